@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.browsing import Watched
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
@@ -44,3 +47,22 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page in a window of some width."""
+    contexts = []
+
+    def visit(html: str, *, width: int = 1280, **options: Any) -> Watched:
+        path = tmp_path / "report.html"
+        path.write_text(html, encoding="utf-8")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        watched = Watched(contexts[-1].new_page())
+        watched.page.set_default_timeout(10_000)
+        watched.page.goto(path.as_uri())
+        return watched
+
+    yield visit
+    for context in contexts:
+        context.close()

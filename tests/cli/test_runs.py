@@ -137,6 +137,8 @@ def test_columns_choose_the_text_and_the_target(command, tmp_path, name):
         done = command(name, translator, "--text", table, "--out", out, *options)
         assert done.code == 0, done.err
         found[columns] = records(out)
+        named = dict(zip(*[iter(columns.replace("--", "").replace("-", "_").split())] * 2, strict=True))
+        assert named.items() <= manifest(out).items()
     assert found[""] != found["--text-column en"] != found[columns]
     if name == "audit":
         queries = {record["kind"]: record["queries"] for record in found[columns]}

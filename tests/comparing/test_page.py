@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.report import STEPS, path, render_html, signed_short, style, trajectories
 from tests.auditing.report.samples import HOSTILE
-from tests.auditing.report.test_browser import Watched
+from tests.browsing import cell
 from tests.comparing.small_comparisons import known_audit, known_values
 
 RAISED = HeadKey("encoder_self", 2, 3)
@@ -26,29 +24,6 @@ def comparison(count: int = 2, **changes: Any) -> ComparisonReport:
         for seed in range(count)
     ]
     return compare(*audits, names=[changes.get("model", "audit") + f" {seed}" for seed in range(count)])
-
-
-@pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    contexts = []
-
-    def visit(html: str, *, width: int = 1280, **options: Any) -> Watched:
-        place = tmp_path / "compare.html"
-        place.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        watched = Watched(context.new_page())
-        watched.page.set_default_timeout(10_000)
-        watched.page.goto(place.as_uri())
-        return watched
-
-    yield visit
-    for context in contexts:
-        context.close()
-
-
-def cell(metric: str, index: int) -> str:
-    return f"table.heat[data-metric={metric}] td[data-row='{index}']"
 
 
 def test_a_cell_says_what_the_head_did(visit: Any) -> None:

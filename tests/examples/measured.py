@@ -1,16 +1,20 @@
-"""Audits and swaps of runs of the examples, through their loaders."""
+"""What tests of several examples do: train, write data, audit and swap a run, and see that something is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import datasets
+import pytest
 
+import common
 import fenchel
 import reading
+from fenchel.errors import InputError
 from fenchel.swap import swap
 
 WHOLE = reading.toy
@@ -20,6 +24,26 @@ WHOLE = reading.toy
 def few_toys(name: str) -> datasets.DatasetDict:
     """A tenth of the toy data for reading."""
     return datasets.DatasetDict({split: rows.take(len(rows) // 10) for split, rows in WHOLE(name).items()})
+
+
+def trained(task: Any, options: Any, out: Path, **told: Any) -> dict[str, Any]:
+    """The metrics of a training in a folder."""
+    return common.Training(task, options(**{"out": str(out), "quiet": True, **told})).run()
+
+
+def parquet(folder: Path, split: str = "train", **columns: Any) -> str:
+    """A folder with a split of a data set."""
+    folder.mkdir(exist_ok=True)
+    datasets.Dataset.from_dict(columns).to_parquet(str(folder / f"{split}.parquet"))
+    return str(folder)
+
+
+def refuses(make: Callable[..., Any], cases: Iterable[tuple[dict[str, Any], str]]) -> None:
+    """Each case is refused in one line that says this."""
+    for told, said in cases:
+        with pytest.raises(InputError, match=said) as caught:
+            make(**told)
+        assert "\n" not in str(caught.value)
 
 
 def audited(script: ModuleType, run: Path, **options: Any) -> list[Any]:

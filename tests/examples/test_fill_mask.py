@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any, cast
 
-import datasets
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -15,25 +14,25 @@ from transformers import BertForPreTraining
 import data
 import fill_mask
 import passages
-from common import Training, load_run
+from common import load_run
 from fenchel.errors import InputError
-from tests.examples.measured import audited, check_swap
+from tests.examples.measured import audited, check_swap, parquet, refuses, trained
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
+
+
+KIND = (fill_mask.FillMask, fill_mask.FillOptions)
 
 
 def task(**told: Any) -> fill_mask.FillMask:
     return fill_mask.FillMask(fill_mask.FillOptions(**SMALL | told))
 
 
-def test_finds_words_that_the_most_frequent_one_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = fill_mask.FillOptions(out=str(tmp_path / "run"), epochs=3, learning_rate=3e-3, **SMALL)
-    found = Training(fill_mask.FillMask, options).run()
+def test_finds_words_that_the_most_frequent_one_is_not(tmp_path, capsys) -> None:
+    found = trained(*KIND, tmp_path / "run", epochs=3, learning_rate=3e-3, **SMALL)
     assert found["test"]["masked_accuracy"] > found["test"]["unigram_accuracy"] + 0.2
 
-    read, model = load_run(fill_mask.FillMask, fill_mask.FillOptions, tmp_path / "run")
+    read, model = load_run(*KIND, tmp_path / "run")
     rows = [read.splits["test"][one] for numbers in read.batches("test", 8, None) for one in numbers]
     batch = read.batch(rows, training=False)
     with torch.no_grad():
@@ -56,15 +55,11 @@ def test_finds_words_that_the_most_frequent_one_is_not(
     check_swap(fill_mask, tmp_path / "run", float(losses.double().mean()))
 
     capsys.readouterr()
-    fill_mask.use(
-        read,
-        cast(fill_mask.Blanks, model),
-        fill_mask.UseOptions(texts=["the [MASK] near the river [MASK] of oka ."]),
-    )
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 2
+    blanks = cast(fill_mask.Blanks, model)
+    fill_mask.use(read, blanks, fill_mask.UseOptions(texts=["the [MASK] near the river [MASK] of oka ."]))
+    assert len(capsys.readouterr().out.splitlines()) == 2
     with pytest.raises(InputError, match="MASK"):
-        fill_mask.use(read, cast(fill_mask.Blanks, model), fill_mask.UseOptions(texts=["no blank"]))
+        fill_mask.use(read, blanks, fill_mask.UseOptions(texts=["no blank"]))
 
 
 def test_next_sentences_of_a_few_passages_can_be_learned_by_heart() -> None:
@@ -146,10 +141,9 @@ def test_a_uniform_preference_is_bert() -> None:
 
 
 def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
-    options = fill_mask.FillOptions(out=str(tmp_path / "run"), epochs=1, train_texts=40, **SMALL)
-    Training(fill_mask.FillMask, options).run()
+    trained(*KIND, tmp_path / "run", epochs=1, train_texts=40, **SMALL)
     made = task(objective="classify", pretrained=str(tmp_path / "run"))
-    _, before = load_run(fill_mask.FillMask, fill_mask.FillOptions, tmp_path / "run")
+    _, before = load_run(*KIND, tmp_path / "run")
     state, model = before.state_dict(), made.model()
     assert all(
         torch.equal(one, state[name]) for name, one in model.state_dict().items() if "seq_rel" not in name
@@ -162,20 +156,8 @@ def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
 
 
 def test_running_text_is_split_by_headings_or_by_lines(tmp_path: Path) -> None:
-    lines = [
-        " = One = ",
-        "",
-        "A b . C <unk> .",
-        "",
-        " = = Part = = ",
-        "",
-        "E f .",
-        "",
-        " = Two = ",
-        "",
-        "G .",
-        "= 1 =",
-    ]
+    lines = "\n".join((" = One = ", "", "A b . C <unk> .", "", " = = Part = = ", "", "E f .", ""))
+    lines = [*lines.split("\n"), " = Two = ", "", "G .", "= 1 ="]
     articles = [[("A b .",), ("C [UNK] .",), ("E f .",)], [("G .",), ("= 1 =",)]]
     assert passages.articles_of(lines) == articles
     plain = [line for line in lines if line][:-1]
@@ -191,23 +173,17 @@ def test_running_text_is_split_by_headings_or_by_lines(tmp_path: Path) -> None:
 
 
 def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    datasets.Dataset.from_dict({"words": ["a"] * 30}).to_parquet(str(folder / "train.parquet"))
-    empty = tmp_path / "empty.txt"
-    empty.write_text("\n\n")
-    hollow = tmp_path / "hollow"
-    hollow.mkdir()
-    rows = {"text": ["a b"] * 29 + [" "], "label": [0, 1] * 15}
-    datasets.Dataset.from_dict(rows).to_parquet(str(hollow / "train.parquet"))
-    for told, named in (
-        ({"data": str(hollow), "objective": "classify"}, "a text is empty"),
-        ({"heads": 3}, "heads is 3 and width 32"),
-        ({"data": str(folder)}, "text"),
-        ({"data": str(tmp_path / "missing")}, "--data toy"),
-        ({"data": str(empty)}, "text"),
-        ({"shares": "80/10"}, "shares"),
-        ({"pretrained": "run"}, "pretrained"),
-    ):
-        with pytest.raises(InputError, match=named):
-            task(**told)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    hollow = parquet(tmp_path / "hollow", text=["a b"] * 29 + [" "], label=[0, 1] * 15)
+    refuses(
+        task,
+        [
+            ({"data": hollow, "objective": "classify"}, "a text is empty"),
+            ({"heads": 3}, "heads is 3 and width 32"),
+            ({"data": parquet(tmp_path / "texts", words=["a"] * 30)}, "text"),
+            ({"data": str(tmp_path / "missing")}, "--data toy"),
+            ({"data": str(tmp_path / "empty.txt")}, "text"),
+            ({"shares": "80/10"}, "shares"),
+            ({"pretrained": "run"}, "pretrained"),
+        ],
+    )

@@ -56,7 +56,7 @@ def table(section: str) -> dict[str, list[str]]:
 
 
 def section(name: str, title: str) -> str:
-    return page(f"docs/{name}.md").split(f"### {title}\n")[1].split("\n### ")[0].split("\n## ")[0]
+    return re.split(rf"\n##+ {title}\n", page(f"docs/{name}.md"))[1].split("\n### ")[0].split("\n## ")[0]
 
 
 def interval(values: list[float]) -> list[float]:
@@ -123,3 +123,37 @@ def test_the_sweep_on_the_page_is_the_one_that_was_recorded() -> None:
             shown = numbers(rows[arm][place])
             expected = [] if kind not in entry else [entry[kind]["mean"], entry[kind]["half_width"]]
             assert shown == pytest.approx(expected, rel=1e-3)
+
+
+EXAMPLES = {
+    "sparse-trec": ("Sparse attention on TREC", "mean read_zero, mean ask_zero, interval accuracy, more accuracy"),
+    "noisy-memories": (
+        "Noisy memories", "interval right, interval follows_well, interval follows_badly, first parameters",
+    ),
+    "where-it-is": ("Where it is", "interval right, interval distance, interval inside"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_that_were_run_in_full_are_shown_as_recorded(name: str) -> None:
+    title, columns = EXAMPLES[name]
+    runs, rows = recorded(f"example-{name}")["runs"], table(section("examples", title))
+    assert rows.keys() == runs.keys()
+    for arm, found in runs.items():
+        for cell, column in zip(rows[arm], columns.split(", "), strict=True):
+            form, key = column.split()
+            values = [one[key] for one in found]
+            more = [
+                one[key] - other[key] for one, other in zip(found, runs.get("softmax", found), strict=True)
+            ]
+            expected = {
+                "mean": interval(values)[:1],
+                "interval": interval(values),
+                "first": values[:1],
+                "more": [] if arm == "softmax" else interval(more),
+            }[form]
+            digits = re.findall(r"\d\.(\d+)", cell)
+            assert numbers(cell) == pytest.approx(
+                expected, abs=0.51 * 10.0 ** -len(digits[0] if digits else "")
+            )
+    assert name != "where-it-is" or (ROOT / "docs" / "images" / "where-it-is.png").exists()

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,19 +18,16 @@ import translation
 from decoding import BEGIN, END, weights_of
 from fenchel.errors import InputError
 from fenchel.nn import use_estimator
-from tests.examples.measured import audited, check_swap
+from tests.examples.measured import audited, check_swap, parquet, refuses, trained
 from translation import Translation, TranslationOptions, UseOptions
 
-
-def trained(folder: Path, **options: Any) -> dict[str, Any]:
-    told = TranslationOptions(out=str(folder), quiet=True, epochs=2, preference="aligned", **options)
-    return common.Training(Translation, told).run()
+SHORT: dict[str, Any] = {"epochs": 2, "preference": "aligned"}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translation")
-    trained(folder)
+    trained(Translation, TranslationOptions, folder, **SHORT)
     return folder
 
 
@@ -40,7 +36,8 @@ def metrics_of(run: Path) -> dict[str, float]:
 
 
 def test_attention_beats_one_context_for_all_words(run: Path, tmp_path: Path) -> None:
-    found, control = metrics_of(run), trained(tmp_path, context="mean")["test"]
+    control = trained(Translation, TranslationOptions, tmp_path, **SHORT, context="mean")["test"]
+    found = metrics_of(run)
     assert found["bleu"] > control["bleu"] + 20
     assert found["loss"] < control["loss"] - 0.5
 
@@ -175,13 +172,8 @@ def test_another_estimator_changes_the_scores() -> None:
     assert not torch.allclose(exact, model(source=source, target=target), atol=1e-5)
 
 
-def written(folder: Path, **columns: list[Any]) -> str:
-    datasets.Dataset.from_dict(columns).to_parquet(folder / "train.parquet")
-    return str(folder)
-
-
 def test_pairs_come_from_two_columns_of_a_folder(tmp_path: Path) -> None:
-    data = written(tmp_path, fr=["un chien court"] * 20, it=["un cane corre"] * 20, other=[1] * 20)
+    data = parquet(tmp_path, fr=["un chien court"] * 20, it=["un cane corre"] * 20, other=[1] * 20)
     task = Translation(TranslationOptions(data=data, source="fr", target="it", out=str(tmp_path / "run")))
     assert {name: len(split) for name, split in task.splits.items()} == {
         "train": 16,
@@ -194,25 +186,20 @@ def test_pairs_come_from_two_columns_of_a_folder(tmp_path: Path) -> None:
     assert [one.to_str() for one in again.tokenizers] == [one.to_str() for one in task.tokenizers]
 
 
-def test_wrong_data_are_refused_in_one_line(tmp_path: Path) -> None:
-    data = written(tmp_path, en=["a dog"] * 19 + [" "], de=["ein Hund"] * 20)
-    with pytest.raises(InputError, match="no column nl; it has en, de"):
-        Translation(TranslationOptions(data=data, target="nl"))
-    with pytest.raises(InputError, match=r"row \d.*not empty"):
-        Translation(TranslationOptions(data=data))
-    data = written(tmp_path, en=["a dog"] * 20, de=["ein Hund"] * 20)
-    with pytest.raises(InputError, match=r"no pair has at most 1 pieces.*--longest"):
-        Translation(TranslationOptions(data=data, longest=1))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"width": 15}, {"width": 18}, {"dropout": 1.0}, {"score": "additive", "estimator": "exact"}],
-    ids=("odd", "heads", "dropout", "additive"),
-)
-def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"expected|Leave"):
-        TranslationOptions(**wrong)
+def test_what_cannot_be_trained_on_is_refused_in_one_line(tmp_path: Path) -> None:
+    hollow = parquet(tmp_path / "hollow", en=["a dog"] * 19 + [" "], de=["ein Hund"] * 20)
+    good = parquet(tmp_path / "good", en=["a dog"] * 20, de=["ein Hund"] * 20)
+    refuses(
+        lambda **told: Translation(TranslationOptions(**told)),
+        [
+            ({"data": hollow, "target": "nl"}, "no column nl; it has en, de"),
+            ({"data": hollow}, r"row \d.*not empty"),
+            ({"data": good, "longest": 1}, r"no pair has at most 1 pieces.*--longest"),
+            *(({"width": wrong}, "expected") for wrong in (15, 18)),
+            ({"dropout": 1.0}, "expected"),
+            ({"score": "additive", "estimator": "exact"}, "Leave|expected"),
+        ],
+    )
 
 
 def test_pairs_of_a_batch_are_about_as_long_and_all_are_seen(tmp_path: Path) -> None:

@@ -20,11 +20,6 @@ from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 
 
-@pytest.fixture(scope="module")
-def masked() -> SwapReport:
-    return small_swap("bert", per_layer=True, per_head=True)
-
-
 @pytest.mark.parametrize("family", ["gpt2", "t5", "marian"])
 def test_the_control_at_one_is_the_model_and_the_others_are_not(family: str):
     report = small_swap(family, alphas=(0.7, 1.0), estimators=["exact"])

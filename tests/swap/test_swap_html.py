@@ -15,13 +15,7 @@ from fenchel.swap import SwapReport
 from fenchel.swap.findings import signed
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
-from tests.auditing.report.test_browser import Watched
 from tests.swap.small_swaps import SCORED, small_swap
-
-
-@pytest.fixture(scope="module")
-def masked() -> SwapReport:
-    return small_swap("bert", per_layer=True, per_head=True)
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +112,12 @@ def test_the_page_is_written_with_the_other_files(masked: SwapReport, tmp_path: 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 400])
-def test_hostile_names_do_nothing_and_nothing_sticks_out(
-    masked: SwapReport, browser: Any, tmp_path: Path, width: int
-) -> None:
+def test_hostile_names_do_nothing_and_nothing_sticks_out(masked: SwapReport, visit: Any, width: int) -> None:
     named = {"model": HOSTILE, "texts": HOSTILE + "/a" * 60, "model_class": HOSTILE, "revision": HOSTILE}
     html = render_html(replace(masked, manifest={**masked.manifest, **named}))
     assert "<script" not in html
-    (tmp_path / "swap.html").write_text(html, encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 900})
-    seen = Watched(context.new_page())
-    seen.page.goto((tmp_path / "swap.html").as_uri())
+    seen = visit(html, width=width)
     assert seen.page.locator("h1").inner_text() == HOSTILE
     assert seen.page.locator("img").count() == 0
     assert seen.overflow() == 0
     assert seen.troubles == []
-    context.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,42 +13,11 @@ from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 from tests.auditing.report.test_html import Page as Parsed
+from tests.browsing import cell
 
 pytestmark = pytest.mark.browser
 
 SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (3, 4), "cross": (2, 4)}
-
-
-class Watched:
-    """A page with everything that it should not do: complaints, requests and dialogs."""
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.troubles: list[str] = []
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
-        page.on("request", self._request)
-        page.on("dialog", self._dialog)
-
-    def _console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.troubles.append(f"console: {message.text}")
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith(("file:", "about:", "data:")):
-            self.troubles.append(f"request: {request.url}")
-
-    def _dialog(self, dialog: Any) -> None:
-        self.troubles.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def overflow(self) -> int:
-        return self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-
-    def column(self, place: int) -> list[str]:
-        return self.page.locator(f"#heads-table tbody td:nth-child({place + 1})").all_text_contents()
 
 
 @pytest.fixture(scope="module")
@@ -58,31 +25,8 @@ def report() -> AuditReport:
     return sample_report(SHAPE, queries=40)
 
 
-@pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    contexts = []
-
-    def visit(html: str, *, width: int = 1280, **options: Any) -> Watched:
-        path = tmp_path / "report.html"
-        path.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        watched = Watched(context.new_page())
-        watched.page.set_default_timeout(10_000)
-        watched.page.goto(path.as_uri())
-        return watched
-
-    yield visit
-    for context in contexts:
-        context.close()
-
-
 def falling(numbers: list[str]) -> bool:
     return all(float(before) >= float(after) for before, after in pairwise(numbers))
-
-
-def cell(metric: str, index: int) -> str:
-    return f"table.heat[data-metric={metric}] td[data-row='{index}']"
 
 
 def test_pointing_at_a_cell_shows_its_numbers(visit: Any, report: AuditReport) -> None:

@@ -12,11 +12,11 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
-from tests.auditing.report.test_browser import SHAPE, cell, pytestmark, visit
+from tests.auditing.report.test_browser import SHAPE
+from tests.browsing import MINUS, cell
 
-__all__ = ["pytestmark", "visit"]
+pytestmark = pytest.mark.browser
 
-MINUS = "\N{MINUS SIGN}"
 FIRST, OTHER = HeadKey("encoder_self", 2, 3), HeadKey("cross", 2, 3)
 
 

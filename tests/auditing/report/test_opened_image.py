@@ -17,14 +17,13 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
 from fenchel.drawing import short
 from tests.auditing.report.samples import sample_report
-from tests.auditing.report.test_browser import pytestmark, visit
+from tests.browsing import MINUS
 
-__all__ = ["pytestmark", "visit"]
+pytestmark = pytest.mark.browser
 
 ROWS, COLUMNS, EXTRA = 3, 4, 2
 POSITIONS = EXTRA + ROWS * COLUMNS
 KEY = HeadKey("encoder_self", 1, 2)
-MINUS = "\N{MINUS SIGN}"
 
 
 def picture(seed: int) -> Picture:

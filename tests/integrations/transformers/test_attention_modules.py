@@ -27,14 +27,6 @@ def test_modules_are_found_by_their_qualified_names(family: str, count: int, nam
     assert name in found.values()
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), [("deberta_v2", "DisentangledSelfAttention"), ("longt5", "LongT5Local")]
-)
-def test_attention_that_bypasses_the_registry_is_named(family: str, kind: str) -> None:
-    with pytest.raises(ModelError, match=f"{kind}.*without the attention registry.*Use a model of a family"):
-        attention_modules(tiny_model(family))
-
-
 def test_torchs_own_attention_beside_the_models_is_named() -> None:
     model = tiny_model("vit")
     model.head = nn.MultiheadAttention(24, 4)
