@@ -208,11 +208,6 @@ MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "dropout": (lambda m: configured(m, "config.json", hidden_dropout_prob=float("nan")), "a dropout of nan"),
     "length": (lambda m: configured(m, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"),
     "weights": (lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be loaded"),
-    "pickle": (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "as pickle only"),
-    "code": (
-        lambda m: configured(m, "config.json", model_type="mine", auto_map={"AutoConfig": "mine.C"}),
-        "needs code of its own",
-    ),
 }  # fmt: skip
 
 

@@ -37,53 +37,40 @@ def parquet_file(path: Path, columns: dict[str, list[object]], row_group_size: i
     return path
 
 
-def test_plain_text_is_one_document_a_line_and_keeps_line_numbers(file):
-    path = file("some.txt", "first\n\n  \nsecond é\r\nthird")
-    assert texts(open_documents(path)) == [(0, 1, "first"), (1, 4, "second é"), (2, 5, "third")]
-
-
-def test_other_unicode_line_ends_do_not_end_a_document(file):
-    path = file("some.txt", "a\u2028b\x0bc\x85d\n")
-    assert texts(open_documents(path)) == [(0, 1, "a\u2028b\x0bc\x85d")]
-
-
-def test_byte_order_mark_is_not_text(file):
-    assert texts(open_documents(file("some.txt", b"\xef\xbb\xbfhello\n"))) == [(0, 1, "hello")]
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("first\n\n  \nsecond é\r\nthird", [(0, 1, "first"), (1, 4, "second é"), (2, 5, "third")]),
+        ("a\u2028b\x0bc\x85d\n", [(0, 1, "a\u2028b\x0bc\x85d")]),
+        (b"\xef\xbb\xbfhello\n", [(0, 1, "hello")]),
+    ],
+    ids=["blank lines", "other line ends", "byte order mark"],
+)
+def test_plain_text_is_one_document_a_line_and_keeps_line_numbers(file, content, expected):
+    documents = open_documents(file("some.txt", content))
+    assert texts(documents) == expected
+    assert texts(documents) == expected, "they can be read again"
 
 
 def test_whole_file_is_one_document(file):
     path = file("some.txt", "first\n\nsecond\n")
     assert texts(open_documents(path, whole_file=True)) == [(0, 1, "first\n\nsecond\n")]
-    assert len(texts(open_documents(path))) == 2
 
 
-def test_documents_can_be_read_again(file):
-    documents = open_documents(file("some.txt", "a\nb\n"))
-    assert texts(documents) == texts(documents)
-
-
-def test_hash_is_that_of_the_file(file):
+def test_hash_is_that_of_the_file_and_of_strings_with_where_each_ends(file):
     content = b"one\ntwo\n"
-    path = file("some.txt", content)
-    assert open_documents(path).text_sha256 == hashlib.sha256(content).hexdigest()
-
-
-def test_hash_of_strings_knows_where_each_ends():
+    assert open_documents(file("some.txt", content)).text_sha256 == hashlib.sha256(content).hexdigest()
     assert open_documents(["ab", "c"]).text_sha256 != open_documents(["a", "bc"]).text_sha256
     assert open_documents(["ab", "c"]).text_sha256 == open_documents(("ab", "c")).text_sha256
     assert open_documents(iter(["ab"])).text_sha256 is None
 
 
-def test_jsonl_takes_the_named_column(file):
+def test_jsonl_takes_the_named_column_and_the_target_goes_with_it(file):
     path = file("some.jsonl", '{"text": "a", "body": "x"}\n\n{"text": "b", "body": "y"}\n')
     assert texts(open_documents(path)) == [(0, 1, "a"), (1, 3, "b")]
     assert texts(open_documents(path, text_column="body")) == [(0, 1, "x"), (1, 3, "y")]
-
-
-def test_target_column_goes_with_the_text(file):
-    path = file("some.jsonl", '{"en": "a dog", "de": "ein Hund"}\n')
-    (document,) = open_documents(path, text_column="en", target_column="de")
-    assert (document.text, document.target) == ("a dog", "ein Hund")
+    document = next(iter(open_documents(path, text_column="body", target_column="text")))
+    assert (document.text, document.target) == ("x", "a")
 
 
 @pytest.mark.parametrize("name", ["some.txt.gz", "some.jsonl.gz"])
@@ -181,17 +168,19 @@ def test_a_file_that_is_not_gzip(file, whole_file):
             list(open_documents(file("some.txt.gz", content), whole_file=whole_file))
 
 
-def test_missing_file_folder_and_device(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
-        open_documents("nowhere.txt")
-    with pytest.raises(InputError, match=r"/no/such/thing does not exist"):
-        open_documents("/no/such/thing")
-    with pytest.raises(InputError, match=r"nowhere does not exist"):
-        open_documents(Path("nowhere"))
-    with pytest.raises(InputError, match=r"is a folder, not a file"):
-        open_documents(tmp_path)
-    with pytest.raises(InputError, match=r"/dev/null is not a regular file"):
-        open_documents("/dev/null")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere.txt", r"nowhere\.txt does not exist"),
+        ("/no/such/thing", r"/no/such/thing does not exist"),
+        (Path("nowhere"), "nowhere does not exist"),
+        ("/", "is a folder, not a file"),
+        ("/dev/null", "/dev/null is not a regular file"),
+    ],
+)
+def test_missing_file_folder_and_device(source, message):
+    with pytest.raises(InputError, match=message):
+        open_documents(source)
 
 
 def test_unreadable_file(file, monkeypatch):
@@ -205,25 +194,22 @@ def test_unreadable_file(file, monkeypatch):
         open_documents(path)
 
 
-def test_options_that_do_not_suit_the_source(file, tmp_path):
-    plain, jsonl = file("some.txt", "a"), file("some.jsonl", '{"text": "a"}')
-    with pytest.raises(InputError, match=r"plain text file .* has no columns"):
-        open_documents(plain, text_column="text")
-    with pytest.raises(InputError, match=r"jsonl file .* cannot be read as a whole file"):
-        open_documents(jsonl, whole_file=True)
-    with pytest.raises(InputError, match=r"parquet file .* cannot be read as a whole file"):
-        open_documents(parquet_file(tmp_path / "a.parquet", {"text": ["a"]}), whole_file=True)
-    with pytest.raises(InputError, match=r"dataset 'ag_news' cannot be read as a whole file"):
-        open_documents("ag_news", whole_file=True)
-    with pytest.raises(InputError, match=r"Python strings has no columns"):
-        open_documents(["a"], text_column="body")
-
-
-def test_strings_that_are_not_strings():
-    with pytest.raises(InputError, match=r"text 2 is a int, not a string"):
-        list(open_documents(["a", 7]))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"Python strings holds no text"):
-        list(open_documents([]))
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("some.txt", {"text_column": "text"}, "plain text file .* has no columns"),
+        ("some.jsonl", {"whole_file": True}, "jsonl file .* cannot be read as a whole file"),
+        ("some.parquet", {"whole_file": True}, "parquet file .* cannot be read as a whole file"),
+        ("ag_news", {"whole_file": True}, "dataset 'ag_news' cannot be read as a whole file"),
+        (["a"], {"text_column": "body"}, "Python strings has no columns"),
+        (["a", 7], {}, "text 2 is a int, not a string"),
+        ([], {}, "Python strings holds no text"),
+    ],
+)
+def test_options_that_do_not_suit_the_source(file, source, options, message):
+    given = file(source, "a") if str(source).startswith("some") else source
+    with pytest.raises(InputError, match=message):
+        list(open_documents(given, **options))
 
 
 @pytest.fixture

@@ -74,16 +74,6 @@ def test_a_full_disk_is_met_for_real(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
-    occupied = tmp_path / "out"
-    occupied.write_text("a file")
-    with pytest.raises(OutputError, match="out: there is a file where a folder is expected"):
-        check_writable(occupied)
-    with pytest.raises(OutputError, match="there is a file where a folder is expected"):
-        check_writable(occupied / "below")
-    assert occupied.read_text() == "a file"
-
-
 def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     check_writable(folder)
@@ -94,12 +84,15 @@ def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Pa
     assert [entry.name for entry in folder.iterdir()] == ["heads.json"]
 
 
-def test_a_folder_that_forbids_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    occupied = tmp_path / "out"
+    occupied.write_text("a file")
+    for folder in (occupied, occupied / "below"):
+        with pytest.raises(OutputError, match="there is a file where a folder is expected"):
+            check_writable(folder)
+    assert occupied.read_text() == "a file"
+    with pytest.raises(OutputError, match="bytes free and at least 1152921504606846976 are needed"):
+        check_writable(tmp_path, needed_bytes=1 << 60)
     monkeypatch.setattr(Path, "write_bytes", failing(errno.EACCES))
     with pytest.raises(OutputError, match=r"Permission denied\. Choose a folder that you may write to"):
         check_writable(tmp_path)
-
-
-def test_a_disk_that_is_nearly_full_is_refused_beforehand(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"bytes free and at least 1152921504606846976 are needed"):
-        check_writable(tmp_path, needed_bytes=1 << 60)

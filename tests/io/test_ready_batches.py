@@ -9,6 +9,7 @@ import torch
 
 from fenchel.errors import InputError
 from fenchel.io.batches import Batch
+from fenchel.io.runs import Shard
 from fenchel.io.tokens import PADDING, TokenTexts
 from fenchel.io.windows import ReadyBatches
 
@@ -114,3 +115,49 @@ def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) ->
     with pytest.raises(InputError, match=message) as caught:
         read(**known)
     assert "\n" not in str(caught.value)
+
+
+def test_ready_inputs_pass_through():
+    images = [{"pixel_values": torch.rand(2, 3, 4, 4)}, {"pixel_values": torch.rand(1, 3, 4, 4)}]
+    batches = list(ReadyBatches(images).batches())
+    assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
+    assert [batch.documents for batch in batches] == [(1, 2), (3,)]
+    assert [batch.counted for batch in batches] == [None, None]
+    assert [batch.fraction for batch in batches] == [0.5, 1.0]
+    assert batches[0].token(0, 3) == "position 4"
+    assert batches[0].pieces(0) == batches[0].special(0) == ()
+    for index, batch in enumerate(batches):
+        assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
+    assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
+    assert len(list(ReadyBatches(images, max_tokens=2).batches())) == 1
+
+
+def test_ready_inputs_with_a_mask_count_what_it_says():
+    mask = torch.tensor([[1, 1, 0]])
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 0]]),
+        "attention_mask": mask,
+        "decoder_input_ids": torch.ones(1, 2, dtype=torch.long),
+    }
+    (batch,) = ReadyBatches([inputs]).batches()
+    assert batch.counted is not None
+    assert batch.counted.tolist() == [[True, True, False]]
+    assert batch.counted_decoder is not None
+    assert batch.counted_decoder.tolist() == [[True, True]]
+    assert batch.tokens == 2
+    assert batch.token(0, 1) == "6"
+    assert batch.pieces(0) == (" 5", " 6")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], r"there are no model inputs"),
+        (["text"], r"model input 1 is a str, not a mapping"),
+        ([{"a": [1, 2]}], r"model input 1 is a dict, not a mapping of names to tensors"),
+        ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"no one batch size: .*\{'a': 2, 'b': 3\}"),
+    ],
+)
+def test_bad_ready_inputs(inputs, message):
+    with pytest.raises(InputError, match=message):
+        list(ReadyBatches(inputs).batches())

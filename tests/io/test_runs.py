@@ -139,20 +139,14 @@ def test_versions_are_those_that_run() -> None:
     assert found["python"] == platform.python_version()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_every_document_goes_to_one_shard(count):
-    taken = [[document for document in range(20) if Shard(i, count).takes(document)] for i in range(count)]
-    assert sorted(document for part in taken for document in part) == list(range(20))
-    assert max(map(len, taken)) - min(map(len, taken)) <= 1
-
-
-@pytest.mark.parametrize("total", [1, 10, 11])
-def test_shares_add_up(total):
-    assert sum(Shard(i, 4).share(total) for i in range(4)) == total
+def test_shards_share_documents_and_limits():
+    for count in (1, 2, 3, 7):
+        taken = [[number for number in range(20) if Shard(i, count).takes(number)] for i in range(count)]
+        assert sorted(number for part in taken for number in part) == list(range(20))
+        assert max(map(len, taken)) - min(map(len, taken)) <= 1
+    for total in (1, 10, 11):
+        assert sum(Shard(i, 4).share(total) for i in range(4)) == total
     assert Shard(0, 4).share(None) == math.inf
-
-
-def test_parse_and_print():
     assert Shard.parse("2/5") == Shard(2, 5)
     assert str(Shard(2, 5)) == "2/5"
 
@@ -206,7 +200,7 @@ def test_speed_and_time_left_of_an_audit_from_the_start() -> None:
     assert progress.progress(6, 400, 1.0).seconds_left == pytest.approx(0.0)
 
 
-def test_a_resumed_audit_takes_its_own_speed() -> None:
+def test_a_resumed_audit_takes_its_own_speed_and_what_cannot_be_told_is_not() -> None:
     clock = Clock()
     progress = ProgressClock(1000, now=clock)
     clock.seconds += 10.0
@@ -215,14 +209,10 @@ def test_a_resumed_audit_takes_its_own_speed() -> None:
     assert first.seconds_left is None
     clock.seconds += 10.0
     assert progress.progress(60, 1200, 0.75).seconds_left == pytest.approx(10.0)
-
-
-def test_what_cannot_be_told_is_not() -> None:
-    clock = Clock()
-    progress = ProgressClock(0, now=clock)
-    assert progress.progress(1, 5, None).tokens_per_second == 0.0
+    unknown = ProgressClock(0, now=clock)
+    assert unknown.progress(1, 5, None).tokens_per_second == 0.0
     clock.seconds += 1.0
-    assert progress.progress(1, 5, None).seconds_left is None
+    assert unknown.progress(1, 5, None).seconds_left is None
 
 
 def test_the_silent_observer_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

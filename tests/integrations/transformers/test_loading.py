@@ -6,12 +6,13 @@ import builtins
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from fenchel.errors import MissingExtraError, ModelError
 from fenchel.integrations.transformers import load_model
@@ -104,54 +105,57 @@ def test_verbosity_and_environment_are_put_back(folder: Path) -> None:
     assert dict(os.environ) == environment
 
 
-def test_a_file_is_not_a_folder(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"model.safetensors is a file; expected the folder"):
-        load_model(folder / "model.safetensors")
-
-
-def test_pickled_weights_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"as pickle only \(pytorch_model.bin\).*expected safetensors"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("file", "message"), [("config.json", "no config.json"), ("model.safetensors", "no weights")]
-)
-def test_a_missing_file_is_named(folder: Path, file: str, message: str) -> None:
-    (folder / file).unlink()
-    with pytest.raises(ModelError, match=message):
-        load_model(folder)
-
-
-def test_a_folder_without_a_tokenizer_is_refused(folder: Path) -> None:
-    for file in folder.iterdir():
-        if "token" in file.name or "vocab" in file.name:
-            file.unlink()
-    with pytest.raises(ModelError, match="tokenizer"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("file", "part"),
-    [("config.json", "model"), ("model.safetensors", "model"), ("tokenizer.json", "tokenizer")],
-)
-def test_a_broken_file_is_one_line(folder: Path, file: str, part: str) -> None:
-    (folder / file).write_bytes((folder / file).read_bytes()[:40])
-    with pytest.raises(ModelError, match=f"^the {part} of .* cannot be loaded: ") as raised:
-        load_model(folder)
-    assert "\n" not in str(raised.value)
-
-
 def configure(folder: Path, **settings: Any) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, **settings}), encoding="utf-8")
 
 
-def test_a_configuration_of_another_size_is_named(folder: Path) -> None:
-    configure(folder, intermediate_size=16)
-    with pytest.raises(ModelError, match=r"do not fit its config.json: .*is \(32.*makes it \(16"):
+def drop(folder: Path, *names: str) -> None:
+    file = folder / "model.safetensors"
+    kept = {k: v for k, v in load_file(file).items() if not k.startswith(names)}
+    save_file(kept, file, metadata={"format": "pt"})
+
+
+def without_tokenizer(folder: Path) -> None:
+    for file in folder.iterdir():
+        if "token" in file.name or "vocab" in file.name:
+            file.unlink()
+
+
+def cut(file: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:40])
+
+
+SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pickled weights": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        r"as pickle only \(pytorch_model.bin\).*expected safetensors",
+    ),
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
+    "no tokenizer": (without_tokenizer, "tokenizer"),
+    "a configuration cut short": (cut("config.json"), "^the model of .* cannot be loaded: "),
+    "weights cut short": (cut("model.safetensors"), "^the model of .* cannot be loaded: "),
+    "a tokenizer cut short": (cut("tokenizer.json"), "^the tokenizer of .* cannot be loaded: "),
+    "another size": (
+        lambda folder: configure(folder, intermediate_size=16),
+        r"do not fit its config.json: .*is \(32.*makes it \(16",
+    ),
+    "missing weights, which are not made up": (
+        lambda folder: drop(folder, "encoder.layer.1.attention"),
+        r"lack 10 parameters of BertModel .*'encoder.layer.1.attention",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED.values(), ids=SPOILED)
+def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(folder: Path, spoil: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=r"model.safetensors is a file; expected the folder"):
+        load_model(folder / "model.safetensors")
+    spoil(folder)
+    with pytest.raises(ModelError, match=message) as raised:
         load_model(folder)
+    assert "\n" not in str(raised.value)
 
 
 def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
@@ -160,21 +164,6 @@ def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
     with pytest.raises(ModelError, match="needs code of its own"):
         load_model(folder)
     assert not (folder / "ran").exists()
-
-
-def drop(folder: Path, *names: str) -> None:
-    from safetensors.torch import load_file, save_file
-
-    file = folder / "model.safetensors"
-    save_file(
-        {k: v for k, v in load_file(file).items() if not k.startswith(names)}, file, metadata={"format": "pt"}
-    )
-
-
-def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
-    drop(folder, "encoder.layer.1.attention")
-    with pytest.raises(ModelError, match=r"lack 10 parameters of BertModel .*'encoder.layer.1.attention"):
-        load_model(folder)
 
 
 def test_a_missing_pooler_is_no_loss(folder: Path) -> None:

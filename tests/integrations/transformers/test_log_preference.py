@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.errors import CaptureError
-from fenchel.integrations.transformers.log_preference import HARD_MASK, LogPreference, LogPreferences
+from fenchel.integrations.transformers.log_preference import LogPreference, LogPreferences
 from fenchel.integrations.transformers.softmax_attention import softmax_attention
 
 B, H, N = 3, 2, 5
@@ -29,19 +28,6 @@ def weights(*args: Any, **kwargs: Any) -> Tensor:
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_least_finite_number_is_a_mask(dtype: torch.dtype) -> None:
-    allowed = torch.tensor([True, True, False, True, False]).expand(B, 1, N, N)
-    additive = torch.zeros(B, 1, N, N, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
-    assert torch.equal(weights(additive), weights(allowed))
-    assert weights(allowed).tolist() == [[[[0.0, 0.0, -torch.inf, 0.0, -torch.inf]]]]
-
-
-def test_large_negative_numbers_are_masks_and_small_ones_are_not() -> None:
-    additive = torch.tensor([0.0, -100.0, -9999.0, HARD_MASK, -1e9]).expand(1, 1, N, N)
-    assert weights(additive).tolist() == [[[[0.0, -100.0, -9999.0, -torch.inf, -torch.inf]]]]
 
 
 def test_a_bias_and_a_mask_that_overflow_together_are_a_mask() -> None:
@@ -83,14 +69,6 @@ def test_what_says_nothing_is_none() -> None:
         assert found.empty_rows is None
 
 
-def test_a_mask_and_a_bias_multiply_preferences() -> None:
-    allowed = (noise(B, 1, 1, N) > -0.5).expand(B, 1, N, N)
-    bias = noise(1, H, N, N)
-    found = weights(allowed, bias)
-    assert found.shape == (B, H, N, N)
-    assert torch.equal(found, torch.where(allowed, bias, -torch.inf))
-
-
 def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
     allowed = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
     allowed[1, :, :, :2] = False
@@ -104,36 +82,6 @@ def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
             QUERY, QUERY, QUERY, attn_mask=found.kernel_mask
         )
         assert opened.isfinite().all()
-
-
-def test_causality_without_a_mask_is_the_familys_word() -> None:
-    assert build(None, is_causal=False).mask_or_bias is None
-    found = weights(None, is_causal=True)
-    assert torch.equal(found[0, 0] > -torch.inf, torch.ones(N, N, dtype=torch.bool).tril())
-    with pytest.raises(CaptureError, match="site passes neither a mask nor is_causal"):
-        build(None, is_causal=None)
-    one = LogPreferences()("site", QUERY[:, :, :1], QUERY, None, None, True)
-    assert one.mask_or_bias is None  # a single query, at the end of a cache, sees every key
-
-
-def test_a_mask_wins_over_the_flag() -> None:
-    """As in transformers' own sdpa: CLIP's text model passes both."""
-    assert build(torch.ones(B, 1, N, N, dtype=torch.bool), is_causal=True).mask_or_bias is None
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (torch.ones(B, N, dtype=torch.bool), r"attention_mask of shape \(3, 5\)"),
-        (torch.ones(B, 1, N, N + 1, dtype=torch.bool), r"attention_mask of shape \(3, 1, 5, 6\)"),
-        (torch.ones(B, 1, N, N, dtype=torch.long), "dtype torch.int64"),
-    ],
-)
-def test_a_mask_that_does_not_fit_is_refused(mask: Tensor, message: str) -> None:
-    with pytest.raises(CaptureError, match=message):
-        build(mask)
-    with pytest.raises(CaptureError, match="position_bias"):
-        build(None, mask)
 
 
 def test_layers_that_share_a_mask_share_the_work() -> None:
