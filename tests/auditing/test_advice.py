@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fenchel
-from fenchel.auditing.advice import LARGE_SHARE, MOST_HEADS, HeadPattern, suggestions
+from fenchel.auditing.advice import LARGE_SHARE, MOST_HEADS, HeadPattern, importance, suggestions
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.run import audit
@@ -62,6 +62,30 @@ def test_the_command_names_the_heads_in_which_most_moves() -> None:
     assert len(found.heads) == 5 > MOST_HEADS
 
 
+def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
+    heads = [HeadKey("encoder_self", layer, head) for layer in (1, 2) for head in (1, 2)]
+    modules: dict[tuple[Kind, int], AttentionModule] = {
+        ("encoder_self", layer): AttentionModule(f"l{layer}", layer) for layer in (1, 2)
+    }
+    manifest = {"model": "demo", "texts": "a b.txt", "space": "input"}
+    found = importance(heads, manifest, modules)
+    assert found.passes == 3 * 4 + 3
+    assert f"{found.passes} passes" in found.said
+    assert found.command == (
+        "fenchel swap demo --text 'a b.txt' --per-head --estimators none --alphas 0.5 --ablations zero,mean "
+        "--out which-heads"
+    )
+    some = importance(heads[2:], {**manifest, "layers": [2]}, modules)
+    assert "--layers 2 --heads 1,2 --out" in str(some.command)
+    assert "--label-column" not in found.said
+    assert "--label-column" in importance(heads, {**manifest, "embeds": True}, modules).said
+    even_so = importance(heads, {**manifest, "even_so": True}, modules)
+    assert even_so.command is None
+    assert "passes" not in even_so.said
+    (pattern,) = suggestions([moved(heads[0], sinks=0.2)], manifest, modules)
+    assert pattern.command is None  # a swap infers in space key
+
+
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -76,7 +100,7 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     report = AuditReport.load(tmp_path / "audit")
     commands = [found.command for found in report.suggestions if found.command is not None]
     assert commands
-    assert commands[0] in capsys.readouterr().out.replace("\n  ", "")
+    assert str(report.importance.command) in capsys.readouterr().out.replace("\n  ", "")
     words = shlex.split(commands[0])
     assert words[:2] == ["fenchel", "swap"]
     assert main([*words[1:], "--alphas", "0.8", "--bootstrap", "100"]) == 0
@@ -115,6 +139,8 @@ def test_texts_of_python_and_images_get_a_call_that_runs(
     effects = report.beside_swap(eval(command, known)).effects  # noqa: S307 - what is printed for people to run
     assert effects is not None
     assert {head.key for head in effects.heads} >= set(report.suggestions[0].heads[:MOST_HEADS])
+    removed = eval(str(report.importance.command), known)  # noqa: S307
+    assert {one["estimator"] for one in removed.results["ranking"]} == {"zero", "mean"}
     heads = [moved(HeadKey("encoder_self", 1, 1), rest=0.2)]
     (of_text,) = suggestions(heads, {"model": "m", "texts": "a"}, {})
     (of_images,) = suggestions(heads, {"model": "m", "texts": "a", "reads": "images"}, {})

@@ -1,4 +1,4 @@
-"""What moves in a head, from which kind of key to which, and what that suggests to run next."""
+"""What moves in a head, from which kind of key to which, and what to run next."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ __all__ = [
     "STILL",
     "ClassMove",
     "HeadPattern",
+    "Importance",
     "Suggestion",
     "TokenMove",
     "TypeMoves",
     "head_patterns",
+    "importance",
     "is_loaded",
     "python_words",
     "source_words",
@@ -270,25 +272,16 @@ _SHORT = {
 }
 
 _MEANING = {
-    "leaves_sinks": "Attention puts more weight on a sink than inference would: a place to put weight when nothing "
-    "else fits. If it is only that, exact inference there changes little of what the model computes; if it changes "
-    "much, the sink carries something.",
-    "reaches_sinks": "Here inference would lean on the sink more than attention does: the evidence for other tokens is "
-    "weaker than attention takes it to be.",
-    "leaves_itself": "These heads hold on to the query's own token more than inference would.",
-    "reaches_itself": "Here inference would keep more of the query's own token than attention does.",
-    "leaves_neighbours": "These heads read off positions, and inference, whose preference may know of none, would "
-    "spread what they put on a token beside the query. If exact inference does harm there, positions are what these "
-    "heads are for, and a preference that knows positions would say so openly.",
-    "reaches_neighbours": "Here inference would look at the tokens beside the query more than attention does.",
-    "leaves_punctuation": "Attention puts more weight on punctuation than inference would, as on a sink.",
-    "reaches_punctuation": "Here inference would give punctuation more weight than attention does.",
-    "among_the_rest": "Which words these heads read would change, and with it what they pass on: here exact inference "
-    "is least likely to leave the model's output as it is.",
+    "among_the_rest": "Weight moves between tokens that are neither sinks nor punctuation nor near the query.",
     "mixed": "No one place stands out: weight moves from and to several kinds of tokens.",
-    "still": "Attention gives what inference would, to within what could matter. Exact inference would cost time and "
-    "change next to nothing: leave these heads as they are.",
+    "still": "Attention gives what exact inference would, to within that share of the weight.",
 }
+
+_NOT_IMPORTANCE = (
+    "An audit measures how far attention is from exact inference, not what a head does for the model."
+)
+
+_ABLATIONS = {"estimators": ["none"], "alphas": [0.5], "ablations": ["zero", "mean"]}
 
 
 @dataclass(frozen=True)
@@ -300,9 +293,10 @@ class Suggestion:
         title: The same in words.
         heads: The heads that show it, those in which most moves first.
         found: What was found, a sentence with its numbers.
-        meaning: What it suggests.
-        command: What to run next, for a POSIX shell or, where the text had no file, for Python; None where there is
-            nothing to run.
+        meaning: What that says of attention beside exact inference.
+        command: A swap that measures what exact inference in these heads changes, for a POSIX shell or, where the text
+            had no file, for Python; None where there is nothing to run, or the audit was of space ``input``, in which
+            a swap does not infer.
     """
 
     pattern: str
@@ -317,12 +311,54 @@ class Suggestion:
         return {**asdict(self), "heads": [key._asdict() for key in self.heads]}
 
 
+@dataclass(frozen=True)
+class Importance:
+    """How to find out which heads matter, which an audit does not say.
+
+    Attributes:
+        said: That, in a sentence or two.
+        command: A swap that removes one head after the other, as in ``Suggestion``.
+        passes: How many times that command passes the text through the model.
+    """
+
+    said: str
+    command: str | None
+    passes: int
+
+
+def importance(
+    heads: Sequence[HeadKey],
+    manifest: Mapping[str, Any],
+    modules: Mapping[tuple[Kind, int], AttentionModule],
+) -> Importance:
+    """How to measure what the heads of an audit do for the model.
+
+    Args:
+        heads: All that were audited.
+        manifest: The audit's.
+        modules: The attention module of every layer, by whose number a swap knows it.
+    """
+    how: dict[str, Sequence[Any]] = {**_ABLATIONS}
+    if manifest.get("layers") or manifest.get("heads"):
+        how |= _numbers(heads, modules)
+    command = _command(heads, manifest, modules, how, "which-heads")
+    # Of each head both ablations and the control; the model, its control, and its mean outputs.
+    passes = 3 * len(heads) + 3
+    if command is None:
+        return Importance(_NOT_IMPORTANCE, None, passes)
+    said = f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text"
+    said += " through the model"
+    if manifest.get("embeds"):
+        said += ", by its sentence embeddings, or with --label-column by the loss of a classifier"
+    return Importance(f"{said}.", command, passes)
+
+
 def suggestions(
     patterns: Sequence[HeadPattern],
     manifest: Mapping[str, Any],
     modules: Mapping[tuple[Kind, int], AttentionModule],
 ) -> list[Suggestion]:
-    """What the patterns of an audit suggest, that of most moved weight first and still heads last.
+    """The patterns of an audit and a swap for each, that of most moved weight first and still heads last.
 
     Args:
         patterns: What moves in every head.
@@ -343,8 +379,8 @@ def suggestions(
             title=_said(_title(name), manifest),
             heads=tuple(pattern.key for pattern in by_name[name]),
             found=_said(_found(name, by_name[name], len(patterns)), manifest),
-            meaning=_said(_MEANING[name], manifest),
-            command=None if name == "still" else _command(by_name[name], manifest, modules, name),
+            meaning=_MEANING[name] if name in _MEANING else _compared(name),
+            command=None if name == "still" else _exact_command(by_name[name], manifest, modules, name),
         )
         for name in order
     ]
@@ -435,25 +471,61 @@ def _mean(heads: Sequence[HeadPattern], of: Callable[[HeadPattern], float]) -> f
     return sum(pattern.queries * of(pattern) for pattern in heads) / queries
 
 
-def _command(
+def _compared(name: str) -> str:
+    direction, _, group = name.partition("_")
+    more, less = ("attention", "exact inference")[:: 1 if direction == "leaves" else -1]
+    return f"{more[0].upper()}{more[1:]} puts more weight on {_SHORT[group]} than {less} does."
+
+
+def _exact_command(
     heads: Sequence[HeadPattern],
     manifest: Mapping[str, Any],
     modules: Mapping[tuple[Kind, int], AttentionModule],
     name: str,
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
+    if manifest.get("space") == "input":
+        return None
+    known = [pattern.key for pattern in heads if _number(pattern.key, modules)][:MOST_HEADS]
+    return _command(known, manifest, modules, _numbers(known, modules), f"swap-{name}")
+
+
+def _number(key: HeadKey, modules: Mapping[tuple[Kind, int], AttentionModule]) -> int | None:
+    module = modules.get((key.kind, key.layer))
+    return module.number if module is not None else None
+
+
+def _numbers(
+    heads: Sequence[HeadKey], modules: Mapping[tuple[Kind, int], AttentionModule]
+) -> dict[str, list[int]]:
+    """The layers and heads as a swap numbers them."""
+    layers = {number for key in heads if (number := _number(key, modules))}
+    return {"layers": sorted(layers), "heads": sorted({key.head for key in heads})}
+
+
+def _command(
+    heads: Sequence[HeadKey],
+    manifest: Mapping[str, Any],
+    modules: Mapping[tuple[Kind, int], AttentionModule],
+    how: Mapping[str, Sequence[Any]],
+    out: str,
+) -> str | None:
+    """A swap of one head at a time on what the audit read; None where there can be none.
+
+    Args:
+        heads: Of which at least one has to be known to a swap.
+        manifest: The audit's.
+        modules: The attention module of every layer.
+        how: Its other options.
+        out: The folder of its results.
+    """
     source = manifest.get("texts")
     if manifest.get("even_so"):
         return None  # a swap infers under the model's own closeness
-    modules = {site: module for site, module in modules.items() if module.number}
-    known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
-    chosen = known[:MOST_HEADS]
-    if not chosen or source is None:
+    if source is None or not any(_number(key, modules) for key in heads):
         return None
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
         return None  # whose similarities have no ranking that a swap could change
-    layers = sorted({modules[key.kind, key.layer].number for key in chosen})
-    which = sorted({key.head for key in chosen})
     given = {
         option: manifest[option]
         for option in ("text_column", "target_column", "max_length", "max_tokens", "dtype")
@@ -462,20 +534,19 @@ def _command(
     revision = manifest.get("revision")
     if revision is not None and not str(revision).startswith("sha256:"):
         given["revision"] = revision
-    model = str(manifest.get("model"))
     if is_loaded(manifest) or source in FROM_PYTHON:
         if is_loaded(manifest):
             given.pop("dtype", None)
-        options = "".join(f", {option}={value!r}" for option, value in given.items() if option != "revision")
+        given.pop("revision", None)
         first = python_words(manifest, "batches")
-        return (
-            f"fenchel.swap.swap({first}, per_head=True, layers={layers}, heads={which}{options}, "
-            f"directory={'swap-' + name!r})"
-        )
-    words = ["fenchel", "swap", model, *source_words(manifest)]
+        options = "".join(f", {option}={value!r}" for option, value in {**how, **given}.items())
+        return f"fenchel.swap.swap({first}, per_head=True{options}, directory={out!r})"
+    words = ["fenchel", "swap", str(manifest.get("model")), *source_words(manifest)]
     if manifest.get("whole_file"):
         words.append("--whole-file")
     for option, value in given.items():
         words += [f"--{option.replace('_', '-')}", str(value)]
-    words += ["--per-head", "--layers", ",".join(map(str, layers)), "--heads", ",".join(map(str, which))]
-    return shlex.join([*words, "--out", f"swap-{name.replace('_', '-')}"])
+    words.append("--per-head")
+    for option, values in how.items():
+        words += [f"--{option}", ",".join(map(str, values))]
+    return shlex.join([*words, "--out", out.replace("_", "-")])

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from fenchel.auditing.advice import HeadPattern, Suggestion, head_patterns, suggestions
+from fenchel.auditing.advice import (
+    HeadPattern,
+    Importance,
+    Suggestion,
+    head_patterns,
+    importance,
+    suggestions,
+)
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.sampling import sample_words
@@ -86,8 +93,13 @@ class AuditResults:
 
     @cached_property
     def suggestions(self) -> list[Suggestion]:
-        """What the patterns suggest and what to run next, that of most moved weight first."""
+        """The patterns, with a swap for each, that of most moved weight first."""
         return suggestions(self.patterns, self.manifest, self.modules)
+
+    @cached_property
+    def importance(self) -> Importance:
+        """How to measure which heads matter."""
+        return importance(list(self.statistics.keys()), self.manifest, self.modules)
 
     def to_pandas(self) -> DataFrame:
         """The records of ``heads.json`` as a table of pandas, a row a head.
@@ -144,8 +156,9 @@ class AuditResults:
             by kind, counts and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An
             infinite mean is None. ``NAME_se`` is the standard error over documents (``resampled`` says where it is over
             the windows of a single one). ``patterns`` says how many heads show each pattern, and
-            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited. ``suggestions`` says what
-            to run next, and ``effects`` what a swap found, None without one.
+            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited. ``suggestions`` says of
+            each pattern what to run next, ``importance`` how to measure which heads matter, and ``effects`` what a swap
+            found, None without one.
         """
         shown = Counter(name for pattern in self.patterns for name in pattern.names)
         return {
@@ -154,6 +167,7 @@ class AuditResults:
             "patterns": dict(sorted(shown.items(), key=lambda entry: (-entry[1], entry[0]))),
             "twin": None if self.twin is None else self._summary_of(self.twin)["kinds"],
             "suggestions": [suggestion.to_json() for suggestion in self.suggestions],
+            "importance": asdict(self.importance),
             "effects": None if self.effects is None else self.effects.to_json(),
         }
 

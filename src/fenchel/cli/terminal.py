@@ -164,10 +164,9 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
         typer.echo(f"No document fell into this share; that is noted in {folder}.")
         return
     notes = [report.effects.note] if report.effects is not None and report.effects.note else []
-    suggested = report.suggestions[0] if report.suggestions else None
-    command = None if suggested is None else suggested.command
-    if suggested is not None and command is not None:
-        notes.append(f"{suggested.found} Next:")
+    notes += [pattern.found for pattern in report.suggestions[:1]]
+    command = report.importance.command
+    notes.append(report.importance.said if command is None else f"{report.importance.said} Next:")
     show(terminal_table(report), summary_sentence(report), twin_line(report.manifest), *notes)
     if command is not None:
         typer.echo(f"  {command}")

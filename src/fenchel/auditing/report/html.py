@@ -423,6 +423,7 @@ def render_html(report: AuditResults) -> str:
         most_rows=_MOST_ROWS,
         cards=farthest_heads(report, findings),
         suggestions=report.suggestions,
+        importance=report.importance,
         scatters=[] if report.effects is None else scatters(report.effects),
         addresses={head.key: head_address(head.key, findings.kinds) for head in findings.heads},
         twin=Findings.of_records(report.twin_heads) if report.twin_heads else None,
