@@ -65,7 +65,7 @@ def listed() -> list[str]:
 
 
 def removed(changelog: str) -> set[str]:
-    """Names that a changelog says are gone, in lines with "Removed: `NAME`" or several with commas between."""
+    """Names that a changelog says are gone: "Removed: `NAME`", or several with commas between."""
     lines = re.findall(r"Removed: (`[^`]+`(?:, `[^`]+`)*)", changelog)
     return {name for line in lines for name in re.findall(r"`([^`]+)`", line)}
 
