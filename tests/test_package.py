@@ -39,7 +39,7 @@ ORDER = [
     {"conjugate", "plot"},
     {"problem"},
     {"family"},
-    {"layout", "certificate"},
+    {"layout"},
     {"estimate"},
     {"reliability", "solver"},
     {"inference"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -16,19 +15,26 @@ from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.preference import AbstractPreference, Discrete
 
-__all__ = ["AbstractConjugate", "FiniteConjugate", "LogPartition", "conjugate_of", "tensors_of"]
+__all__ = ["Conjugate", "FiniteConjugate", "conjugate_of", "tensors_of"]
 
 
-class AbstractConjugate(ABC):
+class Conjugate:
     r"""What a preference u and a closeness D make together: a convex function of the dual point.
 
     .. math:: \varphi(\lambda) = D^*(T\lambda), \qquad h(\lambda) = \nabla\varphi(\lambda), \qquad
               \mathcal{D}(\lambda) = \langle\lambda, \nabla\varphi(0) + z\rangle
               - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
 
+    Here under Kullback and Leibler's closeness, where it is the cumulant of the preference, log M(λ). The inferred
+    distribution is then the preference tilted by λ: it has a mean and no list of weights. Outside of the domain of
+    log M the value is infinite and the mean NaN, whatever formulas give there.
+
     Args:
         preference: u.
         closeness: D.
+
+    Reference:
+        Theorem 1, eqs. (8) and (9).
     """
 
     def __init__(self, preference: AbstractPreference, closeness: AbstractCloseness) -> None:
@@ -51,39 +57,49 @@ class AbstractConjugate(ABC):
         return self.preference.device
 
     @property
-    @abstractmethod
     def leads(self) -> dict[str, tuple[int, ...]]:
         """The leading shapes (..., m or 1) of what it is made of, by name."""
+        return {"preference": tuple(self.preference.lead)}
 
     @property
     def lead(self) -> torch.Size:
         """The leading shape (..., m or 1) of one number a query."""
         return torch.broadcast_shapes(*self.leads.values())
 
-    @abstractmethod
     def value(self, lam: Tensor) -> Tensor:
         """φ(λ), shape (..., m) for ``lam`` (..., m, d)."""
+        inside, value = self.preference.inside(lam), self.preference.log_mgf(lam)
+        return value if inside is None else value.masked_fill(~inside, torch.inf)
 
-    @abstractmethod
     def mean(self, lam: Tensor) -> Tensor:
         r""":math:`h(\lambda) = \nabla\varphi(\lambda)`, shape (..., m, d)."""
+        return self._where_finite(lam, self.preference.tilted_mean(lam))
 
-    @abstractmethod
-    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        r""":math:`\nabla^2\varphi(\lambda)` as a function that multiplies vectors (..., m, d)."""
-
-    @abstractmethod
-    def rest_mean(self) -> Tensor:
-        r"""The mean at rest, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
-
-    @abstractmethod
     def shift(self, lam: Tensor) -> Tensor:
         r""":math:`h(\lambda) - h(0)`, shape (..., m, d); exactly zero at λ = 0."""
+        return self._where_finite(lam, self.preference.tilted_shift(lam))
+
+    def _where_finite(self, lam: Tensor, vectors: Tensor) -> Tensor:
+        """NaN outside of the domain, where formulas may give numbers that mean nothing."""
+        inside = self.preference.inside(lam)
+        return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
+
+    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`\nabla^2\varphi(\lambda)` as a function that multiplies vectors (..., m, d)."""
+        return self.preference.tilted_covariance(lam)
+
+    def rest_mean(self) -> Tensor:
+        r"""The mean at rest, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
+        rest = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
+        return self.preference.tilted_mean(rest)
 
     def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
-        """H(λ) given the shift of the mean, (..., m, d)."""
-        del lam
-        return self.rest_mean() + shift
+        """H(λ) given the shift of the mean, (..., m, d).
+
+        By itself where the shift has all digits: a mean near 0 that is far from that at rest has some that the sum
+        would lose.
+        """
+        return self.mean(lam) if self.preference.resolves_shift else self.rest_mean() + shift
 
     def infer(self, lam: Tensor) -> tuple[Tensor | None, Tensor]:
         """The weights (..., m, N), or None where p is no list of weights, and the shift."""
@@ -107,9 +123,9 @@ class AbstractConjugate(ABC):
         """Numbers that evaluating the mean of one query holds at once."""
         return self.preference.width
 
-    @abstractmethod
     def distribution(self, lam: Tensor) -> AbstractPreference:
         """P(λ) as a distribution, of each query its own."""
+        return self.preference.tilted(lam)
 
     def primal_value(self, lam: Tensor) -> Tensor:
         r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, shape (..., m)."""
@@ -134,7 +150,7 @@ class AbstractConjugate(ABC):
         )
 
 
-class FiniteConjugate(AbstractConjugate):
+class FiniteConjugate(Conjugate):
     r"""φ of a :class:`~fenchel.Discrete` preference: :math:`D^*` at the potential :math:`f = T\lambda`.
 
     Args:
@@ -232,61 +248,9 @@ class FiniteConjugate(AbstractConjugate):
         return offsets.square().sum(-1).amax(-1, keepdim=True) / self.modulus
 
 
-class LogPartition(AbstractConjugate):
-    r""":math:`\varphi(\lambda) = \log M(\lambda)`, the cumulant of the preference.
-
-    The inferred distribution is the preference tilted by λ: it has a mean and no list of weights. Outside of the domain
-    of log M the value is infinite and the mean NaN, whatever formulas give there.
-
-    Reference:
-        Theorem 1, eqs. (8) and (9).
-    """
-
-    @property
-    @override
-    def leads(self) -> dict[str, tuple[int, ...]]:
-        return {"preference": tuple(self.preference.lead)}
-
-    @override
-    def value(self, lam: Tensor) -> Tensor:
-        inside, value = self.preference.inside(lam), self.preference.log_mgf(lam)
-        return value if inside is None else value.masked_fill(~inside, torch.inf)
-
-    @override
-    def mean(self, lam: Tensor) -> Tensor:
-        return self._where_finite(lam, self.preference.tilted_mean(lam))
-
-    @override
-    def shift(self, lam: Tensor) -> Tensor:
-        return self._where_finite(lam, self.preference.tilted_shift(lam))
-
-    @override
-    def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
-        """By itself: a mean near 0 that is far from the mean at rest has digits which the sum would lose."""
-        return self.mean(lam) if self.preference.resolves_shift else super().mean_by(lam, shift)
-
-    def _where_finite(self, lam: Tensor, vectors: Tensor) -> Tensor:
-        """NaN outside of the domain, where formulas may give numbers that mean nothing."""
-        inside = self.preference.inside(lam)
-        return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
-
-    @override
-    def rest_mean(self) -> Tensor:
-        rest = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
-        return self.preference.tilted_mean(rest)
-
-    @override
-    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        return self.preference.tilted_covariance(lam)
-
-    @override
-    def distribution(self, lam: Tensor) -> AbstractPreference:
-        return self.preference.tilted(lam)
-
-
 def conjugate_of(
     preference: AbstractPreference, closeness: AbstractCloseness | str | None = None
-) -> AbstractConjugate:
+) -> Conjugate:
     r"""φ of a preference and a closeness.
 
     Args:
@@ -316,7 +280,7 @@ def conjugate_of(
     if isinstance(preference, Discrete):
         return FiniteConjugate(preference, closeness.bind(preference))
     if isinstance(closeness, KL):
-        return LogPartition(preference, closeness)
+        return Conjugate(preference, closeness)
     raise ProblemError(
         f"closeness is {closeness!r} and the preference a {type(preference).__name__}, which has no list of templates; "
         "expected fenchel.KL(), or a fenchel.Discrete preference"

@@ -1,20 +1,27 @@
-"""An estimate and the bounds that convexity puts on its error, whatever solver made it."""
+r"""An estimate and its certificate: what a dual point says of the solution, whatever solver made it.
+
+Facts 1 and 2 bound errors by :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` in exact arithmetic. Here the gradient is
+evaluated in float64 and what is returned is rounded to the problem's dtype, so that every bound also has to hold
+what both may have changed. The allowances are derived in ``docs/exact-solver.md``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from fenchel.certificate import Certificate, certify
-from fenchel.conjugate import AbstractConjugate, FiniteConjugate
+from fenchel.conjugate import Conjugate
 from fenchel.errors import ProblemError
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, layout_of
+from fenchel.family import Block, FunctionFamily, TemplateFamily
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.preference import AbstractPreference
 from fenchel.problem import Problem
+from fenchel.rounding import UNIT, norm, reference_norm
 
-__all__ = ["BOUNDS", "Estimate", "EstimateBuilder", "estimate_at", "refuse_gradients"]
+__all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_at", "estimate_of", "refuse_gradients"]
 
 BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
 """What an estimate says of its distance from the solution."""
@@ -63,7 +70,7 @@ class Estimate:
     converged: Tensor
     alpha: Tensor
     modulus: float | Tensor = 1.0
-    conjugate: AbstractConjugate | None = None
+    conjugate: Conjugate | None = None
 
     @property
     def distribution(self) -> AbstractPreference:
@@ -145,64 +152,6 @@ def refuse_overflow(estimate: Estimate) -> Estimate:
     return estimate
 
 
-class EstimateBuilder:
-    """Collects certificates block by block into one estimate in the problem's dtype and shape.
-
-    Args:
-        problem: Whose.
-        tol: Relative tolerance that ``converged`` reports.
-
-    Attributes:
-        layout: How the problem's queries are laid out in rows.
-    """
-
-    layout: QueryLayout
-
-    def __init__(self, problem: Problem, tol: float) -> None:
-        refuse_gradients(problem)
-        conjugate = problem.conjugate
-        self.layout = layout = layout_of(problem)
-        self._tol, self._modulus = tol, conjugate.modulus
-        self._mean = layout.empty(conjugate.dim)
-        self._dual = layout.empty(conjugate.dim)
-        finite = isinstance(conjugate, FiniteConjugate)
-        self._weights = layout.empty(conjugate.templates.shape[-2]) if finite else None
-        self._bounds = {name: layout.empty() for name in BOUNDS}
-        self._steps = layout.empty(dtype=torch.int64).zero_()
-        self._converged = layout.empty(dtype=torch.bool)
-
-    def put(
-        self, groups: Tensor, rows: Tensor, certificate: Certificate, steps: Tensor | None = None
-    ) -> None:
-        """Store the certificate of the rows at indices that broadcast to (g, r)."""
-        where = (groups, rows)
-        dtype = self._mean.dtype
-        self._mean[where], self._dual[where] = certificate.mean, certificate.dual
-        if self._weights is not None and certificate.weights is not None:
-            self._weights[where] = certificate.weights
-        for name, bound in self._bounds.items():
-            bound[where] = rounded_up(getattr(certificate, name), dtype)
-        self._converged[where] = certificate.meets(self._tol)
-        if steps is not None:
-            self._steps[where] = steps
-
-    def build(self) -> Estimate:
-        """The estimate over all blocks that were put."""
-        back = self.layout.restore
-        estimate = Estimate(
-            mean=back(self._mean),
-            inferred=None if self._weights is None else back(self._weights),
-            dual=back(self._dual),
-            **{name: back(bound) for name, bound in self._bounds.items()},
-            steps=back(self._steps),
-            converged=back(self._converged),
-            alpha=self.layout.problem.alpha.expand(self.layout.lead).clone(),
-            modulus=self._modulus,
-            conjugate=self.layout.problem.conjugate,
-        )
-        return _refuse_unsettled(refuse_overflow(estimate), self.layout.problem)
-
-
 def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
     """An answer that is made of integrals which do not converge is none.
 
@@ -234,8 +183,250 @@ def refuse_gradients(problem: Problem) -> None:
         )
 
 
+UNDERFLOW = 64 * torch.finfo(torch.float64).tiny
+"""What sums of products may lack, in units of what they are made of, since float64 holds no smaller numbers."""
+
+OF_MEANS = 64
+"""Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""A dual point of a block of rows, rounded to the problem's dtype, and what it certifies in float64, (g, r, ...).
+
+    Attributes:
+        dual, weights, mean: As they are returned, in the problem's dtype; weights are None where p is no list of them.
+        gradient_norm: At least :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` at λ before rounding.
+        gap: Fact 1, for the weights that are returned.
+        mean_error: Fact 2, :math:`\lVert h(\lambda)-h^\star\rVert \le \lVert\nabla\mathcal{D}(\lambda)\rVert`.
+        dual_error: Fact 2, :math:`\lVert\lambda-\lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert`.
+        total_variation_error: Fact 2, at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of p(λ).
+        reference: What a relative tolerance is relative to.
+    """
+
+    dual: Tensor
+    weights: Tensor | None
+    mean: Tensor
+    gradient_norm: Tensor
+    gap: Tensor
+    mean_error: Tensor
+    dual_error: Tensor
+    total_variation_error: Tensor
+    reference: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        dual: Tensor,
+        weights: Tensor | None,
+        mean: Tensor,
+        dtype: torch.dtype,
+        *,
+        gradient_norm: Tensor,
+        alpha: Tensor,
+        modulus: float | Tensor,
+        reference: Tensor,
+        of_mean: Tensor,
+        of_weights: float | Tensor,
+        of_their_mean: Tensor,
+    ) -> Certificate:
+        """What a bound on the gradient's norm and what rounding may have changed certify, (..., m).
+
+        Args:
+            dual: In float64, (..., m, d).
+            weights: Likewise, (..., m, N), or None.
+            mean: Likewise, (..., m, d).
+            dtype: The problem's.
+            gradient_norm: As it is kept, or not finite.
+            alpha: α.
+            modulus: σ, by which D is strongly convex in the 1-norm of the weights.
+            reference: As it is kept.
+            of_mean: How far at most ``mean`` is from h(λ).
+            of_weights: How far at most ``weights`` are from p(λ) in total variation.
+            of_their_mean: How far at most the mean of ``weights``, normalised, is from h(λ).
+        """
+        size = gradient_norm.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        rounded_dual, rounded_mean = dual.to(dtype), mean.to(dtype)
+        length = size + of_their_mean
+        # A gap that float64 does not hold is not 0.
+        least = length.clamp(max=torch.finfo(torch.float64).tiny)
+        of_solution = (alpha / modulus).sqrt() * size / 2
+        return cls(
+            rounded_dual,
+            None if weights is None else weights.to(dtype),
+            rounded_mean,
+            size,
+            gap=alpha / 2 * length.square() + 8 * torch.as_tensor(of_weights).square() + least,
+            mean_error=size + of_mean + _moved(rounded_mean, mean),
+            dual_error=alpha * size + _moved(rounded_dual, dual),
+            # Where nothing is strongly convex nothing is known but that it is 1 at most.
+            total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + of_weights,
+            reference=reference,
+        )
+
+    def reshaped(self, lead: torch.Size) -> Certificate:
+        """The same with other leading dimensions (g, r)."""
+        own = self.gradient_norm.dim()
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self, **{n: x if x is None else x.reshape(*lead, *x.shape[own:]) for n, x in parts.items()}
+        )
+
+    def meets(self, tol: float) -> Tensor:
+        """Where the relative tolerance on λ is met, bool (g, r)."""
+        return self.dual_error <= tol * self.reference
+
+
+def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
+    r"""The certificate of a dual point, from the data of its rows alone.
+
+    Args:
+        block: The rows, in float64.
+        dual: λ in float64, shape (g, r, d).
+        dtype: The dtype to which the results are rounded.
+
+    Returns:
+        Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
+        tolerance refers to. Where numbers overflow float64 the bounds are infinite.
+    """
+    family, evidence, alpha = block.family, block.evidence, block.alpha
+    lam = dual
+    if isinstance(family, FunctionFamily):
+        evidence, alpha = family.problem.evidence, family.problem.alpha_column
+        lam = family.whole(dual)
+    finite = family.over_templates()
+    if finite is not None:
+        found = _of_weights(finite, evidence, alpha, lam, dtype)
+    else:
+        assert isinstance(family, FunctionFamily)  # noqa: S101 -- what is not over templates
+        found = _of_means(family.problem, lam, dtype)
+    return found.reshaped(dual.shape[:2])
+
+
+def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate:
+    """Where p is no list of weights: to what the family says of rounding, else to some roundings of both means."""
+    conjugate, alpha = problem.conjugate, problem.alpha.expand(problem.shape)
+    shift, at_rest = conjugate.shift(dual), conjugate.rest_mean()
+    mean = conjugate.mean_by(dual, shift)
+    gradient = problem.evidence - dual / problem.alpha_column - shift
+    length = _length(dual)
+    of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
+    of_shift = torch.minimum(of_means, OF_MEANS * UNIT * _length(shift)).where(length == 0, of_means)
+    known = conjugate.preference.rounding(dual)
+    if known is not None:
+        of_shift, of_means = known.expand_as(length), of_means + known
+    besides = conjugate.preference.mean_rounding()
+    if besides is not None:
+        of_means = of_means + besides
+    size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(problem.evidence))
+    # What families say of rounding is made of squares.
+    size = torch.add(size, dual.any(-1), alpha=torch.finfo(torch.float64).tiny ** 0.5)
+    return Certificate.of(
+        dual,
+        None,
+        mean,
+        dtype,
+        gradient_norm=size,
+        alpha=alpha,
+        modulus=1.0,
+        reference=reference_norm(length, _length(problem.alpha_column * problem.evidence)),
+        of_mean=of_means,
+        of_weights=0.0,
+        of_their_mean=of_means,
+    )
+
+
+def _of_weights(
+    family: TemplateFamily, evidence: Tensor, alpha: Tensor, dual: Tensor, dtype: torch.dtype
+) -> Certificate:
+    """Over templates, in whatever leading shape; p(λ) is a list of weights."""
+    point = family.at(dual)
+    lost, offset, length = point.lost(), family.rest + point.shift, _length(dual)
+    # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
+    gradient = evidence - dual / alpha - point.shift
+    mean = family.centre + offset
+    reference = reference_norm(length, _length(alpha * evidence))
+    alpha = alpha.squeeze(-1)
+    size = _length(gradient) * (1 + (dual.shape[-1] + 4) * UNIT)
+    # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
+    differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
+    gradient_norm = size + lost.shift + differences
+    if isinstance(lost.pairing, Tensor):
+        # The gap is α/2 times a squared length and this; every bound follows from the gap.
+        gradient_norm = torch.hypot(gradient_norm, (2 * lost.pairing / alpha).sqrt())
+    gradient_norm = gradient_norm + UNDERFLOW * (1 + family.radius.squeeze(-1)) * dual.any(-1)
+    mean_moved = lost.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + lost.offset)
+    of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
+    underflow = point.weights.shape[-1] * torch.finfo(dtype).tiny
+    return Certificate.of(
+        dual,
+        point.weights,
+        mean,
+        dtype,
+        gradient_norm=gradient_norm,
+        alpha=alpha,
+        modulus=torch.as_tensor(family.closeness.modulus, dtype=dual.dtype, device=dual.device),
+        reference=reference,
+        of_mean=mean_moved,
+        of_weights=(lost.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
+        of_their_mean=lost.mean + of_dtype * lost.spread + underflow * family.radius.squeeze(-1),
+    )
+
+
+def _length(vectors: Tensor) -> Tensor:
+    """Euclidean norms (..., m) of vectors (..., m, d) of any size."""
+    return norm(vectors).squeeze(-1)
+
+
+def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
+    """How far rounding moved vectors, (g, r)."""
+    if rounded.dtype == wide.dtype:
+        return wide.new_zeros(wide.shape[:-1])
+    return _length(rounded.double() - wide).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
 CERTIFYING_ARRAYS = 6
 """Arrays of shape (rows, max(n, d)) that :func:`certify` keeps at once."""
+
+
+def estimate_of(
+    problem: Problem,
+    tol: float,
+    solve: Callable[[Where, Block], tuple[Certificate, Tensor | None]],
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    arrays: int = CERTIFYING_ARRAYS,
+    itemsize: int | None = 8,
+) -> Estimate:
+    """The estimate that dual points give which are found block by block.
+
+    Args:
+        problem: Whose.
+        tol: Relative tolerance that ``converged`` reports.
+        solve: From where rows are and the rows to their certificate and the steps that each took, if any.
+        memory_budget: As all that follow, of :meth:`~fenchel.layout.QueryLayout.blocks`.
+        arrays: Likewise.
+        itemsize: Likewise.
+    """
+    refuse_gradients(problem)
+
+    def numbers(where: Where, block: Block) -> dict[str, Tensor | None]:
+        found, steps = solve(where, block)
+        bounds = {name: rounded_up(getattr(found, name), problem.dtype) for name in BOUNDS}
+        converged = found.meets(tol)
+        steps = torch.zeros_like(converged, dtype=torch.int64) if steps is None else steps
+        own = {"mean": found.mean, "inferred": found.weights, "dual": found.dual}
+        return {**own, **bounds, "steps": steps, "converged": converged}
+
+    with torch.no_grad():
+        found: dict[str, Tensor] = QueryLayout(problem).solved(numbers, memory_budget, arrays, itemsize)
+    found.setdefault("inferred", None)  # pyright: ignore[reportArgumentType]
+    estimate = Estimate(
+        **found,
+        alpha=problem.alpha.expand(problem.shape).clone(),
+        modulus=problem.conjugate.modulus,
+        conjugate=problem.conjugate,
+    )
+    return _refuse_unsettled(refuse_overflow(estimate), problem)
 
 
 def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
@@ -243,9 +434,9 @@ def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEM
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
     """
-    builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
-    arranged = builder.layout.arrange(dual)
-    for groups, rows, block in builder.layout.blocks(memory_budget, CERTIFYING_ARRAYS, itemsize=8):
-        where = (groups[:, None], rows[None, :])
-        builder.put(*where, certify(block.to(torch.float64), arranged[where].double(), problem.dtype))
-    return builder.build()
+    arranged = QueryLayout(problem).arrange(dual)
+
+    def certified(where: Where, block: Block) -> tuple[Certificate, None]:
+        return certify(block.to(torch.float64), arranged[where].double(), problem.dtype), None
+
+    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, certified, memory_budget)

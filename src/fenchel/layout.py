@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from fenchel.conjugate import FiniteConjugate
 from fenchel.family import Block, FunctionFamily, TemplateFamily
@@ -19,9 +18,9 @@ __all__ = [
     "CACHE_BYTES",
     "DEFAULT_MEMORY_BUDGET",
     "QueryLayout",
+    "Where",
     "is_rowwise",
     "keep_freed_memory",
-    "layout_of",
     "rows_in_block",
     "spans",
 ]
@@ -73,42 +72,82 @@ def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, of_a_ca
     return max(1, min(fitting, max(64, CACHE_BYTES // (busy * itemsize))))
 
 
-class QueryLayout(ABC):
+Where = tuple[Tensor, Tensor]
+"""Where the rows of a block are, indices of groups (g, 1) and of rows (1, r)."""
+
+
+class QueryLayout:
     """How a problem's leading dimensions become groups and rows, and results the problem's shape again.
+
+    Where rows respond over templates, groups are the leading dimensions along which templates differ: heads of a layer
+    that attend to the same templates become rows of one group, so that a product with the templates serves all of
+    them; nothing that is broadcast is copied before its block is asked for. Else groups are all leading dimensions,
+    which a block keeps: φ is asked for a range of queries of all of them.
 
     Args:
         problem: The problem whose queries are laid out.
-        group_dims: The leading dimensions that are groups; the others are rows.
     """
 
-    def __init__(self, problem: Problem, group_dims: list[int]) -> None:
-        self.problem = problem
-        self.lead = tuple(problem.shape)
-        row_dims = [i for i in range(len(self.lead)) if i not in group_dims]
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.lead, self._by_rows = problem, tuple(problem.shape), is_rowwise(problem)
+        depth = len(self.lead)
+        group_dims = list(range(depth - 1))
+        if self._by_rows:
+            own = problem.templates.shape[:-2]
+            padded = (1,) * (depth - 1 - len(own)) + tuple(own)
+            group_dims = [i for i in group_dims if padded[i] > 1]
+        row_dims = [i for i in range(depth) if i not in group_dims]
         self._order = group_dims + row_dims
         self._group_shape = tuple(self.lead[i] for i in group_dims)
         self._row_shape = tuple(self.lead[i] for i in row_dims)
         self.groups = math.prod(self._group_shape)
         self.rows = math.prod(self._row_shape)
 
-    @abstractmethod
     def blocks(
-        self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
-        """Blocks of queries, each with the indices of its groups (g,) and rows (r,).
+        self, memory_budget: int, arrays: int, itemsize: int | None = None
+    ) -> Iterator[tuple[Where, Block]]:
+        """Blocks of queries, each with where its rows are.
 
         Args:
             memory_budget: Bytes that the block's working arrays may take together.
             arrays: How many arrays of shape (rows, max(n, d)) the work keeps at once.
-            itemsize: Bytes of one number.
+            itemsize: Bytes of one number; None is those of the problem's dtype.
         """
+        keep_freed_memory()
+        device, bits = self.problem.evidence.device, torch.finfo(self.problem.dtype).bits
+        itemsize = bits // 8 if itemsize is None else itemsize
+        if self._by_rows:
+            most = rows_in_block(self.problem.templates, memory_budget // arrays, itemsize)
+            several = max(1, most // max(1, self.rows))
+        else:
+            width = self.problem.conjugate.width
+            most = max(1, memory_budget // (arrays * itemsize * self.groups * width))
+            several = self.groups
+        for g in spans(self.groups, several):
+            groups = torch.arange(g.start, g.stop, device=device)
+            for r in spans(self.rows, most):
+                rows = torch.arange(r.start, r.stop, device=device)
+                block = self._block(groups, rows) if self._by_rows else None
+                where = groups[:, None], rows[None, :]
+                yield where, block or FunctionFamily.block(self.problem.queries(r))
 
-    def empty(self, *features: int, dtype: torch.dtype | None = None) -> Tensor:
-        """An array (groups, rows, *features) for results."""
-        dtype = self.problem.dtype if dtype is None else dtype
-        return torch.empty(
-            self.groups, self.rows, *features, dtype=dtype, device=self.problem.evidence.device
-        )
+    def solved(
+        self, function: Callable[[Where, Block], Mapping[str, Tensor | None]], *how: Any
+    ) -> dict[str, Tensor]:
+        """What a function of a block gives by name, (g, r, ...), of all queries in the problem's shape (..., m, ...).
+
+        Args:
+            function: From where rows are and the rows to tensors, and None for none.
+            *how: As :meth:`blocks` takes it.
+        """
+        found: dict[str, Tensor] = {}
+        for where, block in self.blocks(*how):
+            for name, part in function(where, block).items():
+                if part is not None:
+                    if name not in found:
+                        found[name] = part.new_empty(self.groups, self.rows, *part.shape[2:])
+                    found[name][where] = part
+        return {name: self.restore(whole) for name, whole in found.items()}
 
     def restore(self, rows: Tensor) -> Tensor:
         """Results (groups, rows, ...) in the problem's own shape (..., m, ...)."""
@@ -122,38 +161,10 @@ class QueryLayout(ABC):
         spread = tensor.expand(*self.lead, tensor.shape[-1])
         return spread.permute(*self._order, -1).reshape(self.groups, self.rows, tensor.shape[-1])
 
-    def _ranges(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Indices of groups and rows, at most so many rows of groups at once, or one."""
-        device = self.problem.evidence.device
-        for g in spans(self.groups, max(1, most // max(1, self.rows))):
-            groups = torch.arange(g.start, g.stop, device=device)
-            for r in spans(self.rows, min(self.rows, most)):
-                yield groups, torch.arange(r.start, r.stop, device=device)
-
-
-class _TemplateLayout(QueryLayout):
-    """Groups are the leading dimensions along which templates differ.
-
-    Heads of a layer that attend to the same templates become rows of one group, so that a Gram matrix or a product with
-    the templates serves all of them; nothing that is broadcast is copied before its block is asked for.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        templates, depth = problem.templates, len(problem.shape)
-        padded = (1,) * (depth - 1 - (templates.dim() - 2)) + tuple(templates.shape[:-2])
-        super().__init__(problem, [i for i in range(depth - 1) if padded[i] > 1])
-        self._templates = templates.reshape(self.groups, *templates.shape[-2:])
-        self._log_preference = self._arranged(problem.finite.log_weights)
-        self._evidence = self._arranged(problem.evidence)
-        self._alpha = self._arranged(problem.alpha_column)
-
-    def _arranged(self, tensor: Tensor) -> Tensor:
-        """A view with groups first and rows next; a dimension that is broadcast keeps size 1."""
-        padded = tensor.reshape((1,) * (len(self.lead) + 1 - tensor.dim()) + tuple(tensor.shape))
-        return padded.permute(*self._order, -1)
-
-    def _take(self, arranged: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
+    def _take(self, tensor: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
         """The rows asked for, (g or 1, r or 1, features); one row stands for all where all are the same."""
+        padded = tensor.reshape((1,) * (len(self.lead) + 1 - tensor.dim()) + tuple(tensor.shape))
+        arranged = padded.permute(*self._order, -1)
         group_axes = arranged.shape[: len(self._group_shape)]
         row_axes = arranged.shape[len(self._group_shape) : -1]
         index: list[Tensor] = []
@@ -167,54 +178,25 @@ class _TemplateLayout(QueryLayout):
                 index.append((part if size > 1 else torch.zeros_like(part)).reshape(position))
         return arranged[tuple(index)]
 
-    @override
-    def blocks(
-        self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
-        keep_freed_memory()
-        for groups, rows in self._ranges(rows_in_block(self._templates, memory_budget // arrays, itemsize)):
-            yield groups, rows, self._block(groups, rows)
-
     @cached_property
-    def _wide(self) -> _TemplateLayout:
-        return _TemplateLayout(self.problem.to(torch.float64))
+    def _wide(self) -> QueryLayout:
+        return QueryLayout(self.problem.to(torch.float64))
 
     def _block(self, groups: Tensor, rows: Tensor) -> Block:
+        problem = self.problem
+
         def take(own: Tensor) -> Tensor:
-            return self._take(self._arranged(own.unsqueeze(-1)), groups, rows).squeeze(-1)
+            return self._take(own, groups, rows)
 
-        log_preference = self._take(self._log_preference, groups, rows)
-        family = TemplateFamily(self._templates[groups], log_preference, self.problem.closeness.rows(take))
-        evidence = self._take(self._evidence, groups, rows).expand(len(groups), len(rows), -1)
+        templates = problem.templates.reshape(self.groups, *problem.templates.shape[-2:])[groups]
+        closeness = problem.closeness.rows(lambda own: take(own.unsqueeze(-1)).squeeze(-1))
+        family = TemplateFamily(templates, take(problem.finite.log_weights), closeness)
+        evidence = take(problem.evidence).expand(len(groups), len(rows), -1)
         # From the problem, whose preference is normalised anew.
-        wide = None if self.problem.dtype == torch.float64 else cache(lambda: self._wide._block(groups, rows))
-        return Block(family, evidence, self._take(self._alpha, groups, rows), wide)
-
-
-class _ConjugateLayout(QueryLayout):
-    """Groups are all leading dimensions, which a block keeps: φ is asked for a range of queries of all of them."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem, list(range(len(problem.shape) - 1)))
-
-    @override
-    def blocks(
-        self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
-        keep_freed_memory()
-        conjugate, device = self.problem.conjugate, self.problem.evidence.device
-        each = max(1, memory_budget // (arrays * itemsize * self.groups * conjugate.width))
-        for part in spans(self.rows, each):
-            groups = torch.arange(self.groups, device=device)
-            rows = torch.arange(part.start, part.stop, device=device)
-            yield groups, rows, FunctionFamily.block(self.problem.queries(part))
+        wide = None if problem.dtype == torch.float64 else cache(lambda: self._wide._block(groups, rows))
+        return Block(family, evidence, take(problem.alpha_column), wide)
 
 
 def is_rowwise(problem: Problem) -> bool:
     """Whether rows of the problem respond over templates, on what their closeness offers."""
     return isinstance(problem.conjugate, FiniteConjugate) and problem.closeness.rowwise
-
-
-def layout_of(problem: Problem) -> QueryLayout:
-    """Rows over shared templates where the closeness offers a response of theirs, else ranges of queries."""
-    return _TemplateLayout(problem) if is_rowwise(problem) else _ConjugateLayout(problem)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import AbstractConjugate, FiniteConjugate, tensors_of
+from fenchel.conjugate import Conjugate, FiniteConjugate, tensors_of
 from fenchel.errors import ProblemError
 from fenchel.preference import AbstractPreference
 from fenchel.tensors import (
@@ -43,7 +43,7 @@ class Problem:
         ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
     """
 
-    def __init__(self, conjugate: AbstractConjugate, evidence: Tensor, alpha: float | Tensor = 1.0) -> None:
+    def __init__(self, conjugate: Conjugate, evidence: Tensor, alpha: float | Tensor = 1.0) -> None:
         self.conjugate = conjugate
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype

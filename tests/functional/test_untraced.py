@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fenchel import functional as F
-from fenchel.functional.operator import untraced
 from fenchel.functional.output import SLOW_IN_HALF_BELOW
+from fenchel.functional.rows import untraced
 from tests.compiling import compiled_afresh
 
 

@@ -14,7 +14,7 @@ from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import may_attend
 from fenchel.problem import Problem
@@ -410,26 +410,20 @@ def close_solutions(
 def _solved(
     block: LayerBlock, problem: Problem, counted: Tensor, tol: float, max_steps: int, memory_budget: int
 ) -> CloseSolution:
-    layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
-    dual, second = (layout.empty(problem.conjugate.dim, dtype=torch.float64) for _ in range(2))
-    error = layout.empty(dtype=torch.float64)
-    steps, converged = layout.empty(dtype=torch.int64), layout.empty(dtype=torch.bool)
-    for groups, rows, part in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
-        where = (groups[:, None], rows[None, :])
-        certificate, steps[where] = solved_block(part, problem.dtype, tol=BEYOND * tol, max_steps=max_steps)
-        dual[where], converged[where] = certificate.dual.double(), certificate.meets(tol)
-        error[where] = certificate.dual_error.double()
-        second[where] = second_order_point(part.to(torch.float64))
-    back = layout.restore
-    return CloseSolution(
-        block,
-        problem.to(torch.float64),
-        back(dual),
-        back(second),
-        back(steps),
-        back(converged) & counted,
-        back(error),
-    )
+    def of_part(where: Where, part: Block) -> dict[str, Tensor]:
+        del where
+        certificate, steps = solved_block(part, problem.dtype, tol=BEYOND * tol, max_steps=max_steps)
+        return {
+            "dual": certificate.dual.double(),
+            "second": second_order_point(part.to(torch.float64)),
+            "steps": steps,
+            "converged": certificate.meets(tol),
+            "error": certificate.dual_error.double(),
+        }
+
+    found = QueryLayout(problem).solved(of_part, memory_budget, WORKING_ARRAYS)
+    found["converged"] &= counted
+    return CloseSolution(block, problem.to(torch.float64), *found.values())
 
 
 def solutions_of(

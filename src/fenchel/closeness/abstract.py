@@ -152,7 +152,7 @@ class AbstractCloseness(ABC):
             f"{type(self).__name__} says that it is rowwise and has no curvature_weights"
         )
 
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def with_numbers(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same with the numbers changed that are tensors; itself where none is."""
         tensors = [name for name in self.numbers if isinstance(getattr(self, name), Tensor)]
         if not tensors:
@@ -164,7 +164,16 @@ class AbstractCloseness(ABC):
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
-        return self._changed(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
+        return self.with_numbers(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
+
+    def heads(self, index: Tensor) -> Self:
+        """The same for some of the heads by their indices, where tensors of its own have the shape (..., H, m or 1)."""
+
+        def chosen(own: Tensor) -> Tensor:
+            several = own.dim() > 1 and own.shape[-2] > 1
+            return own.index_select(-2, index.to(own.device)) if several else own
+
+        return self.with_numbers(chosen)
 
     def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
         """The same for rows of a block, where tensors of its own have rows for queries; else itself.
@@ -172,7 +181,7 @@ class AbstractCloseness(ABC):
         Args:
             take: Gives (g or 1, r or 1) of a tensor that broadcasts to (..., m).
         """
-        return self._changed(lambda own: take(own) if own.dim() else own)
+        return self.with_numbers(lambda own: take(own) if own.dim() else own)
 
     def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
@@ -195,7 +204,7 @@ class AbstractCloseness(ABC):
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same closeness in another dtype."""
-        return self._changed(lambda own: own.to(dtype))
+        return self.with_numbers(lambda own: own.to(dtype))
 
     def fenchel_young_gap(self, weights: Tensor, potential: Tensor, log_preference: Tensor) -> Tensor:
         r"""How far weights and potential are from belonging together, shape (..., m).

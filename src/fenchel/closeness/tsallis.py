@@ -142,7 +142,7 @@ class Tsallis(AbstractCloseness):
         _checked_temperature(self.temperature)
         for name in self.query_shapes():
             check_device(name, getattr(self, name), templates.device, "templates")
-        joined = copy.copy(self._changed(lambda own: own.to(templates.device, templates.dtype)))
+        joined = copy.copy(self.with_numbers(lambda own: own.to(templates.device, templates.dtype)))
         joined._count = templates.shape[-2]
         return joined
 

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
-from fenchel.functional.operator import compute_dtype, mask_dtype, under_autocast
 from fenchel.tensors import (
     MASK,
     broadcasts_to,
@@ -17,10 +19,12 @@ from fenchel.tensors import (
     check_dtype,
     check_finite,
     check_flags,
+    check_not_mapped,
     check_tensor,
     checked_argument,
     checked_scale,
     is_causal_bias,
+    is_under_autocast,
     positive_tensor,
     values_are_known,
     without_causal_bias,
@@ -31,12 +35,72 @@ __all__ = [
     "Leading",
     "broadcast_leading",
     "check_estimator",
+    "check_kind",
     "check_some_keys",
     "checked",
+    "checked_closeness",
+    "compute_dtype",
+    "is_softmax",
+    "mask_dtype",
     "positive_column",
     "refuse_overflow",
     "restored",
+    "under_autocast",
+    "unit_of_products",
+    "without_autocast",
 ]
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for float32 and the half types."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which torch's kernels take a floating mask beside queries of ``dtype``.
+
+    On the CPU they add float32 to scores of half types, which keeps the digits of the mask; elsewhere dtypes have to be
+    the same.
+    """
+    half = dtype in (torch.float16, torch.bfloat16)
+    on_cpu = mask.device.type == "cpu"
+    return torch.float32 if half and on_cpu and mask.dtype != dtype else dtype
+
+
+def under_autocast(tensor: Tensor) -> Tensor:
+    """The tensor as autocast would hand it to torch's own attention."""
+    if tensor.dtype == torch.float64 or not is_under_autocast(tensor):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which casts are ours: what is computed in float32 here must not be cast to half."""
+    # The meta device computes nothing and has no autocast of its own.
+    return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)
+
+
+_UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+"""Largest relative error of rounding a factor to what fast products of float32 take."""
+
+
+def unit_of_products(dtype: torch.dtype, device: str) -> float:
+    """Largest relative error of a factor in matrix products, as torch is set up when this is called or compiled.
+
+    Args:
+        dtype: Of the factors.
+        device: Its type.
+    """
+    unit = torch.finfo(dtype).eps / 2
+    if dtype != torch.float32:
+        return unit
+    backends: Any = torch.backends
+    backend = backends.mkldnn.matmul if device == "cpu" else backends.cuda.matmul
+    return max(unit, *(_UNITS.get(each.fp32_precision, 0.0) for each in (backend, backends)))
+
+
+# What torch.compiler.assume_constant_result does, which loads the compiler.
+unit_of_products._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 HALF = (torch.float16, torch.bfloat16)
@@ -416,3 +480,66 @@ def _is_usable(tensor: Any) -> bool:
         and tensor.layout == torch.strided
         and tensor.dim() >= 2
     )
+
+
+def is_softmax(closeness: AbstractCloseness | str | None) -> bool:
+    """Whether weights are a softmax, which is what attention is when nothing else is said."""
+    return closeness is None or isinstance(closeness_of(closeness), KL)
+
+
+def check_kind(closeness: Any, estimator: str) -> None:
+    """Refuse what is no closeness of attention, or has no such estimator.
+
+    Raises:
+        ProblemError: Naming what was given.
+    """
+    if closeness is None:
+        return
+    if not isinstance(closeness, AbstractCloseness):
+        expected = "one such as fenchel.Tsallis(1.5), or None for softmax"
+        if isinstance(closeness, type):
+            expected = f"an object of it, such as fenchel.{closeness.__name__}(...)"
+        raise ProblemError(f"closeness is {shown(closeness)}; expected {expected}")
+    if isinstance(closeness, OptimalTransport):
+        raise ProblemError(
+            "closeness is an OptimalTransport, whose weights reach further than the keys; use "
+            "fenchel.functional.transport_attention or fenchel.nn.TransportAttention"
+        )
+    if estimator != "first_order" and not closeness.curved:
+        raise ProblemError(
+            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
+            "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
+            "temperature=0.01)"
+        )
+
+
+def checked_closeness(
+    closeness: AbstractCloseness | str | None, estimator: str, query: Tensor
+) -> AbstractCloseness | None:
+    """The closeness in the dtype that a call computes in, or None where that is softmax attention.
+
+    Args:
+        closeness: What was given.
+        estimator: Of the call.
+        query: (B, H, m, d).
+
+    Raises:
+        ProblemError: If it is none, has no such estimator, or has numbers of other heads or queries.
+    """
+    own: AbstractCloseness | None = closeness_of(closeness)
+    check_kind(own, estimator)
+    if own is None or is_softmax(own):
+        return None
+    if estimator != "first_order":
+        check_not_mapped(f"{estimator} attention under {type(own).__name__}", query)
+    lead, name = tuple(query.shape[:3]), type(own).__name__
+    for argument, shape in own.query_shapes().items():
+        if not broadcasts_to(shape, lead):
+            raise ProblemError(
+                f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
+                f"queries) = {lead}: one a head has shape ({lead[1]}, 1)"
+            )
+        number = getattr(own, argument, None)
+        if isinstance(number, Tensor):
+            check_device(f"{argument} of {name}", number, query.device)
+    return own.to(torch.float64 if query.dtype == torch.float64 else torch.float32)

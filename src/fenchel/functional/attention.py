@@ -11,8 +11,13 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import broadcast_leading, restored
-from fenchel.functional.close import CloseAttention, checked_closeness
+from fenchel.functional.arguments import (
+    broadcast_leading,
+    checked_closeness,
+    compute_dtype,
+    restored,
+    without_autocast,
+)
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
@@ -24,13 +29,8 @@ from fenchel.functional.inference import (
     Variant,
     certificate_at,
 )
-from fenchel.functional.operator import compute_dtype, without_autocast
-from fenchel.functional.output import (
-    mean_at,
-    output_and_mean_at,
-    output_at,
-    weights_at,
-)
+from fenchel.functional.output import mean_at, output_and_mean_at, output_at, weights_at
+from fenchel.functional.problems import ProblemRows
 from fenchel.solver import Estimator, FirstOrder
 
 __all__ = [
@@ -62,10 +62,12 @@ class AttentionInference(Inference):
         if self._lead is not None:
             query, key, value, enable_gqa, _ = self._lead
         self._given = given = self._checked(query, key, value, enable_gqa=enable_gqa, **options)
-        own = None
+        self._rows = None
         if closeness is not None:
             own = checked_closeness(closeness, self._solver.name, given.query)
-        self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
+            if own is not None and not given.has_no_evidence:
+                with without_autocast(given.query):
+                    self._rows = ProblemRows.under(own, given)
 
     @override
     def _answer(self, found: Tensor) -> Tensor:
@@ -73,27 +75,33 @@ class AttentionInference(Inference):
 
     @override
     def _make_point(self) -> Tensor:
-        if self._close is not None:
-            return self._close.dual_point(self._solver)
-        return dual_point(self._given, self._solver)
+        if self._rows is None:
+            return dual_point(self._given, self._solver)
+        with without_autocast(self._given.query):
+            return self._rows.dual_point(self._solver, "alpha, the query or the norms of the keys smaller")
 
     @override
     def _make_output(self) -> Tensor:
-        if self._close is not None:
-            return self._close.output(self._point, self._dropout_p)
-        return output_at(self._given, self._point, self._dropout_p)
+        given, dual = self._given, self._point
+        if self._rows is None:
+            return output_at(given, dual, self._dropout_p)
+        with without_autocast(dual):
+            values = given.of_query_heads(given.value.to(dual.dtype))
+            return self._rows.average(dual, values, self._dropout_p).to(given.query.dtype)
 
     @override
     def _make_weights(self) -> Tensor:
-        if self._close is not None:
-            return self._close.weights(self._point)
-        return weights_at(self._given, self._point)
+        if self._rows is None:
+            return weights_at(self._given, self._point)
+        with without_autocast(self._given.query):
+            return self._rows.weights(self._point).to(self._given.query.dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         given, dual = self._given, self._point
-        if self._close is not None:
-            return self._close.certificate(dual.detach())
+        if self._rows is not None:
+            with without_autocast(dual):
+                return self._rows.certificate(dual.detach())
         templates = CentredTemplates.of(given)
         if self._has_output and "output" not in self._kept:
             output, means = output_and_mean_at(given, dual, self._dropout_p, templates.moments, templates.key)
@@ -106,9 +114,9 @@ class AttentionInference(Inference):
     @override
     def _make_gap(self) -> Tensor:
         given = self._given
-        if self._close is not None:
-            return self._close.gap(self._point)
         with without_autocast(given.query):
+            if self._rows is not None:
+                return self._rows.gap(self._point)
             # A difference of means, squared: in half types it would be rounding and little else.
             dtype = compute_dtype(given.query.dtype)
             # A vector that keys share changes nothing but rounding.

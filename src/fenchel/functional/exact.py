@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.operator import compute_dtype, without_autocast
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, without_autocast
 from fenchel.functional.rows import Rowwise, with_one_look, with_row_gradients
 from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.closed_form import second_order_point, with_one_hessian

@@ -17,8 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, checked
-from fenchel.functional.operator import without_autocast
+from fenchel.functional.arguments import AttentionArguments, checked, without_autocast
 from fenchel.functional.output import plain_attention
 from fenchel.tensors import check_flags
 

@@ -12,11 +12,10 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_some_keys
+from fenchel.functional.arguments import check_some_keys, compute_dtype, without_autocast
 from fenchel.functional.attention import AttentionInference, attention
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
-from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
 from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import (

@@ -13,14 +13,22 @@ from torch import Tensor
 
 from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, check_estimator, checked, largest_level
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    check_estimator,
+    checked,
+    compute_dtype,
+    largest_level,
+    unit_of_products,
+    without_autocast,
+)
 from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
-from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import mean_at
 from fenchel.preference.discrete import may_attend
 from fenchel.rounding import LINEAR, norm, summed
 from fenchel.solver import ESTIMATORS as SOLVERS
 from fenchel.solver import Estimator, Exact
+from fenchel.tensors import checked_argument
 
 __all__ = [
     "DEFAULT_STEPS",
@@ -35,7 +43,6 @@ __all__ = [
     "estimator_object",
     "lost_to_rounding",
     "norm_of",
-    "opened_estimator",
 ]
 
 _BEYOND_FIRST_ORDER = 1.5
@@ -248,7 +255,8 @@ class Inference(ABC):
         self._has_output, self._dropout_p = value is not None, options.get("dropout_p", 0.0)
         self._kept: dict[str, Any] = {}
         tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
-        self._solver = _solver_of(options.pop("estimator", "first_order"), tol, max_steps)
+        checked_argument("max_steps", max_steps)
+        self._solver = estimator_object(options.pop("estimator", "first_order"), tol, max_steps)
 
     def _checked(
         self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any
@@ -362,19 +370,20 @@ class Variant(ABC):
         """The call of this kind with the options of :func:`fenchel.functional.infer`, but those of ``without``."""
 
 
-def opened_estimator(
-    estimator: str | Estimator, tol: float | None, max_steps: int
-) -> tuple[str, float | None, int]:
-    """The name of an estimator and the options of the exact one, which an object brings itself.
+def estimator_object(
+    estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
+) -> Estimator:
+    """An estimator of ops by its name and options, of which those that are None are left open; or the one given.
 
     Raises:
-        ProblemError: If the object is no estimator of ops, or has options that ops do not take.
+        ProblemError: If it is no estimator of ops, or has an option that ops do not take or that cannot be used.
     """
     if not isinstance(estimator, Estimator):
-        return estimator, tol, max_steps
+        check_estimator(estimator, tol, DEFAULT_STEPS if max_steps is None else max_steps)
+        return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
     if estimator.name not in ESTIMATORS:
         raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
-    if tol is not None or max_steps != DEFAULT_STEPS:
+    if tol is not None or max_steps not in (None, DEFAULT_STEPS):
         raise ProblemError(f"tol or max_steps is given beside estimator={estimator!r}, which has its own")
     given = estimator.options
     if not given.pop("throw", True) or given.keys() - {"tol", "max_steps"}:
@@ -382,25 +391,5 @@ def opened_estimator(
             f"estimator is {estimator!r}; expected one with tol and max_steps alone: ops raise where the tolerance is "
             "not met, and choose their memory themselves"
         )
-    return estimator.name, given.get("tol"), given.get("max_steps", DEFAULT_STEPS)
-
-
-def estimator_object(
-    estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
-) -> Estimator:
-    """The same as one object, whose options have been checked; one that is None is left open.
-
-    Raises:
-        ProblemError: If it is no estimator of ops, or an option cannot be used.
-    """
-    found = _solver_of(estimator, tol, DEFAULT_STEPS if max_steps is None else max_steps)
-    if isinstance(estimator, Estimator):
-        return estimator
-    return Exact(tol=tol, max_steps=max_steps) if isinstance(found, Exact) else found
-
-
-def _solver_of(estimator: str | Estimator, tol: float | None, max_steps: int) -> Estimator:
-    """The same with the steps that ops allow where they are left open."""
-    name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-    check_estimator(name, tol, max_steps)
-    return Exact(tol=tol, max_steps=max_steps) if name == "exact" else SOLVERS[name]()
+    check_estimator(estimator.name, given.get("tol"), given.get("max_steps", DEFAULT_STEPS))
+    return estimator

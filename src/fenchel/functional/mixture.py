@@ -12,20 +12,22 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, refuse_overflow
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    compute_dtype,
+    refuse_overflow,
+    unit_of_products,
+    without_autocast,
+)
 from fenchel.functional.exact import by_inverse, preference_weights
 from fenchel.functional.inference import (
     AttentionCertificate,
     Inference,
     Options,
     Variant,
-    certificate_of,
-    norm_of,
 )
-from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
-from fenchel.functional.problems import ProblemRows, in_parts
-from fenchel.rounding import summed
+from fenchel.functional.problems import ProblemRows
 from fenchel.solver import FirstOrder, SecondOrder
 from fenchel.tensors import (
     broadcasts_to,
@@ -104,10 +106,8 @@ class MixtureInference(Inference):
 
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         """The call as problems whose templates are scale·x."""
-        d, (evidence, components, preference, alpha) = (
-            self._given.query.shape[-1],
-            self._given.problem_in(dtype),
-        )
+        d = self._given.query.shape[-1]
+        evidence, components, preference, alpha = self._given.problem_in(dtype)
         components = self._given.of_query_heads(components)
         means, variances = components[..., :d] * self._scale, components[..., d:] * self._scale**2
         return ProblemRows(evidence, means, preference, alpha, KL(), variances)
@@ -174,24 +174,13 @@ class MixtureInference(Inference):
             dtype = dual.dtype
             if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
                 dtype = torch.float64  # in which products are not cut short
-            rows = self._rows(dtype)
-            norm = in_parts(rows, _bound_on_gradient, dual.to(dtype))
-            return certificate_of(norm, rows.alpha, dual.dtype)
+            found = self._rows(dtype).certificate(dual.to(dtype))
+            return AttentionCertificate(*(bound.to(dual.dtype) for bound in found))
 
     @override
     def _make_gap(self) -> Tensor:
         with without_autocast(self._given.query):
             return self._rows(self._given.query.dtype).gap(self._point)
-
-
-def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
-    """At least the norm of the dual's gradient, (B, H, m, 1)."""
-    problem, unit = rows.problem(), torch.finfo(dual.dtype).eps
-    hidden = problem.preference.rounding(dual)
-    assert hidden is not None  # noqa: S101 -- mixtures bound it
-    roundings = (2 * norm_of(rows.evidence) + 4 * norm_of(dual) / rows.alpha) * unit
-    norm = norm_of(problem.dual_gradient(dual)) + hidden.unsqueeze(-1) + roundings
-    return norm * (1 + summed(dual.shape[-1]) * unit)
 
 
 def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:

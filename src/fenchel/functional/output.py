@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.operator import compute_dtype, mask_dtype, with_gradient, without_autocast
-from fenchel.functional.rows import Grid, Rectangle, rows
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, mask_dtype, without_autocast
+from fenchel.functional.rows import Grid, Rectangle, rows, with_gradient
 from fenchel.solver.implicit import second_derivative_of
 from fenchel.tensors import is_transformed
 

@@ -12,20 +12,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fenchel.closeness import KL, AbstractCloseness, Tsallis
+from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError
+from fenchel.family import Block
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, unit_of_products
 from fenchel.functional.exact import limits
-from fenchel.functional.operator import recomputed, untraced
-from fenchel.layout import layout_of, spans
+from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
+from fenchel.functional.rows import recomputed, untraced
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where, spans
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
+from fenchel.rounding import summed
 from fenchel.selection import narrowed
-from fenchel.solver import Estimator, Exact, SecondOrder
+from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.solver.closed_form import second_order_point
-from fenchel.solver.exact import blocks_of, solved_block
+from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 from fenchel.solver.implicit import implicit_dual_point
+from fenchel.tensors import check_finite
 
 __all__ = ["ProblemRows", "in_parts", "normalised_log_weights", "solved_dual_point"]
 
@@ -71,10 +76,38 @@ class ProblemRows:
             preference = GaussianMixture(self.templates, self.variances, self.log_weights())
         return Problem(conjugate_of(preference, self.closeness), self.evidence, self.alpha.squeeze(-1))
 
+    @classmethod
+    def under(cls, closeness: AbstractCloseness, given: AttentionArguments) -> ProblemRows:
+        """A call under a closeness that is not Kullback and Leibler's, in the dtype of the computation."""
+        evidence, templates, log_u, alpha = given.problem_in(compute_dtype(given.query.dtype))
+        rows = cls(evidence, given.of_query_heads(templates), log_u, alpha, closeness)
+        if isinstance(closeness, Divergence):
+            # Which is tried when it first meets a preference.
+            closeness.bind(Discrete(rows.templates, next(rows.parts())[1].log_weights()))
+        return rows
+
+    def dual_point(self, solver: Estimator, remedy: str) -> Tensor:
+        """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""
+        if isinstance(solver, FirstOrder):
+            return self.alpha * self.evidence
+        check_finite(always=True, query=self.evidence, key=self.templates)
+        return torch.cat([one._solved(solver, remedy) for one in self._with_one_number()], 1)
+
+    def _with_one_number(self) -> Iterator[ProblemRows]:
+        """Heads by themselves where the closeness has numbers of theirs alone: solving is faster with one for all."""
+        shapes = [
+            shape for shape in self.closeness.query_shapes().values() if len(shape) > 1 and shape[-2] > 1
+        ]
+        if not shapes or any(shape[-1] > 1 or (len(shape) > 2 and shape[-3] > 1) for shape in shapes):
+            yield self
+            return
+        for head in range(self.evidence.shape[1]):
+            index = torch.tensor([head], device=self.evidence.device)
+            yield self.narrowed(1, slice(head, head + 1), self.closeness.heads(index))
+
     # An iteration that looks at values is nothing to trace.
     @untraced
-    def dual_point(self, solver: Estimator, remedy: str) -> Tensor:
-        """λ of second order or of the exact estimator; see :func:`solved_dual_point`."""
+    def _solved(self, solver: Estimator, remedy: str) -> Tensor:
         # An expansion has the curvature in it, which one's own closeness may have made by torch.func.
         foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
 
@@ -89,9 +122,29 @@ class ProblemRows:
 
         return in_parts(self, of_part, self.evidence, again=False)
 
+    def weights(self, dual: Tensor) -> Tensor:
+        """P at dual points (B, H, m, d), (B, H, m, n)."""
+        return in_parts(self, _weights, dual)
+
+    def average(self, dual: Tensor, values: Tensor, dropout_p: float) -> Tensor:
+        """The mean of values (B, H, n, d_v) at dual points, (B, H, m, d_v)."""
+
+        def of_part(part: ProblemRows, lam: Tensor, value: Tensor) -> Tensor:
+            return torch.dropout(_weights(part, lam), dropout_p, train=dropout_p > 0) @ value
+
+        return in_parts(self, of_part, dual, values)
+
     def gap(self, dual: Tensor) -> Tensor:
         r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
         return in_parts(self, lambda part, lam: part.problem().gap_at(lam), dual)
+
+    @torch.no_grad()
+    def certificate(self, dual: Tensor) -> AttentionCertificate:
+        """What dual points certify, with what rounding can hide."""
+        rows = self
+        if self.variances is None:
+            rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
+        return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dual.dtype)
 
     def row_bytes(self) -> int:
         """Of one query of all heads and sequences in an array (B, H, m, n)."""
@@ -121,6 +174,37 @@ class ProblemRows:
         given = {name: getattr(self, name) for name in names}
         cut = {name: None if own is None else narrowed(own, dim, span) for name, own in given.items()}
         return replace(self, closeness=closeness, **cut)
+
+
+def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
+    """P at dual points (B, H, m, d), (B, H, m, n)."""
+    return rows.closeness.weights(dual @ rows.templates.mT, rows.log_weights())
+
+
+def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
+    r"""At least the norm of the dual's gradient, (B, H, m, 1) in float64: from what families say of rounding, or below.
+
+    Where the closeness is strongly convex by σ potentials that are off by :math:`\delta` move weights by
+    :math:`2\max|\delta|/\sigma` in the 1-norm, and means by that times the largest norm R of a template: so much for
+    rounding, and for how far λ itself moves the mean.
+    """
+    problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
+    unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
+    unmet = norm_of(rows.evidence - dual / rows.alpha)
+    of_vectors = 4 * unit * (unmet + 2 * length / rows.alpha)
+    found, lost = norm_of(problem.dual_gradient(dual)), problem.preference.rounding(dual)
+    if lost is not None:
+        found = found + lost.unsqueeze(-1)
+    else:
+        products = unit_of_products(dual.dtype, dual.device.type)
+        radius = norm_of(rows.templates).amax(-2, keepdim=True)
+        modulus = torch.as_tensor(problem.conjugate.modulus, device=dual.device).double().unsqueeze(-1)
+        moved = 2 * length * radius.square() / modulus
+        of_sums = 4 * products + (4 * summed(count) + 64) * unit
+        lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
+        known = unmet + torch.fmin(moved, 2 * radius)
+        found = torch.minimum(found + lost.nan_to_num(nan=torch.inf), known)
+    return (found + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 
 def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tensor:
@@ -178,21 +262,21 @@ def _joined(problem: Problem, solver: Estimator, dual: Tensor) -> Tensor:
 @torch.no_grad()
 def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """The same without gradient."""
-    layout = layout_of(problem)
-    dual = layout.empty(problem.conjugate.dim)
-    if not isinstance(solver, Exact):
-        for where, block in blocks_of(layout):
+    missed, (tol, steps) = 0, limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
+
+    def solve(where: Where, block: Block) -> dict[str, Tensor]:
+        nonlocal missed
+        if not isinstance(solver, Exact):
             block = block.to(torch.float64) if block.family.selectable else block
-            dual[where] = second_order_point(block).to(problem.dtype)
-        return layout.restore(dual)
-    (tol, steps), missed = limits(solver, problem.dtype), 0
-    for where, block in blocks_of(layout):
+            return {"dual": second_order_point(block).to(problem.dtype)}
         certificate, _ = solved_block(block, problem.dtype, tol, steps)
-        dual[where] = certificate.dual
         missed += int((~certificate.meets(tol)).sum())
+        return {"dual": certificate.dual}
+
+    found = QueryLayout(problem).solved(solve, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)
     if missed:
         raise ConvergenceError(
             f"{missed} of {problem.shape.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within {steps} "
             f"steps. Raise tol or max_steps, give the tensors in float64, or make {remedy}"
         )
-    return layout.restore(dual)
+    return found["dual"]

@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, is_softmax, without_autocast
 from fenchel.functional.attention import AttentionInference, attention_weights
-from fenchel.functional.close import is_softmax
 from fenchel.functional.inference import (
     AttentionCertificate,
     GapOptions,
@@ -25,7 +24,6 @@ from fenchel.functional.inference import (
     lost_to_rounding,
     norm_of,
 )
-from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
 from fenchel.rounding import summed
 from fenchel.solver import FirstOrder

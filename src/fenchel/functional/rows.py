@@ -1,4 +1,4 @@
-r"""Ops that solve for a dual point of every query: how they are cut into rows, and their gradients as operators.
+r"""Ops as custom operators: how calls are cut into rows, gradients, and what is recomputed and what never compiled.
 
 Blocks have a bounded working memory and copy nothing that is broadcast.
 """
@@ -6,24 +6,39 @@ Blocks have a bounded working memory and copy nothing that is broadcast.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fenchel.family import Block, TemplateFamily
-from fenchel.functional.operator import with_gradient, without_autocast
+from fenchel.functional.arguments import without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory, spans
 from fenchel.preference.discrete import log_weights
 from fenchel.solver.implicit import AbstractEquation, row_gradients, second_derivative_of
-from fenchel.tensors import values_are_known
+from fenchel.tensors import is_transformed, values_are_known
 
-__all__ = ["Grid", "Rectangle", "Rowwise", "rows", "with_one_look", "with_row_gradients"]
+__all__ = [
+    "Grid",
+    "Rectangle",
+    "Rowwise",
+    "recomputed",
+    "rows",
+    "untraced",
+    "with_gradient",
+    "with_one_look",
+    "with_row_gradients",
+]
 
 
 Found = TypeVar("Found")
+
+Arguments = ParamSpec("Arguments")
 
 WORTH_CUTTING = 0.9
 """Share of the keys up to which a block leaves out those that no query of it may use."""
@@ -193,6 +208,66 @@ def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor)
     return attempt(None)
 
 
+def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """For a gradient that needs nothing."""
+
+
+def with_gradient(
+    operator: Any,
+    backward: Callable[..., Any],
+    remember: Callable[[Any, tuple[Any, ...], Any], None] = _remember_nothing,
+) -> Callable[..., Any]:
+    """An operator with its gradient, to be called in its place.
+
+    The gradient is registered for it, so that it is one node of a compiled graph. ``torch.func`` cannot take what is
+    registered: inside of its transforms the operator is an ``autograd.Function`` of the same two functions.
+    ``torch.vmap`` maps it call by call: sequences, heads and queries are dimensions of a call already, and what vmap
+    adds is convenience, not speed.
+
+    Args:
+        operator: Made by ``torch.library.custom_op``.
+        backward: (ctx, *gradients of the outputs) -> a gradient of every input, or None.
+        remember: (ctx, inputs, output) keeps what the gradient needs.
+    """
+    operator.register_autograd(backward, setup_context=remember)
+    operator.register_vmap(_call_by_call(operator))
+
+    class Differentiable(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return operator(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            remember(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return backward(ctx, *gradients)
+
+    def call(*inputs: Any) -> Any:
+        return Differentiable.apply(*inputs) if is_transformed() else operator(*inputs)
+
+    return call
+
+
+def _call_by_call(operator: Any) -> Callable[..., Any]:
+    def mapped(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        found = [
+            operator(
+                *(x if dim is None else x.select(dim, index) for x, dim in zip(inputs, in_dims, strict=True))
+            )
+            for index in range(info.batch_size)
+        ]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+
+    return mapped
+
+
 def with_row_gradients(
     operator: Any, name: str, equation: AbstractEquation, of: str
 ) -> Callable[..., Tensor]:
@@ -264,3 +339,54 @@ def with_row_gradients(
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
 
     return with_gradient(operator, backward, remember)
+
+
+COMPILER = "torch._dynamo"
+
+
+def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
+    """`torch.compiler.disable` that costs nothing until something is compiled.
+
+    torch's own decorator loads the whole compiler and sympy when a module that uses it is imported, about as long as
+    torch itself takes.
+
+    Args:
+        function: What is called as it is, by compiled code too: an iteration that looks at values, say.
+
+    Returns:
+        The same function.
+
+    Example:
+        >>> @untraced
+        ... def halved(x: int) -> int:
+        ...     return x // 2
+        >>> halved(8)
+        4
+    """
+    made: list[Callable[Arguments, Found]] = []
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        if COMPILER not in sys.modules:
+            return function(*args, **kwargs)
+        # Who compiles has loaded the compiler, and then what is called from here must not be compiled either.
+        if not made:
+            made.append(cast("Callable[Arguments, Found]", torch.compiler.disable(function)))
+        return made[0](*args, **kwargs)
+
+    # What the compiler looks for on a function before it traces a call of it.
+    call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    call._torchdynamo_disable_recursive = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    return call
+
+
+def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
+    """What a function answers, without keeping what it computes on the way where gradients are recorded.
+
+    ``torch.func`` has no such thing: inside of its transforms everything is kept.
+    """
+    if not torch.is_grad_enabled() or is_transformed():
+        return function(*given)
+    found = checkpoint(function, *given, use_reentrant=False)
+    assert isinstance(found, Tensor)  # noqa: S101 -- what the function gives
+    return found

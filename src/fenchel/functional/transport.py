@@ -32,8 +32,11 @@ from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import (
     AttentionArguments,
     check_some_keys,
+    compute_dtype,
     positive_column,
     refuse_overflow,
+    under_autocast,
+    without_autocast,
 )
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
@@ -41,8 +44,8 @@ from fenchel.functional.inference import (
     Inference,
     Variant,
 )
-from fenchel.functional.operator import compute_dtype, under_autocast, untraced, without_autocast
 from fenchel.functional.problems import normalised_log_weights, solved_dual_point
+from fenchel.functional.rows import untraced
 from fenchel.layout import keep_freed_memory, spans
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import may_attend

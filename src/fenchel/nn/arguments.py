@@ -16,7 +16,7 @@ from fenchel.arguments import ARGUMENTS, one_of, shown
 from fenchel.closeness import Tsallis
 from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
-from fenchel.functional.close import check_kind
+from fenchel.functional.arguments import check_kind
 from fenchel.tensors import (
     FLOATING,
     MASK,

@@ -13,7 +13,7 @@ from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
-from fenchel.functional.close import check_kind, closeness_on
+from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
     SequenceLayout,
@@ -220,7 +220,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         closeness = closeness_of(self.closeness)
         if closeness is not None:
             check_kind(closeness, self.estimator)  # it can be assigned
-            closeness = closeness_on(closeness, self.out_proj.weight.device)
+            device = self.out_proj.weight.device
+            closeness = closeness.with_numbers(lambda own: own.to(device))
         if self.raw_order is None or not isinstance(closeness, Tsallis):
             return closeness
         orders = 1 + self.raw_order.sigmoid().unsqueeze(-1)

@@ -30,7 +30,8 @@ from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
-from fenchel.functional.operator import untraced, without_autocast
+from fenchel.functional.arguments import without_autocast
+from fenchel.functional.rows import untraced
 from fenchel.inference import InferenceProblem
 from fenchel.nn.arguments import (
     SequenceLayout,

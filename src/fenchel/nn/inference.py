@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
-from fenchel.functional.arguments import check_estimator
-from fenchel.functional.close import closeness_of_heads, is_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, opened_estimator
+from fenchel.functional.arguments import is_softmax
+from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, estimator_object
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
 from fenchel.solver import ESTIMATORS, Estimator, EstimatorName, Exact
+from fenchel.tensors import checked_argument
 
 __all__ = [
     "AttendingLayer",
@@ -273,9 +273,11 @@ class AttendingLayer:
     def _infer_by(
         self, estimator: EstimatorName | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
     ) -> None:
-        opened = opened_estimator(estimator, tol, max_steps)
-        check_estimator(*opened)
-        self._estimator, self.tol, self.max_steps = opened
+        checked_argument("max_steps", max_steps)
+        found = estimator_object(estimator, tol, max_steps)
+        own = found.options if isinstance(estimator, Estimator) else {"tol": tol, "max_steps": max_steps}
+        self._estimator = found.name
+        self.tol, self.max_steps = own.get("tol"), own.get("max_steps", DEFAULT_STEPS)
 
     @property
     def solver(self) -> Estimator:
@@ -416,7 +418,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         values=taken(problem.values),
         alpha=alpha,
         memory=memory and memory._replace(variances=taken(memory.variances)),
-        closeness=closeness and closeness_of_heads(closeness, index),
+        closeness=closeness and closeness.heads(index),
         relative=relative and replace(relative, table=taken(relative.table)),
     )
 

@@ -151,7 +151,9 @@ class Discrete(AbstractPreference):
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         _, templates = self._centred()
-        return displacement(lam @ templates.mT, self.log_weights) @ templates
+        exponents = lam @ templates.mT
+        r = torch.softmax(self.log_weights + exponents, -1)
+        return displacement(exponents, self.log_weights, r) @ templates
 
     def covariance(self) -> Tensor:
         r"""The covariance :math:`\Sigma = \sum_i u_i (t_i - \mu)(t_i - \mu)^\top`, shape (..., m or 1, d, d)."""
@@ -306,9 +308,9 @@ def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
     return torch.take_along_dim(padded, at, -own - 1).squeeze(-own - 1)
 
 
-def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
+def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
     r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
-    w, r = log_weights.exp(), torch.softmax(log_weights + exponents, -1)
+    w = log_weights.exp()
     counted, small = counted_and_small(exponents, log_weights)
     if values_are_known(exponents) and not bool(small.any()):
         return r - w

@@ -292,8 +292,11 @@ class GaussianMixture(AbstractPreference):
         """A common vector, which changes no responsibility, only rounding."""
         return center_of(self.means, self.log_weights)
 
-    def _responsibilities(self, rows: Tensor) -> Tensor:
-        return torch.softmax(self.log_weights + self._exponents(rows, self.means - self._center()), -1)
+    def _tilt(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows of λ, centred means, exponents (..., m, K) and the responsibilities that they lead to."""
+        rows, centers = self._rows(lam), self.means - self._center()
+        exponents = self._exponents(rows, centers)
+        return rows, centers, exponents, torch.softmax(self.log_weights + exponents, -1)
 
     def weights(self) -> Tensor:
         """The weights w of the components, (..., m or 1, K)."""
@@ -302,7 +305,7 @@ class GaussianMixture(AbstractPreference):
     def responsibilities(self, lam: Tensor) -> Tensor:
         r"""The weights r(λ) of the components in p(λ), (..., m, K)."""
         self.check_point("lam", lam)
-        return self._back(self._responsibilities(self._rows(lam)))
+        return self._back(self._tilt(lam)[3])
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -315,25 +318,22 @@ class GaussianMixture(AbstractPreference):
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        rows = self._rows(lam)
-        r = self._responsibilities(rows)
+        rows, _, _, r = self._tilt(lam)
         return self._back(r @ self.means + self._covariances.combined(r, rows))
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, in which nothing cancels where λ is small."""
         self.check_point("lam", lam)
-        rows, centers = self._rows(lam), self.means - self._center()
-        exponents = self._exponents(rows, centers)
-        r, moved = torch.softmax(self.log_weights + exponents, -1), displacement(exponents, self.log_weights)
+        rows, centers, exponents, r = self._tilt(lam)
+        moved = displacement(exponents, self.log_weights, r)
         return self._back(moved @ centers + self._covariances.combined(r, rows))
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
         r""":math:`\sum_k r_k S_k + \operatorname{Cov}_r(m_k + S_k\lambda)`."""
-        rows, centers = self._rows(lam), self.means - self._center()
+        rows, centers, _, r = self._tilt(lam)
         covariances = self._covariances
-        r = torch.softmax(self.log_weights + self._exponents(rows, centers), -1)
         mean = r @ centers + covariances.combined(r, rows)
 
         def product(vector: Tensor) -> Tensor:
@@ -357,13 +357,11 @@ class GaussianMixture(AbstractPreference):
         + TL`, which counts where responsibilities are spread. Where exponents are small all is relative to what they
         add.
         """
-        rows, centers = self._rows(lam), self.means - self._center()
+        rows, centers, exponents, r = self._tilt(lam)
         length = rows.norm(dim=-1)
         counted = (self.log_weights > -torch.inf).any(-2)
         radius = (centers.norm(dim=-1) * counted).amax(-1, keepdim=True)
         trace = (self._covariances.trace() * counted).amax(-1, keepdim=True)
-        exponents = self._exponents(rows, centers)
-        r = torch.softmax(self.log_weights + exponents, -1)
         near = counted_and_small(exponents, self.log_weights)[1].squeeze(-1)
         unit = sums(self.dim) + sums(self.components)
         unit *= torch.finfo(lam.dtype).eps / torch.finfo(torch.float64).eps

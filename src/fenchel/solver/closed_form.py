@@ -8,11 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fenchel.certificate import certify
 from fenchel.errors import DomainError
-from fenchel.estimate import Estimate, EstimateBuilder, estimate_at
+from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
 from fenchel.family import Block, FunctionFamily, TemplateFamily
-from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, Where
 from fenchel.problem import Problem
 from fenchel.solver.driver import solved
 from fenchel.solver.exact import check_call, check_curved
@@ -92,16 +91,16 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
     """
     check_call(problem, memory_budget)
     check_curved(problem, "second_order")
-    builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
-    with torch.no_grad():
-        for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
-            wide = block.to(torch.float64)
-            dual = second_order_point(wide)
-            if isinstance(wide.family, FunctionFamily):
-                points = wide.family.whole(dual)
-                check_domain(wide.family.problem, points, "second_order", _points_of, int(rows[0]))
-            builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.dtype))
-    return builder.build()
+
+    def solve(where: Where, block: Block) -> tuple[Certificate, None]:
+        wide = block.to(torch.float64)
+        dual = second_order_point(wide)
+        if isinstance(wide.family, FunctionFamily):
+            points = wide.family.whole(dual)
+            check_domain(wide.family.problem, points, "second_order", _points_of, int(where[1][0, 0]))
+        return certify(wide, dual, problem.dtype), None
+
+    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, solve, memory_budget, WORKING_ARRAYS)
 
 
 def _points_of(problem: Problem) -> Tensor:

@@ -6,19 +6,18 @@ ascent is the papers' own way, kept as the baseline to measure against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.certificate import Certificate, certify
 from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.estimate import BOUNDS, Estimate, EstimateBuilder, estimate_at
+from fenchel.estimate import BOUNDS, Certificate, Estimate, certify, estimate_at, estimate_of
 from fenchel.family import Block
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, Where
 from fenchel.problem import Problem
 from fenchel.rounding import norm, reference_norm
 from fenchel.solver.driver import infer
@@ -26,7 +25,6 @@ from fenchel.tensors import broadcasts_to, check_flags, checked_argument, positi
 
 __all__ = [
     "WORKING_ARRAYS",
-    "blocks_of",
     "check_call",
     "check_convergence",
     "check_curved",
@@ -146,25 +144,15 @@ def _iterated(
 ) -> Estimate:
     """The estimate of what ``solve`` finds for every block."""
     check_iterations(tol, max_steps, throw)
-    builder = EstimateBuilder(problem, tol)
-    with torch.no_grad():
-        for where, block in blocks_of(builder.layout, memory_budget):
-            builder.put(*where, *solve(block, problem.dtype, tol, max_steps))
-    estimate = builder.build()
+
+    def of_block(where: Where, block: Block) -> tuple[Certificate, Tensor]:
+        del where
+        return solve(block, problem.dtype, tol, max_steps)
+
+    estimate = estimate_of(problem, tol, of_block, memory_budget, WORKING_ARRAYS, itemsize=None)
     if throw:
         check_convergence(estimate, tol, max_steps)
     return estimate
-
-
-def blocks_of(
-    layout: QueryLayout, memory_budget: int = DEFAULT_MEMORY_BUDGET
-) -> Iterator[tuple[tuple[Tensor, Tensor], Block]]:
-    """The blocks of a problem that a solver works on at once, each with where its rows are."""
-    itemsize = torch.finfo(layout.problem.dtype).bits // 8
-    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
-    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
-    for groups, rows, block in layout.blocks(memory_budget, arrays, itemsize):
-        yield (groups[:, None], rows[None, :]), block
 
 
 def solved_block(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:

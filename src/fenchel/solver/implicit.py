@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.family import Block, Point, TemplatePoint
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.problem import Problem
 from fenchel.rounding import total
 from fenchel.solver.driver import solved
@@ -172,13 +172,13 @@ def _of_gradient(
     gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
 ) -> Tensor:
     """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
-    layout = layout_of(problem)
+    layout = QueryLayout(problem)
     lam, right = layout.arrange(dual), layout.arrange(gradient)
-    found, itemsize = torch.empty_like(right), torch.finfo(problem.dtype).bits // 8
-    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, itemsize):
-        where = (groups[:, None], rows[None, :])
-        found[where] = _adjoint(equation, block, lam[where], right[where])[1]
-    return layout.restore(found)
+
+    def found(where: Where, block: Block) -> dict[str, Tensor]:
+        return {"nu": _adjoint(equation, block, lam[where], right[where])[1]}
+
+    return layout.solved(found, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)["nu"]
 
 
 def _adjoint(

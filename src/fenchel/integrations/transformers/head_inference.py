@@ -11,7 +11,6 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
-from fenchel.functional.close import closeness_of_heads
 from fenchel.nn.inference import Inferred, joined
 from fenchel.solver import Estimator
 
@@ -145,7 +144,7 @@ def infer(
 
     device = problem.query.device
     index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
-    closeness = how.closeness and closeness_of_heads(how.closeness, index)
+    closeness = how.closeness and how.closeness.heads(index)
     chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
     parts = (
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),

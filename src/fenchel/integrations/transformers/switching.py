@@ -15,7 +15,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of as closeness_object
 from fenchel.errors import CaptureError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.close import check_kind
+from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend, closeness_of
