@@ -24,6 +24,7 @@ from fenchel.tensors import values_are_known
 __all__ = [
     "DEFAULT_STEPS",
     "by_inverse",
+    "check_reached",
     "dual_point",
     "limits",
     "preference_weights",
@@ -92,22 +93,37 @@ def _exact(
             found = infer(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))
-        _check(error.squeeze(-1), tol, max_steps)
+        remedy = "alpha or the norms of the keys smaller"
+        check_reached(
+            error.squeeze(-1), tol, max_steps, remedy, " (worst at (batch, head, query) {}: {:.2e})"
+        )
         _check_range(dual, templates)
         return dual
 
 
-def _check(error: Tensor, tol: float, max_steps: int) -> None:
+def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst: str = "") -> None:
+    """Raise where relative errors are above a tolerance.
+
+    Args:
+        error: Bounds on the errors of dual points, relative to their lengths.
+        tol: The tolerance.
+        max_steps: Steps that there were at most.
+        remedy: What else may help, after "make".
+        worst: What to say of the worst, given its index and its error.
+
+    Raises:
+        ConvergenceError: Naming how many they are.
+    """
     missed = ~(error <= tol)
-    if bool(missed.any()):
-        worst = tuple(
-            int(i) for i in torch.unravel_index(error.nan_to_num(nan=torch.inf).argmax(), error.shape)
-        )
-        raise ConvergenceError(
-            f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-            f"{max_steps} steps (worst at (batch, head, query) {worst}: {float(error[worst]):.2e}). Raise tol or "
-            "max_steps, give the tensors in float64, or make alpha or the norms of the keys smaller"
-        )
+    if not bool(missed.any()):
+        return
+    flat = error.nan_to_num(nan=torch.inf).argmax()
+    where = tuple(int(i) for i in torch.unravel_index(flat, error.shape))
+    raise ConvergenceError(
+        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+        f"{max_steps} steps{worst.format(where, float(error[where]))}. Raise tol or max_steps, give the tensors in "
+        f"float64, or make {remedy}"
+    )
 
 
 def _check_range(dual: Tensor, templates: Tensor) -> None:

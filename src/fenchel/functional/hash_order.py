@@ -173,6 +173,12 @@ class HashOrder:
             found = found | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
         return found.expand(*self.slots.shape, found.shape[-1])
 
+    def weigh_(self, logits: Tensor) -> Tensor:
+        """Logits (L, G, c, C) of slots for those of their windows, with log u added: -inf where they do not look."""
+        if not self.count_meetings:
+            logits.sub_(self.meetings().clamp_min_(1).to(logits.dtype).log_())
+        return logits.masked_fill_(self.forbidden(), -torch.inf)
+
     def meetings(self) -> Tensor:
         """How often the token of a slot meets that of another in its window, over all rounds, (L, G, c, C)."""
         chunk_of = (self.places // self.chunk).transpose(1, 2).to(torch.int32)  # (L, n, R)
@@ -307,10 +313,7 @@ _gradients = differentiated_once(_all_gradients, "hashing attention")
 
 def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
     """Logits of slots for what they look at, -inf where they do not, (L, G, c, C)."""
-    logits = order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT
-    if not order.count_meetings:
-        logits.sub_(order.meetings().clamp_min_(1).to(logits.dtype).log_())
-    return logits.masked_fill_(order.forbidden(), -torch.inf)
+    return order.weigh_(order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT)
 
 
 def _alone(nobody: Tensor, order: HashOrder) -> Tensor:

@@ -463,15 +463,12 @@ def solved_output(
 
 def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     """Log u of the slots for those that they look at, (L, G, c, C): a key that is met twice has it twice."""
-    log_u = torch.zeros((), dtype=dtype, device=order.slots.device)
-    if not order.count_meetings:
-        log_u = -order.meetings().clamp_min(1).to(dtype).log()
-    forbidden = order.forbidden()
-    log_u = log_u.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
+    seen = order.looked_at(order.slots).unsqueeze(-2)
+    log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
     if not order.self_last:
         return log_u
-    nobody = order.of_tokens(forbidden.all(-1)).all(1)
+    nobody = order.of_tokens(log_u.isneginf().all(-1)).all(1)
     if order.padding is not None:
         nobody = nobody & ~order.padding
-    oneself = order.slots.unsqueeze(-1) == order.looked_at(order.slots).unsqueeze(-2)
+    oneself = order.slots.unsqueeze(-1) == seen
     return log_u.masked_fill(oneself & order.of_slots(nobody).unsqueeze(-1), 0.0)

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
 from fenchel.conjugate import conjugate_of
-from fenchel.errors import ConvergenceError
 from fenchel.family import Block
 from fenchel.functional.arguments import AttentionArguments, compute_dtype, unit_of_products
-from fenchel.functional.exact import limits
+from fenchel.functional.exact import check_reached, limits
 from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.rows import recomputed, untraced
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where, spans
@@ -262,21 +261,18 @@ def _joined(problem: Problem, solver: Estimator, dual: Tensor) -> Tensor:
 @torch.no_grad()
 def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """The same without gradient."""
-    missed, (tol, steps) = 0, limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
+    tol, steps = limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
 
     def solve(where: Where, block: Block) -> dict[str, Tensor]:
-        nonlocal missed
-        if not isinstance(solver, Exact):
-            block = block.to(torch.float64) if block.family.selectable else block
-            return {"dual": second_order_point(block).to(problem.dtype)}
-        certificate, _ = solved_block(block, problem.dtype, tol, steps)
-        missed += int((~certificate.meets(tol)).sum())
-        return {"dual": certificate.dual}
+        del where
+        if isinstance(solver, Exact):
+            found, _ = solved_block(block, problem.dtype, tol, steps)
+            missed = (found.dual_error / found.reference).masked_fill(found.meets(tol), 0)
+            return {"dual": found.dual, "missed": missed}
+        block = block.to(torch.float64) if block.family.selectable else block
+        return {"dual": second_order_point(block).to(problem.dtype)}
 
     found = QueryLayout(problem).solved(solve, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)
-    if missed:
-        raise ConvergenceError(
-            f"{missed} of {problem.shape.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within {steps} "
-            f"steps. Raise tol or max_steps, give the tensors in float64, or make {remedy}"
-        )
+    if "missed" in found:
+        check_reached(found["missed"], tol, steps, remedy)
     return found["dual"]

@@ -89,11 +89,15 @@ class RelativeInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(value, options)
-        given, scale = self._checked(query, key, value, **options), options.get("scale")
-        self._pairs = _checked_pairs(given, variant, scale, closeness, has_value=self._has_output)
-        self._given = self._pairs.call
+        given = self._checked(query, key, value, **options)
+        if not self._has_output:
+            variant = replace(variant, value_table=None)
+        self._tables, self._closeness = _checked_tables(given, variant, options.get("scale")), closeness
+        self._given = replace(
+            given, key=given.of_query_heads(given.key), value=given.of_query_heads(given.value)
+        )
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
-        softmax, some_keys = is_softmax(self._pairs.closeness), key.shape[2] > 0
+        softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -102,8 +106,9 @@ class RelativeInference(Inference):
         Dual points are kept, so that what is read next is not solved again.
         """
         known, parts = self._kept.get("point"), []
-        for rows, tensors, options in _by_query(self._pairs):
-            found = AttentionInference(*tensors, dropout_p=self._dropout_p, estimator=self._solver, **options)
+        how = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
+        for rows, tensors, options in _by_query(self._given, self._tables):
+            found = AttentionInference(*tensors, **how, **options)
             if known is not None:
                 found._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
             sizes, folded = (self._given.query.shape[0], rows.stop - rows.start), (found.dual, *answer(found))
@@ -118,7 +123,9 @@ class RelativeInference(Inference):
 
         def made() -> AttentionInference:
             tensors = self._given.query, self._given.key, self._given.value
-            return AttentionInference(*tensors, dropout_p=self._dropout_p, **_scored(self._pairs))
+            return AttentionInference(
+                *tensors, dropout_p=self._dropout_p, **_scored(self._given, self._tables)
+            )
 
         return self._once("shared", made)
 
@@ -133,11 +140,11 @@ class RelativeInference(Inference):
     def _make_output(self) -> Tensor:
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.output,))[0]
-        table = self._pairs.relative_value
+        table = self._tables.value_table
         if table is None:
             return self._shared.output
         weights = torch.dropout(self.weights, self._dropout_p, train=self._dropout_p > 0)
-        return weights @ self._given.value + to_rows(weights, self._pairs.index, table.shape[2]) @ table
+        return weights @ self._given.value + to_rows(weights, self._tables.index, table.shape[2]) @ table
 
     @override
     def _make_weights(self) -> Tensor:
@@ -148,7 +155,7 @@ class RelativeInference(Inference):
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
-            return _certificate(self._pairs)
+            return _certificate(self._given, self._tables)
         if not self._has_output or "output" in self._kept:
             return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
 
@@ -165,8 +172,8 @@ class RelativeInference(Inference):
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.gap,))[0]
         with without_autocast(self._given.query):
-            wide = self._pairs.centred
-            return (wide.call.alpha / 2 * _shift(wide).square()).sum(-1)
+            wide = _centred(self._given, self._tables)
+            return (wide[0].alpha / 2 * _shift(*wide).square()).sum(-1)
 
 
 def relative_attention(
@@ -367,44 +374,10 @@ def relative_gap(
     return Relative(relative, index).inference(query, key, None, closeness=closeness, **options).gap
 
 
-@dataclass(frozen=True)
-class RelativeArguments:
-    """Arguments of a call that fit together.
-
-    Attributes:
-        call: Those of plain attention, with keys and values of every head of the query.
-        relative: r, (B or 1, H or 1, P, d).
-        index: int64 (1 or B, 1, m, n), or None for distances.
-        relative_value: (B or 1, H or 1, P, d_v), or None.
-        closeness: D, its name, or None.
-    """
-
-    call: AttentionArguments
-    relative: Tensor
-    index: Tensor | None
-    relative_value: Tensor | None
-    closeness: AbstractCloseness | str | None
-
-    @property
-    def centred(self) -> RelativeArguments:
-        """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
-        call, dtype = self.call, compute_dtype(self.call.query.dtype)
-        key, relative = (x.to(dtype) for x in (call.key, self.relative))
-        key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (key, relative))
-        return replace(self, call=replace(call, query=call.query.to(dtype), key=key), relative=relative)
-
-
-def _checked_pairs(
-    given: AttentionArguments,
-    variant: Relative,
-    scale: float | Tensor | None,
-    closeness: AbstractCloseness | str | None,
-    *,
-    has_value: bool,
-) -> RelativeArguments:
-    """The arguments of a relative attention call, if they fit together."""
+def _checked_tables(given: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
+    """Tables (B or 1, H or 1, P, d), times a scale that is a tensor, and rows (1 or B, 1, m, n), if they fit a call."""
     query, key, value = given.query, given.key, given.value
-    relative, index, relative_value = variant.table, variant.index, variant.value_table if has_value else None
+    relative, index, relative_value = variant.table, variant.index, variant.value_table
     _check_table("relative", relative, key, query)
     check_finite(relative=relative, relative_value=relative_value)
     if relative_value is not None:
@@ -424,8 +397,7 @@ def _checked_pairs(
         )
     if isinstance(scale, Tensor):
         relative = relative * scale.to(relative).reshape(())
-    call = replace(given, key=given.of_query_heads(key), value=given.of_query_heads(value))
-    return RelativeArguments(call, relative, index, relative_value, closeness)
+    return Relative(relative, index, relative_value)
 
 
 def _check_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> None:
@@ -454,35 +426,40 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
     return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]
 
 
-def _scored(given: RelativeArguments) -> dict[str, Any]:
+def _scored(call: AttentionArguments, tables: Relative) -> dict[str, Any]:
     """Options of plain attention to the keys, with what r adds to the scores among the log-weights."""
-    call = given.call
     evidence = (call.query * (call.alpha * call.scale)).to(call.query.dtype)
-    scores = of_pairs(evidence @ given.relative.mT, given.index, call.key.shape[2])
+    scores = of_pairs(evidence @ tables.table.mT, tables.index, call.key.shape[2])
     if (log_u := call.log_preference) is not None:
         scores = torch.where(log_u, scores, -torch.inf) if log_u.dtype == torch.bool else scores + log_u
     alpha = call.alpha.squeeze(-1) if isinstance(call.alpha, Tensor) else call.alpha
     return {"log_preference": scores, "scale": call.scale, "alpha": alpha}
 
 
-def _shift(given: RelativeArguments) -> Tensor:
+def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArguments, Relative]:
+    """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
+    dtype = compute_dtype(call.query.dtype)
+    key, table = (x.to(dtype) for x in (call.key, tables.table))
+    key, table = (x - x.detach().mean(-2, keepdim=True) for x in (key, table))
+    return replace(call, query=call.query.to(dtype), key=key), replace(tables, table=table)
+
+
+def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
     """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean."""
-    call, table = given.call, given.relative
-    found = attention_weights(call.query, call.key, **_scored(given))
+    found = attention_weights(call.query, call.key, **_scored(call, tables))
     no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
     apart = attention_weights(*no_evidence, log_preference=call.log_preference) - found
-    shift = apart @ call.key + to_rows(apart, given.index, table.shape[2]) @ table
+    shift = apart @ call.key + to_rows(apart, tables.index, tables.table.shape[2]) @ tables.table
     return shift * call.scale
 
 
 @torch.no_grad()
-def _certificate(given: RelativeArguments) -> AttentionCertificate:
+def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertificate:
     """At λ = αz, with what rounding can hide in the shift of the mean."""
-    with without_autocast(given.call.query):
-        wide = given.centred
-        call, shift = wide.call, _shift(wide)
-        scale, alpha, dtype = abs(call.scale), call.alpha, call.query.dtype
-        of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, wide.relative))
+    with without_autocast(call.query):
+        call, tables = _centred(call, tables)
+        shift, scale, alpha, dtype = _shift(call, tables), abs(call.scale), call.alpha, call.query.dtype
+        of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, tables.table))
         radius = scale * (of_keys + of_rows)
         length = norm_of(call.query * alpha)
         lost = lost_to_rounding(call, length, length * radius, (radius, radius), dtype, has_levels=True)
@@ -497,9 +474,11 @@ BLOCK_ENTRIES = 2**24
 """Numbers of templates that are written out at once, at most, but for one query of every head."""
 
 
-def _by_query(given: RelativeArguments) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
+def _by_query(
+    call: AttentionArguments, tables: Relative
+) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
     """Blocks of queries as calls of plain attention, where they are a further batch: which, tensors and options."""
-    call, index = given.call, given.index
+    index = tables.index
     (batch, heads, queries, dim), keys = call.query.shape, call.key.shape[2]
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * max(dim, call.value.shape[3])))
     if index is None:
@@ -510,11 +489,11 @@ def _by_query(given: RelativeArguments) -> Iterator[tuple[slice, tuple[Tensor, .
             return _folded(x.expand(batch, heads, queries, -1)[:, :, rows]).unsqueeze(2)
 
         own = index[:, :, rows]
-        templates = call.key.unsqueeze(2) + _of_pairs(given.relative, own)
+        templates = call.key.unsqueeze(2) + _of_pairs(tables.table, own)
         value = call.value.unsqueeze(2).expand(-1, -1, own.shape[2], -1, -1)
-        if given.relative_value is not None:
-            value = value + _of_pairs(given.relative_value, own)
-        options = {"scale": call.scale, "closeness": given.closeness, "alpha": call.alpha}
+        if tables.value_table is not None:
+            value = value + _of_pairs(tables.value_table, own)
+        options: dict[str, Any] = {"scale": call.scale, "alpha": call.alpha}
         if isinstance(call.alpha, Tensor):
             options["alpha"] = of_rows(call.alpha).squeeze(-1)
         if call.log_preference is not None:
