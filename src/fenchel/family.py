@@ -400,12 +400,14 @@ class TemplatePoint(Point):
 
         def look(t: Tensor) -> tuple[Tensor, Tensor]:
             weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
-            value = total(weights * lifted)
-            if self._closeness.is_softmax:
-                return (value - here) / size, total(weights * lifted.square()) - value.square()
-            curved = self._closeness.curvature_weights(weights, self._preference)
-            first = total(curved * lifted)
-            return (value - here) / size, total(curved * lifted.square()) - first.square() / total(curved)
+            along = weights * lifted
+            value = first = total(along)
+            mass: Tensor | float = 1.0
+            if not self._closeness.is_softmax:
+                curved = self._closeness.curvature_weights(weights, self._preference)
+                along, mass = curved * lifted, total(curved)
+                first = total(along)
+            return (value - here) / size, total(along.mul_(lifted)) - first.square() / mass
 
         return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
 

@@ -130,9 +130,10 @@ class Tsallis(AbstractCloseness):
         """β - 1, with a last dimension of 1 where it is a tensor."""
         return _column(self.order) - 1
 
-    @property
-    def _theta(self) -> float | Tensor:
-        return _column(self.temperature)
+    def _cooled(self, numbers: Tensor) -> Tensor:
+        """Over the temperature."""
+        is_one = isinstance(self.temperature, float) and self.temperature == 1
+        return numbers if is_one else numbers / _column(self.temperature)
 
     @override
     def bind(self, preference: Discrete) -> Self:
@@ -165,12 +166,12 @@ class Tsallis(AbstractCloseness):
     @override
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         if self._is_softmax:
-            return self.temperature * KL().conjugate(potential / self._theta, log_preference)
+            return self.temperature * KL().conjugate(self._cooled(potential), log_preference)
         return super().conjugate(potential, log_preference)
 
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return self._weights_of(potential / self._theta, log_preference)
+        return self._weights_of(self._cooled(potential), log_preference)
 
     def _weights_of(self, scaled: Tensor, log_preference: Tensor) -> Tensor:
         if self._is_softmax:
@@ -190,7 +191,7 @@ class Tsallis(AbstractCloseness):
 
     @override
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        scaled = potential / self._theta
+        scaled = self._cooled(potential)
         if self._is_softmax:
             return KL().near_displacement(scaled, log_preference)
         with torch.no_grad():
@@ -234,9 +235,10 @@ class Tsallis(AbstractCloseness):
     @override
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         if self._is_softmax:
-            return weights / self._theta
-        q = curvature_weights(weights, _normalised(log_preference), self._a, csiszar=self._csiszar)
-        return q / self._theta
+            return self._cooled(weights)
+        return self._cooled(
+            curvature_weights(weights, _normalised(log_preference), self._a, csiszar=self._csiszar)
+        )
 
     @property
     @override
