@@ -12,7 +12,6 @@ import pytest
 CORE = {
     "arguments",
     "family",
-    "certificate",
     "closeness",
     "conjugate",
     "errors",
