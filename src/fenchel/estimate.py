@@ -256,7 +256,7 @@ class Certificate:
             None if weights is None else weights.to(dtype),
             rounded_mean,
             size,
-            gap=alpha / 2 * length.square() + 8 * torch.as_tensor(of_weights).square() + least,
+            gap=alpha / 2 * length.square() + 8 * of_weights**2 + least,
             mean_error=size + of_mean + _moved(rounded_mean, mean),
             dual_error=alpha * size + _moved(rounded_dual, dual),
             # Where nothing is strongly convex nothing is known but that it is 1 at most.
