@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -24,7 +24,7 @@ from fenchel.io.storage import read_document, read_tensors
 from fenchel.reproducing import reproduce
 from fenchel.swap import SwapReport
 from fenchel.swap.run import SwapState
-from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts
+from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts, still_clock
 from tests.cli.conftest import saved
 from tests.comparing.small_comparisons import known_audit, known_values
 from tests.damage import damaged_contents, refuses
@@ -141,6 +141,13 @@ KINDS = {
         f"audit/{name}": (partial(reproduced, resume=True),) for name in ("state.json", "queries/*", "twin/*")
     }, partial(reproduced, resume=True)),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_times() -> Iterator[None]:
+    """Runs that are made again leave the same bytes."""
+    with still_clock():
+        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)

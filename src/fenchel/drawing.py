@@ -21,6 +21,7 @@ __all__ = [
     "WhiskerAxis",
     "count",
     "decimal",
+    "duration",
     "ink",
     "level",
     "luminance",
@@ -266,6 +267,22 @@ class WhiskerAxis:
         return Whisker(
             middle if low is None else self.place(low), middle if high is None else self.place(high), at
         )
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> duration(0.42), duration(75.0), duration(7300.0)
+        ('0.4 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole} s" if minutes else f"{whole} s"
 
 
 def titled_table(title: str) -> Table:

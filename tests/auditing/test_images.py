@@ -21,7 +21,7 @@ from fenchel.auditing.report.opened import drawn_picture
 from fenchel.auditing.state import AuditState
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
-from tests.auditing.small_audits import files_of, small_audit
+from tests.auditing.small_audits import files_of, small_audit, still_clock
 from tests.tiny_models import tiny_model
 from tests.vision_models import PATCHES, image_folder, saved_vision_model
 
@@ -91,8 +91,10 @@ def test_examples_have_their_image_and_the_weight_of_every_patch(model_folder: P
 def test_saved_read_back_resumed_and_shown(model_folder: Path, images: Path, tmp_path: Path) -> None:
     report = audited(model_folder, images, directory=tmp_path / "one")
     assert AuditReport.load(tmp_path / "one").examples == report.examples
-    audited(model_folder, images, directory=tmp_path / "two")
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    with still_clock():
+        for name in ("two", "three"):
+            audited(model_folder, images, directory=tmp_path / name)
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "three")
     page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
     assert page.count('<div class="picture">') == min(6, len(report.heads))
     assert f"({5 * (PATCHES + 1)} positions of 5 images)" in page

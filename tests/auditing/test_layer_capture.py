@@ -22,7 +22,7 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias, RelativePosition
-from tests.auditing.small_audits import files_of
+from tests.auditing.small_audits import files_of, still_clock
 from tests.problems import by_dense_newton
 from tests.small_models import AttentionPooling, ViT
 from tests.tiny_models import tiny_model
@@ -435,8 +435,9 @@ def test_saved_resumed_and_read_back(tmp_path: Path) -> None:
     torch.manual_seed(8)
     model = Encoder(layer()).eval()
     batches = [{"tokens": tokens(seed=seed)} for seed in range(3)]
-    whole = fenchel.audit(model, None, batches, directory=tmp_path / "one", baseline="none")
-    again = fenchel.audit(model, None, batches, directory=tmp_path / "two", baseline="none")
+    with still_clock():
+        whole = fenchel.audit(model, None, batches, directory=tmp_path / "one", baseline="none")
+        again = fenchel.audit(model, None, batches, directory=tmp_path / "two", baseline="none")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
     assert AuditReport.load(tmp_path / "one").heads == whole.heads == again.heads
     assert "layer's own" in whole.manifest["convention"] or "itself" in whole.manifest["convention"]

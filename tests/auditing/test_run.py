@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import platform
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.moves import KEY_CLASSES
+from fenchel.auditing.report import render_html
 from fenchel.auditing.run import audit
+from fenchel.drawing import duration
 from fenchel.errors import FenchelError, InputError, MissingExtraError
+from fenchel.io.runs import ProgressClock
 from fenchel.options import AuditOptions
 from tests.auditing.small_audits import (
     Interrupting,
@@ -339,3 +344,15 @@ def test_a_shard_without_a_document_finishes_with_nothing(tmp_path: Path) -> Non
     assert report.heads == []
     assert AuditReport.load(tmp_path / "shard-1-of-2").manifest["tokens"] == 0
     assert json.loads((tmp_path / "shard-1-of-2" / "heads.json").read_text()) == []
+
+
+def test_the_time_taken_is_kept_and_added_up(tmp_path: Path) -> None:
+    slow = itertools.count(step=7)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fenchel.auditing.run.ProgressClock", partial(ProgressClock, now=lambda: next(slow)))
+        whole = small_audit()
+        with pytest.raises(KeyboardInterrupt):
+            small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
+        resumed = small_audit(directory=tmp_path, resume=True)
+    assert whole.manifest["seconds"] == resumed.manifest["seconds"] > 7
+    assert f"measured in {duration(whole.manifest['seconds'])}" in render_html(whole)

@@ -176,6 +176,7 @@ class Manifest(OpenRecord):
     text_sha256: Digest | None
     documents: Whole
     tokens: Whole
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     shard: Annotated[str, Field(pattern=r"^[0-9]{1,9}(,[0-9]{1,9})*/[0-9]{1,9}\z")]
     merged_from: Place | None
     seed: Seed
@@ -186,7 +187,7 @@ KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items(
 
 """Every key of a manifest, in the order in which people read it."""
 
-COUNTS = frozenset({"documents", "tokens"})
+COUNTS = frozenset({"documents", "tokens", "seconds"})
 
 """What shards add up to."""
 
@@ -243,6 +244,7 @@ def describe(
             "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,
+            "seconds": 0.0,
             "shard": str(options.shard),
             "merged_from": None,
             "convention": " ".join(

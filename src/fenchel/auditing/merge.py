@@ -181,7 +181,7 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, A
     """One manifest for all: what agrees, sums of counts, and all places."""
     merged = dict(manifests[0])
     for key in COUNTS:
-        merged[key] = sum(manifest[key] for manifest in manifests)
+        merged[key] = round(sum(manifest.get(key, 0) for manifest in manifests), 1)
     for key in PLACES:
         found = {
             place

@@ -234,7 +234,7 @@ class AuditRun:
         return None
 
     def _run(self, twin: nn.Module | None) -> None:
-        clock = ProgressClock(self.state.cursor.tokens)
+        clock, before = ProgressClock(self.state.cursor.tokens), self.state.manifest.get("seconds", 0.0)
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(_ModelMeasures(self.model, self.options, self._tokens, self._examples))
             beside = None
@@ -253,7 +253,9 @@ class AuditRun:
                 self._name_modules(own.sites)
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
-                self.options.told.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
+                progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)
+                self.state.manifest["seconds"] = round(before + progress.seconds, 1)
+                self.options.told.advanced(progress)
                 self._write_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED

@@ -56,7 +56,7 @@ STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
 
 # What is known at the end only, or may be elsewhere when it goes on.
-_FREE_TO_RESUME = frozenset({"documents", "tokens", "stacks", "python", "texts", "pairs"})
+_FREE_TO_RESUME = frozenset({"documents", "tokens", "seconds", "stacks", "python", "texts", "pairs"})
 _PLACES = {
     True: frozenset({"sentence"}),
     False: frozenset({"document", "window", "tokens", "documents", "unit"}),
@@ -254,6 +254,7 @@ class SwapRun:
         self._clock = ProgressClock(state.tokens)
         self._fraction = 0.0
         self._checked = False
+        self._before: float = state.manifest.get("seconds", 0.0)
 
     def run(self) -> None:
         """Count every step that the state has not counted.
@@ -357,7 +358,9 @@ class SwapRun:
         fraction = None
         if step.fraction is not None:
             fraction = self._fraction + share * (step.fraction - self._fraction)
-        self._observer.advanced(self._clock.progress(step.documents, step.tokens, fraction))
+        progress = self._clock.progress(step.documents, step.tokens, fraction)
+        self._state.manifest["seconds"] = round(self._before + progress.seconds, 1)
+        self._observer.advanced(progress)
 
 
 def _check_room(arms: int, sentences: int, width: int) -> None:

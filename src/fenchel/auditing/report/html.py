@@ -38,7 +38,7 @@ from fenchel.auditing.report.plots import (
     strips,
 )
 from fenchel.auditing.twin import AUDITED
-from fenchel.drawing import LEVELS, SCALE, plain, stylesheet
+from fenchel.drawing import LEVELS, SCALE, duration, plain, stylesheet
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def page_environment(package: str) -> Environment:
         short=number.short,
         percent=number.percent,
         count=number.count,
+        duration=number.duration,
         plain=number.plain,
     )
     return environment
@@ -283,6 +284,8 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             text = ", ".join(str(part) for part in value)
         elif isinstance(value, Mapping):
             text = ", ".join(str(part) for part in value.values())
+        elif name == "seconds":
+            name, text = "time", duration(value)
         else:
             text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
         entries.append((_NAMES.get(name, name.replace("_", " ")), text))
