@@ -399,6 +399,13 @@ class AuditOptions(SourceOptions):
         rule=one_of("input", "key"),
         recorded=True,
     )
+    template_scale: Literal["model", "sqrt_d"] = _option(
+        "model",
+        "Scale of the templates in space input: the model's own, or x divided by the square root of the head's width, "
+        "as the paper prints for T5 too, which itself scales by 1.",
+        rule=one_of("model", "sqrt_d"),
+        recorded=None,
+    )
     closeness: Any = _option(
         None,
         "For models that attend so: tsallis:ORDER, sparsemax or entmax15.",
@@ -435,6 +442,15 @@ class AuditOptions(SourceOptions):
     keep_queries: bool = _option(
         False, "Changes nothing: every audit keeps its queries. Accepted for old command lines."
     )
+
+    @model_validator(mode="after")
+    def _with_templates_to_scale(self) -> Self:
+        if self.template_scale != "model" and self.space != "input":
+            raise InputError(
+                f"template scale is {self.template_scale}, but in space {self.space} templates are the keys as the "
+                "model scales them. Leave it out, or give --space input (space='input')."
+            )
+        return self
 
     @property
     def measured_closeness(self) -> AbstractCloseness | None:

@@ -472,3 +472,10 @@ def test_a_model_of_transformers_with_a_layer_of_ours_beside_its_own_is_refused(
     model.extra = layer()
     with pytest.raises(ModelError, match="attention of transformers and attention layers of fenchel"):
         fenchel.audit(model, None, [{"input_ids": torch.tensor([[1, 2]])}])
+
+
+def test_layers_have_a_scale_of_their_own() -> None:
+    with pytest.raises(InputError, match="have a scale of their own, which is what is audited"):
+        fenchel.audit(
+            Encoder(layer()).eval(), None, [{"tokens": tokens()}], space="input", template_scale="sqrt_d"
+        )

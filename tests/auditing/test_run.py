@@ -21,6 +21,7 @@ from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.report import render_html
+from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
 from fenchel.drawing import duration
 from fenchel.errors import FenchelError, InputError, MissingExtraError
@@ -356,3 +357,37 @@ def test_the_time_taken_is_kept_and_added_up(tmp_path: Path) -> None:
         resumed = small_audit(directory=tmp_path, resume=True)
     assert whole.manifest["seconds"] == resumed.manifest["seconds"] > 7
     assert f"measured in {duration(whole.manifest['seconds'])}" in render_html(whole)
+
+
+def test_templates_can_be_scaled_as_the_paper_prints() -> None:
+    def audited(family: str, **options: Any) -> AuditReport:
+        given: dict[str, Any] = {"space": "input", "queries": "all", "tol": 1e-6, **options}
+        return small_audit(some_texts(3), model=small_model(family), **given)
+
+    # BERT divides by the square root of the head's width itself, T5 does not.
+    bert, same = audited("bert"), audited("bert", template_scale="sqrt_d")
+    assert same.heads == bert.heads
+    assert (bert.manifest.get("template_scale"), same.manifest["template_scale"]) == (None, "sqrt_d")
+    assert "x_i/sqrt(d')" in same.manifest["convention"]
+    assert "template_scale='sqrt_d'" in command(same.manifest)
+    # With templates x/√d' a problem is that of x with √d' times the evidence and α = 1/d', in another unit.
+    other = small_model("t5")
+    width = other.config.d_kv
+    with torch.no_grad():
+        for name, weight in other.named_parameters():
+            if name.endswith("SelfAttention.q.weight"):
+                weight.mul_(width**0.5)
+    printed = audited("t5", template_scale="sqrt_d", dtype="float64")
+    same = small_audit(
+        some_texts(3), model=other, space="input", queries="all", tol=1e-6, alpha=1 / width, dtype="float64"
+    )
+    for ours, theirs in zip(printed.heads, same.heads, strict=True):
+        if (ours["kind"], ours["layer"]) == ("encoder_self", 1):
+            for metric in METRICS:
+                assert ours[f"{metric}_mean"] == pytest.approx(theirs[f"{metric}_mean"], rel=1e-4), metric
+    own = audited("t5", dtype="float64")
+    assert own.heads[0]["relative_deviation_mean"] > 1.5 * printed.heads[0]["relative_deviation_mean"]
+    with pytest.raises(InputError, match="in space key templates are the keys as the model scales them"):
+        audited("bert", space="key", template_scale="sqrt_d")
+    with pytest.raises(InputError, match=r"template.scale is .*; expected"):
+        audited("bert", template_scale="d")

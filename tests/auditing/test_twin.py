@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,3 +188,16 @@ def test_texts_of_a_named_model(tmp_path: Path) -> None:
     named = audit(str(tmp_path), None, some_texts(), max_length=12, baseline="twin", dtype="float64")
     loaded = audit(small_model(), word_tokenizer(), some_texts(), max_length=12, baseline="twin")
     assert named.twin_heads == loaded.twin_heads
+
+
+def test_one_that_is_given_up_leaves_no_parts_and_a_saved_one_no_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = small_audit(directory=tmp_path / "kept", baseline="twin")
+    assert kept.twin is not None
+    assert list(json.loads((tmp_path / "kept" / "state.json").read_text())["twin"]) == ["parts"]
+    answers = iter([None, None, "it takes longer than a minute", *[None] * 99])
+    monkeypatch.setattr("fenchel.auditing.twin.TwinCost.too_much", lambda *_: next(answers))
+    report = small_audit(directory=tmp_path / "left", baseline="auto", checkpoint_seconds=0)
+    assert "longer than a minute" in report.manifest["twin"]
+    assert not list((tmp_path / "left").glob("twin/*"))

@@ -102,6 +102,32 @@ def test_an_encoder_decoder_stands_beside_t5(t5: Path) -> None:
     assert {result.panel.name for result in layers.panels} == {"figure 4b"}
 
 
+def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) -> None:
+    report = reproduce("figures6-8", some_texts(3), model=str(t5), directory=tmp_path, **SMALL)
+    theirs, own = (AuditReport.load(tmp_path / name) for name in ("audit", "audit-own-scale"))
+    assert (theirs.manifest["template_scale"], own.manifest.get("template_scale")) == ("sqrt_d", None)
+    for result in report.panels:
+        assert result.own_scale is not None
+        for audited, rows in ((theirs, result.ours), (own, result.own_scale)):
+            found = [
+                audited.statistics.mean("relative_deviation", result.panel.kind, 1, head) for head in (1, 2)
+            ]
+            assert list(rows[0][:2]) == pytest.approx(found)
+        assert result.ours != result.own_scale
+        rows = layer_rows(result)
+        assert rows[0][-1].startswith(f"{sum(result.own_scale[0]) / len(result.own_scale[0]):.3f}"[:4])
+    text = (tmp_path / "figures6-8.md").read_text()
+    assert text.count("| Twin's | Own scale |") == 3
+    assert "does not divide by √d′" in text
+    assert "own_scale" in json.loads((tmp_path / "figures6-8.json").read_text())["panels"][0]
+
+
+def test_bert_has_the_papers_scale(found: tuple[Reproduction, Path]) -> None:
+    assert found[0].panels[0].own_scale is None
+    assert "Own scale" not in markdown(found[0])
+    assert not (found[1] / "audit-own-scale").exists()
+
+
 def test_what_a_model_lacks_is_said(bert: Path) -> None:
     report = reproduce("figures6-8", some_texts(2), model=str(bert), **SMALL)
     assert [result.panel.name for result in report.panels] == ["figure 6"]

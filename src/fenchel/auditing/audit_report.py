@@ -278,6 +278,8 @@ class Checkpoints:
         report.write_files(self.directory)
         state.finished = True
         self._write_state()
+        # Of a twin that was given up.
+        state.remove_other_parts()
         return report
 
     def _write_state(self) -> None:

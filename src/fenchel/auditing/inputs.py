@@ -106,6 +106,11 @@ def opened_batches(
             "which is what is audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, "
             "'first_order', alpha=...)."
         )
+    if options.template_scale != "model" and has_layers(found.model):
+        raise InputError(
+            f"template scale is {options.template_scale}, but the attention layers of {type(found.model).__name__} "
+            "have a scale of their own, which is what is audited. Leave it out."
+        )
     config, shared = (
         getattr(found.model, "config", None),
         {"max_tokens": options.max_tokens, "shard": options.shard},

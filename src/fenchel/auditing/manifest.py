@@ -119,6 +119,12 @@ CONVENTIONS: dict[str, str] = {
 
 """What is taken for template and evidence in each space, one sentence each."""
 
+_SQRT_D = (
+    "Templates are the inputs of the key map divided by the square root of the head's width, t_i = x_i/sqrt(d'), as "
+    "the paper prints for every model; the evidence is the query taken back through the key weight, z = K^T q. A model "
+    "that scales its scores otherwise, as T5 does, attends by other scores than these."
+)
+
 LAYER_CONVENTIONS: dict[str, str] = {
     "input": (
         "Templates are the inputs of the layer's key map times the scale of its evidence, t_i = x_i * scale; the "
@@ -137,8 +143,8 @@ LAYER_CONVENTIONS: dict[str, str] = {
 class Manifest(OpenRecord):
     """What a saved audit was, its fields in the order in which people read them; a later version may have more.
 
-    ``reads`` is there where it is no text; ``embeds`` where a swap compares sentences; ``closeness``, ``even_so``,
-    ``queries``, ``whole_file`` and the columns only if given.
+    ``reads`` is there where it is no text; ``embeds`` where a swap compares sentences; ``template_scale``,
+    ``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given.
     """
 
     version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
@@ -152,6 +158,7 @@ class Manifest(OpenRecord):
     dtype: Name
     device: str | None
     space: Literal["input", "key"]
+    template_scale: Literal["model", "sqrt_d"] = "model"
     closeness: Name = ""
     even_so: bool = False
     alpha: Positive
@@ -250,7 +257,9 @@ def describe(
             "convention": " ".join(
                 sentence
                 for sentence in (
-                    (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
+                    _SQRT_D
+                    if options.template_scale == "sqrt_d"
+                    else (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
                     closeness_sentence(options.closeness),
                     _own_estimators(model),
                 )

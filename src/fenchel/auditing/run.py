@@ -123,6 +123,8 @@ class SiteMeasures:
         )
         if not heads or not bool(call.counted.any()):
             return
+        if options.template_scale == "sqrt_d":
+            call = replace(call, scaling=call.query.shape[-1] ** -0.5)
         drawn = None if self._sample is None else self._sample.of(call)
         tokens = self._tokens.of(call)
         measures = measure(

@@ -51,7 +51,7 @@ class _SavedCursor(Record):
 
 class _SavedTable(Record):
     parts: list[_Part]
-    words: dict[str, str]
+    words: dict[str, str] = Field(default_factory=dict)
 
 
 class _SavedAudit(Record):
@@ -136,7 +136,7 @@ class AuditState:
         """Save into a folder, in one step: the file there is the old state or the new one."""
 
         def saved(table: QueryTable) -> dict[str, Any]:
-            return {"parts": [path.name for path in table.parts], "words": {}}
+            return {"parts": [path.name for path in table.parts]}
 
         write_document(
             directory / STATE_FILE,

@@ -39,6 +39,11 @@ __all__ = [
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
 _COLUMNS = ("Layer", "Paper", "Ours", "Twin", "Predicted", "Total variation", "Twin's")
 
+_OWN_SCALE = (
+    "*Ours* has templates x/√d′, as the paper prints. The model does not divide by √d′: *own scale* is the same with "
+    "its own templates, whose first-order answer is what it computes."
+)
+
 Means = tuple[tuple[float, ...], ...]
 
 
@@ -65,6 +70,7 @@ class PanelResult:
         beside: By metric, the mean of each layer: what the covariance alone predicts, how much weight would have to
             move, how far the output is off.
         twin_beside: The same of the untrained twin.
+        own_scale: As ``ours``, under the scale that the model itself has; None where that is the papers'.
     """
 
     panel: PaperPanel
@@ -72,6 +78,7 @@ class PanelResult:
     twin: Means
     beside: Mapping[str, tuple[float, ...]]
     twin_beside: Mapping[str, tuple[float, ...]]
+    own_scale: Means | None = None
 
     @property
     def of_its_shape(self) -> bool:
@@ -90,6 +97,7 @@ class PanelResult:
             "twin": [list(row) for row in self.twin],
             "beside": {name: list(values) for name, values in self.beside.items()},
             "twin_beside": {name: list(values) for name, values in self.twin_beside.items()},
+            **({} if self.own_scale is None else {"own_scale": [list(row) for row in self.own_scale]}),
         }
 
 
@@ -177,9 +185,10 @@ def reproduce(
 ) -> Reproduction:
     """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
 
-    The model is audited as the papers say, in space ``input`` with α = 1, but each λ* is solved to a certificate. Its
-    untrained twin reads the same text, since a small deviation alone does not tell a trained model from one that never
-    learnt anything.
+    The model is audited as the papers say, in space ``input`` with α = 1 and ``template_scale="sqrt_d"``, but each λ*
+    is solved to a certificate. Where the model scales its templates otherwise, as T5 does, it is audited under its own
+    scale too. Its untrained twin reads the same text, since a small deviation alone does not tell a trained model from
+    one that never learnt anything.
 
     Args:
         figure: ``figure4``, ``figure5`` or ``figures6-8``.
@@ -200,30 +209,43 @@ def reproduce(
         open_documents(texts, **asked.of_text)  # a mistake in it shows before a model is loaded
     name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
     found = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
-    wanted = _panels(figure, name, _kinds(found))
+    kinds, scaled_otherwise = _looked_at(found)
+    wanted = _panels(figure, name, kinds)
     del found  # the audit of a named model loads it itself, and so knows the digest of its weights
     folder = asked.directory
     same = {**asked.model_dump(exclude={"model", "directory"}), "observer": asked.observer}
-    done = audit(
-        name,
-        None,
-        texts,
-        space="input",
-        queries="all",
-        baseline="twin",
-        directory=None if folder is None else folder / "audit",
-        **same,
-    )
-    report = _reproduced(figure, wanted, done)
+
+    def audited(place: str, **choice: Any) -> AuditReport:
+        there = None if folder is None else folder / place
+        return audit(name, None, texts, space="input", queries="all", directory=there, **choice, **same)
+
+    done = audited("audit", template_scale="sqrt_d", baseline="twin")
+    own = audited("audit-own-scale", baseline="none") if scaled_otherwise else None
+    report = _reproduced(figure, wanted, done, own)
     if folder is not None:
         report.save(folder)
     return report
 
 
-def _kinds(found: RunModel) -> set[Kind]:
-    """How a model attends, from one short sentence: before hours are spent on a figure that it has nothing for."""
-    looked_at = audit(found.model, found.tokenizer, ["Attention is inference."], tol=1e-2)
-    return {kind for kind, _ in looked_at.statistics.layers()}
+def _looked_at(found: RunModel) -> tuple[set[Kind], bool]:
+    """How a model attends, from one short sentence, before hours are spent on a figure that it has nothing for.
+
+    Returns:
+        The kinds of its attention, and whether it scales templates otherwise than the papers.
+    """
+    scaled = [
+        audit(
+            found.model,
+            found.tokenizer,
+            ["Attention is inference."],
+            tol=1e-2,
+            space="input",
+            template_scale=scale,
+        )
+        for scale in ("sqrt_d", "model")
+    ]
+    theirs, own = ([head["gap_mean"] for head in report.heads] for report in scaled)
+    return {kind for kind, _ in scaled[0].statistics.layers()}, theirs != own
 
 
 def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
@@ -244,14 +266,17 @@ def _words(kinds: set[Kind]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in KINDS if kind in kinds)
 
 
-def _reproduced(figure: str, panels: tuple[PaperPanel, ...], done: AuditReport) -> Reproduction:
+def _reproduced(
+    figure: str, panels: tuple[PaperPanel, ...], done: AuditReport, own: AuditReport | None
+) -> Reproduction:
     """The panels beside what an audit with its twin found, but for those whose attention the model has none of."""
     heads, kinds = [*done.heads, *done.twin_heads], {kind for kind, _ in done.statistics.layers()}
     results, missing = [], []
     for panel in panels:
         if panel.kind in kinds and done.twin is not None:
             ours, twin = _of_panel(panel, done.statistics), _of_panel(panel, done.twin)
-            results.append(PanelResult(panel, ours[0], twin[0], ours[1], twin[1]))
+            scaled = None if own is None else _of_panel(panel, own.statistics)[0]
+            results.append(PanelResult(panel, ours[0], twin[0], ours[1], twin[1], scaled))
         else:
             missing.append(f"{panel.name} ({_words({panel.kind})})")
     return Reproduction(
@@ -316,14 +341,17 @@ def markdown(found: Reproduction) -> str:
     lines += ["", "The distributions are drawn in audit/report.html."]
     for result in found.panels:
         lines += ["", f"## {_title(result)}", ""]
+        if result.own_scale is not None:
+            lines += [_OWN_SCALE, ""]
         if result.panel.remark:
             lines += [f"Of the paper's numbers: {result.panel.remark}.", ""]
-        lines += _markdown_table(_COLUMNS, layer_rows(result))
+        lines += _markdown_table(_columns(result), layer_rows(result))
         if result.panel.by == "head":
             for name, rows in (
                 (f"Paper, {result.panel.model}", result.panel.printed),
                 ("Ours", result.ours),
                 ("Untrained twin", result.twin),
+                *([] if result.own_scale is None else [("Ours, own scale", result.own_scale)]),
             ):
                 heads = max(len(row) for row in rows)
                 table = [
@@ -360,6 +388,7 @@ def layer_rows(result: PanelResult) -> list[list[str]]:
             value(result.beside["predicted_deviation"], place),
             value(result.beside["total_variation"], place),
             value(result.twin_beside["total_variation"], place),
+            *([] if result.own_scale is None else [cell(result.own_scale, place)]),
         ]
         for place in range(max(len(result.panel.printed), len(result.ours)))
     ]
@@ -378,12 +407,16 @@ def terminal_table(found: Reproduction) -> RenderableType:
     tables: list[Any] = []
     for result in found.panels:
         made = titled_table(_title(result))
-        for name in _COLUMNS:
+        for name in _columns(result):
             made.add_column(name.replace(" ", "\n"), justify="right")
         for row in layer_rows(result):
             made.add_row(*map(_narrow, row))
         tables.append(made)
     return Group(*tables)
+
+
+def _columns(result: PanelResult) -> list[str]:
+    return [*_COLUMNS, *([] if result.own_scale is None else ["Own scale"])]
 
 
 def _narrow(cell: str) -> str:

@@ -196,6 +196,7 @@ _TEXT_OPTIONS = ("text_column", "target_column")
 
 _OPTIONS = (
     "space",
+    "template_scale",
     "closeness",
     "alpha",
     "tol",
