@@ -1,4 +1,4 @@
-"""What docs/preferences.md shows is what happens, and its tables name what exists."""
+"""What docs/preferences.md and docs/evidence.md show is what happens, and their tables name what exists."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.pages import page, python_blocks, run_blocks
 
 NAME = "docs/preferences.md"
 PAGE = page(NAME)
+EVIDENCE = "docs/evidence.md"
 
 
 def test_examples_run_in_order(capsys):
@@ -30,14 +31,20 @@ def test_examples_run_in_order(capsys):
     assert (names["fused"] - names["dense"]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("module", [preference, evidence])
-def test_every_name_is_on_the_page(module):
+def test_evidence_runs():
+    names = run_blocks(EVIDENCE)
+    assert names["content"].evidence is not None
+    assert names["output"].shape == (2, 10, 32)
+
+
+@pytest.mark.parametrize(("module", "text"), [(preference, PAGE), (evidence, page(EVIDENCE))])
+def test_every_name_is_on_the_page(module, text):
     public = {name for name in module.__all__ if not name.startswith("Abstract")} - {"ContextNetwork"}
-    assert {name for name in public if name not in PAGE} == set()
+    assert {name for name in public if name not in text} == set()
 
 
 def test_names_in_the_tables_exist():
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    rows = [line for line in (PAGE + page(EVIDENCE)).splitlines() if line.startswith("| ")]
     used = {
         name for row in rows for name in re.findall(r"\b([A-Z]\w+)\(", "".join(re.findall(r"`(.*?)`", row)))
     }

@@ -1,4 +1,4 @@
-"""What docs/continuous.md shows is what happens."""
+"""What docs/continuous.md and docs/positions.md show is what happens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fenchel import Gaussian
 from tests.pages import page, run_blocks
 
 
-def test_every_block_of_the_page_runs(capsys):
+def test_every_block_of_the_pages_runs(capsys):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        names = run_blocks("docs/continuous.md")
+        names = run_blocks("docs/continuous.md") | run_blocks("docs/positions.md")
     printed = capsys.readouterr().out
     assert "tensor([[2.3333, 1.0000]], dtype=torch.float64)" in printed
     assert "Gaussian(queries=(1,), dim=2, covariance=diagonal" in printed
