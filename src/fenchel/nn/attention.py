@@ -217,11 +217,11 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     @property
     def effective_closeness(self) -> AbstractCloseness | None:
         """D of the heads: ``closeness``, with the orders (num_heads, 1) that they have learned."""
-        closeness = closeness_of(self.closeness)
-        if closeness is not None:
-            check_kind(closeness, self.estimator)  # it can be assigned
-            device = self.out_proj.weight.device
-            closeness = closeness.with_numbers(lambda own: own.to(device))
+        if self.closeness is None:
+            return None
+        closeness, device = closeness_of(self.closeness), self.out_proj.weight.device
+        check_kind(closeness, self.estimator)  # it can be assigned
+        closeness = closeness.with_numbers(lambda own: own.to(device))
         if self.raw_order is None or not isinstance(closeness, Tsallis):
             return closeness
         orders = 1 + self.raw_order.sigmoid().unsqueeze(-1)
@@ -467,7 +467,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         closeness = self.effective_closeness
-        return Problem(z, templates, values, alpha, scale, closeness=closeness, relative=relative), tied
+        return Problem(z, templates, values, alpha, scale, closeness, relative), tied
 
     def extra_repr(self) -> str:
         """What the children do not show."""

@@ -25,22 +25,9 @@ __all__ = [
     "Inferred",
     "LastCall",
     "LayerCall",
-    "Memory",
     "OtherInference",
     "Problem",
 ]
-
-
-class Memory(NamedTuple):
-    """What is uncertain about templates that are Gaussians.
-
-    Attributes:
-        variances: Before the scale, (B or 1, H or 1, n or 1, d or 1).
-        is_answer: Whether the memories themselves are what is read, in the place of values.
-    """
-
-    variances: Tensor
-    is_answer: bool
 
 
 class Problem(NamedTuple):
@@ -52,9 +39,9 @@ class Problem(NamedTuple):
         values: (B, H, n, d).
         alpha: α, a number or (H, 1).
         scale: Of the templates, a number or a scalar tensor.
-        memory: Where the templates are means of Gaussians; None where they are points.
         closeness: D; None is Kullback and Leibler's.
-        relative: Where templates differ by query; None where all queries share them.
+        variant: Where templates differ by query, or are means of Gaussians; None where all queries share points.
+        reads_templates: Whether those Gaussians themselves are what is read, in the place of values.
     """
 
     evidence: Tensor
@@ -62,14 +49,14 @@ class Problem(NamedTuple):
     values: Tensor
     alpha: float | Tensor
     scale: float | Tensor
-    memory: Memory | None = None
     closeness: AbstractCloseness | None = None
-    relative: functional.Relative | None = None
+    variant: functional.Relative | functional.Mixture | None = None
+    reads_templates: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether it is softmax attention to points that all queries share."""
-        return self.memory is None and self.relative is None and is_softmax(self.closeness)
+        return self.variant is None and is_softmax(self.closeness)
 
 
 class Inferred(NamedTuple):
@@ -109,8 +96,8 @@ def infer(
         need_certificate: Whether to return it. It is that of the weights before dropout.
         need_gap: Whether to return it; likewise.
     """
-    evidence, templates, values, alpha, scale, memory, closeness, relative = problem
-    read = None if memory is not None and memory.is_answer else values
+    evidence, templates, values, alpha, scale, closeness, variant, reads_templates = problem
+    read = None if reads_templates else values
     # Weights that are returned are dropped once, for the output too.
     by_weights = need_weights and read is not None
     found = functional.infer(
@@ -121,7 +108,7 @@ def infer(
         alpha=alpha,
         scale=scale,
         closeness=closeness,
-        variant=relative if memory is None else functional.Mixture(memory.variances),
+        variant=variant,
         estimator=estimator,
         dropout_p=dropout,
     )
@@ -409,17 +396,18 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     def taken(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
 
-    alpha, memory, closeness, relative = problem.alpha, problem.memory, problem.closeness, problem.relative
+    alpha, closeness, variant = problem.alpha, problem.closeness, problem.variant
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
+    parts = {} if variant is None else vars(variant)
+    own = {name: taken(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
     return problem._replace(
         evidence=taken(problem.evidence),
         templates=taken(problem.templates),
         values=taken(problem.values),
         alpha=alpha,
-        memory=memory and memory._replace(variances=taken(memory.variances)),
         closeness=closeness and closeness.heads(index),
-        relative=relative and replace(relative, table=taken(relative.table)),
+        variant=variant and replace(variant, **own),
     )
 
 

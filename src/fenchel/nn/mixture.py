@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
+from fenchel.functional import Mixture
 from fenchel.nn.arguments import SequenceLayout, TorchCall, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
-from fenchel.nn.inference import Memory, Problem
+from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.solver import Estimator, EstimatorName
@@ -241,7 +242,7 @@ class MixtureAttention(MultiheadAttention):
         if added:
             full = variances.expand(*variances.shape[:2], inputs.keys, variances.shape[3])
             variances = nn.functional.pad(full, (0, 0, 0, added))
-        return problem._replace(memory=Memory(variances, self.answer_with == "memories"))
+        return problem._replace(variant=Mixture(variances), reads_templates=self.answer_with == "memories")
 
     def _variances_of(self, problem: Problem, inputs: AttentionInputs, given: Tensor | None) -> Tensor:
         """(B or 1, H or 1, n or 1, d or 1), in the dtype of the templates."""
