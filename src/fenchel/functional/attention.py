@@ -101,7 +101,7 @@ class AttentionInference(Inference):
         given, dual = self._given, self._point
         if self._rows is not None:
             with without_autocast(dual):
-                return self._rows.certificate(dual.detach())
+                return self._rows.certificate(dual.detach(), dual.dtype)
         templates = CentredTemplates.of(given)
         if self._has_output and "output" not in self._kept:
             output, means = output_and_mean_at(given, dual, self._dropout_p, templates.moments, templates.key)

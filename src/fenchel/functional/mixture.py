@@ -174,8 +174,7 @@ class MixtureInference(Inference):
             dtype = dual.dtype
             if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
                 dtype = torch.float64  # in which products are not cut short
-            found = self._rows(dtype).certificate(dual.to(dtype))
-            return AttentionCertificate(*(bound.to(dual.dtype) for bound in found))
+            return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
 
     @override
     def _make_gap(self) -> Tensor:

@@ -138,12 +138,12 @@ class ProblemRows:
         return in_parts(self, lambda part, lam: part.problem().gap_at(lam), dual)
 
     @torch.no_grad()
-    def certificate(self, dual: Tensor) -> AttentionCertificate:
-        """What dual points certify, with what rounding can hide."""
+    def certificate(self, dual: Tensor, dtype: torch.dtype) -> AttentionCertificate:
+        """What dual points certify, with what rounding can hide, in a dtype."""
         rows = self
         if self.variances is None:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
-        return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dual.dtype)
+        return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
 
     def row_bytes(self) -> int:
         """Of one query of all heads and sequences in an array (B, H, m, n)."""
