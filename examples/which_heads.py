@@ -360,18 +360,26 @@ class TableOptions:
 
 
 def printed(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Markdown: a table of correlations for each effect, and one of the rise of the loss."""
-    head = f"| Number | {' | '.join(found)} |\n|---|{'---|' * len(found)}"
+    """Lines of Markdown: a table of correlations for each effect, and one of the rise of the loss."""
+    head = f"| Number | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"
     for effect in ("zero", "mean"):
-        yield f"\n{effect}\n\n{head}"
+        yield from (f"Spearman's correlation with the rise of the loss, {effect} ablation:", "", *head)
         for name in NUMBERS:
             cells = [one[name][effect] for one in found.values()]
             shown = [f"{cell['rho']:+.2f} [{cell['low']:+.2f}, {cell['high']:+.2f}]" for cell in cells]
-            yield f"| {name} | {' | '.join(shown)} |"
-    yield f"\ntogether, {SHARES}\n\n{head}"
+            yield row_of(name, shown)
+        yield ""
+    shares = ", ".join(f"{share:.0%}" for share in SHARES)
+    yield from (f"Rise of the loss without {shares} of the heads, those with the least numbers:", "", *head)
     for name in (*NUMBERS, "random"):
-        shown = [" / ".join(f"{rise:.3f}" for rise in one[name]["together"]) for one in found.values()]
-        yield f"| {name} | {' | '.join(shown)} |"
+        yield row_of(name, [" / ".join(f"{x:.3f}" for x in one[name]["together"]) for one in found.values()])
+
+
+def row_of(name: str, cells: Sequence[str]) -> str:
+    """A row of a table."""
+    return f"| {name.replace('_', ' ')} | {' | '.join(cells)} |".replace(" -", " \u2212").replace(
+        "[-", "[\u2212"
+    )
 
 
 def table(told: TableOptions, files: Sequence[str]) -> None:

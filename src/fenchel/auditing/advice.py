@@ -347,7 +347,7 @@ def importance(
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
     said = f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text"
-    said += " through the model"
+    said += " through the model, of which an audit with the default sample takes about two"
     if manifest.get("embeds"):
         said += ", by its sentence embeddings, or with --label-column by the loss of a classifier"
     return Importance(f"{said}.", command, passes)
