@@ -157,3 +157,13 @@ def test_examples_that_were_run_in_full_are_shown_as_recorded(name: str) -> None
                 expected, abs=0.51 * 10.0 ** -len(digits[0] if digits else "")
             )
     assert name != "where-it-is" or (ROOT / "docs" / "images" / "where-it-is.png").exists()
+
+
+def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():
+    import which_heads
+
+    lines = "\n".join(which_heads.printed(recorded("which-heads")["summary"]))
+    zero, _, together = (part.split("\n\n", 1)[1] for part in re.split(r"\n\n(?=Spearman|Rise)", lines))
+    text = page("docs/which-heads.md")
+    assert zero.strip() in text
+    assert together.strip() in text

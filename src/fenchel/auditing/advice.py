@@ -278,7 +278,8 @@ _MEANING = {
 }
 
 _NOT_IMPORTANCE = (
-    "An audit measures how far attention is from exact inference, not what a head does for the model."
+    "An audit measures how far attention is from exact inference, not what a head does for the model: none of its "
+    "measures predicted the effect of removing heads reliably (docs/which-heads.md)."
 )
 
 _ABLATIONS = {"estimators": ["none"], "alphas": [0.5], "ablations": ["zero", "mean"]}
@@ -347,7 +348,7 @@ def importance(
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
     said = f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text"
-    said += " through the model, of which an audit with the default sample takes about two"
+    said += " through the model (an audit with the default sample takes about two)"
     if manifest.get("embeds"):
         said += ", by its sentence embeddings, or with --label-column by the loss of a classifier"
     return Importance(f"{said}.", command, passes)
