@@ -32,6 +32,7 @@ from fenchel.functional.inference import (
 from fenchel.functional.output import mean_at, output_and_mean_at, output_at, weights_at
 from fenchel.functional.problems import ProblemRows
 from fenchel.solver import Estimator, FirstOrder
+from fenchel.tensors import check_finite
 
 __all__ = [
     "AttentionInference",
@@ -77,6 +78,8 @@ class AttentionInference(Inference):
     def _make_point(self) -> Tensor:
         if self._rows is None:
             return dual_point(self._given, self._solver)
+        if not isinstance(self._solver, FirstOrder):
+            check_finite(always=True, query=self._rows.evidence, key=self._rows.templates)
         with without_autocast(self._given.query):
             return self._rows.dual_point(self._solver, "alpha, the query or the norms of the keys smaller")
 

@@ -29,7 +29,6 @@ from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 from fenchel.solver.implicit import implicit_dual_point
-from fenchel.tensors import check_finite
 
 __all__ = ["ProblemRows", "in_parts", "normalised_log_weights", "solved_dual_point"]
 
@@ -89,7 +88,6 @@ class ProblemRows:
         """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""
         if isinstance(solver, FirstOrder):
             return self.alpha * self.evidence
-        check_finite(always=True, query=self.evidence, key=self.templates)
         return torch.cat([one._solved(solver, remedy) for one in self._with_one_number()], 1)
 
     def _with_one_number(self) -> Iterator[ProblemRows]:
