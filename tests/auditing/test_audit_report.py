@@ -77,7 +77,3 @@ def test_another_audit_is_not_overwritten(report: AuditReport, tmp_path: Path) -
     assert files_of(tmp_path) == files
     report.save(tmp_path, overwrite=True)
     assert AuditReport.load(tmp_path).heads == report.heads
-
-
-def test_a_notebook_shows_the_report(report: AuditReport) -> None:
-    assert "<" in report._repr_html_()

@@ -103,11 +103,6 @@ def test_the_comparison_of_files_sees_a_difference(whole: Path, tmp_path: Path) 
         assert rows_of(tmp_path) == rows_of(whole)
 
 
-def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -> None:
-    small_audit(directory=tmp_path, resume=True)
-    assert_same_audit(tmp_path, whole)
-
-
 def test_a_batch_that_fails_half_way_is_not_counted(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from html.parser import HTMLParser
 
 import pytest
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import table
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import SCALE, level
 from fenchel.errors import MissingExtraError
-from tests.auditing.report.samples import HOSTILE, manifest, sample_report
+from tests.auditing.report.samples import manifest, sample_report
 
 
 def test_repr_is_one_line_of_what_was_found() -> None:
@@ -100,10 +98,3 @@ def test_many_heads_beside_each_other_have_no_numbers_and_very_many_no_map(
     huge = sample_report({"encoder_self": (1, 20)}, queries=3)._repr_html_()
     assert Cells(huge).found == []
     assert "the map is in report.html" in huge
-
-
-def test_the_notebook_needs_nothing_and_runs_nothing() -> None:
-    report = sample_report({"encoder_self": (2, 2)}, queries=5, model=HOSTILE, texts=HOSTILE)
-    html = report._repr_html_()
-    assert not re.search(r"<(script|link|style|img)|https?:", html)
-    assert HeadKey("encoder_self", 1, 1) in report.examples

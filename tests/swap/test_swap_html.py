@@ -1,7 +1,8 @@
-"""``swap.html``: its numbers are those of the swap, and it is one page that runs nothing."""
+"""``swap.html`` and docs/swap.md: their numbers are those of swaps, and the page runs nothing."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -15,6 +16,7 @@ from fenchel.swap import SwapReport
 from fenchel.swap.findings import signed
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
+from tests.pages import ROOT, page, run_blocks
 from tests.swap.small_swaps import SCORED, small_swap
 
 
@@ -121,3 +123,59 @@ def test_hostile_names_do_nothing_and_nothing_sticks_out(masked: SwapReport, vis
     assert seen.page.locator("img").count() == 0
     assert seen.overflow() == 0
     assert seen.troubles == []
+
+
+PAGE = "docs/swap.md"
+
+
+def test_blocks_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    report = run_blocks(PAGE)["report"]
+    assert report.manifest["task"] == "embedding"
+    assert report.arm("exact")["hidden_change"] > 0.05
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "docs" / "results" / name).read_text())
+
+
+def shown_rows(text: str) -> dict[str, str]:
+    return dict(
+        re.findall(r"^\| (the model|α = [\d.]+|second order|exact) \| (.* \|.*)\|$", text, flags=re.MULTILINE)
+    )
+
+
+def label(record: dict[str, Any]) -> str:
+    names = {"model": "the model", "second_order": "second order", "exact": "exact"}
+    return names.get(record["estimator"], f"α = {record['alpha']:g}")
+
+
+def test_the_table_holds_the_recorded_numbers():
+    shown = shown_rows(page(PAGE).split("## What was found")[1])
+    arms = recorded("swap-sick-test.json")["arms"]
+    assert set(shown) == {label(record) for record in arms}
+    for record in arms:
+        cells = [cell.strip() for cell in shown[label(record)].split("|")]
+        assert cells[0] == f"{record['score_correlation']:.4f}"
+        assert float(cells[2]) == pytest.approx(record["embedding_change"], abs=5.1e-5)
+        assert float(cells[3]) == pytest.approx(record["ranking_agreement"], abs=5.1e-5)
+        assert float(cells[4]) == pytest.approx(record["hidden_change"], abs=5.1e-4)
+        found = [float(number.replace("−", "-")) for number in re.findall(r"[+−][\d.]+", cells[1])]
+        names = ["score_correlation_difference" + end for end in ("", "_low", "_high")]
+        assert found == [] or found == pytest.approx([record[name] for name in names], abs=5.1e-5)
+
+
+def test_a_wrong_table_would_be_noticed():
+    shown = shown_rows("| exact | 0.7709 | −0.0005 [−0.0023, +0.0013] | 0.0228 | 0.9953 | 0.233 |")
+    assert shown["exact"].split("|")[0].strip() == "0.7709"
+
+
+def test_the_sentences_hold_the_recorded_intervals():
+    text = page(PAGE)
+    for name in ("swap-sick-test.json", "swap-sick-1500.json"):
+        found = recorded(name)
+        exact = next(record for record in found["arms"] if record["estimator"] == "exact")
+        control = next(record for record in found["against_control"] if record["estimator"] == "exact")
+        for record, key in ((exact, "score_correlation_difference"), (control, "difference")):
+            low, high = (f"{record[f'{key}_{end}']:+.4f}".replace("-", "−") for end in ("low", "high"))
+            assert f"[{low}, {high}]" in text

@@ -1,17 +1,58 @@
-"""Whatever goes wrong is one line and a code."""
+"""What a person sees: progress, every failure as one line and a code, and Ctrl-C at once or at the next batch."""
 
 from __future__ import annotations
 
 import errno
 import io
+import os
+import signal
 import sys
+import threading
 import warnings
 
 import pytest
+from rich.console import Console
 
 from fenchel import errors
+from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli import failure, main
-from fenchel.cli.failure import Interrupted, explained
+from fenchel.cli.failure import Interrupted, explained, interruptible
+from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
+from fenchel.io.runs import Progress, SilentObserver
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (Progress(1, 20, 10.4, None, 2.0, None), "1 document, 20 tokens, 10 tokens/s"),
+        (
+            Progress(1_200, 3_000_000, 950.6, 0.5, 60, 59.6),
+            "1,200 documents, 3,000,000 tokens, 951 tokens/s, 1:00 left",
+        ),
+        (Progress(2, 5, 0.0, 0.1, 1, 3_725), "2 documents, 5 tokens, 0 tokens/s, 1:02:05 left"),
+    ],
+)
+def test_state_in_words(progress, expected):
+    assert state(progress) == expected
+
+
+def test_a_file_gets_no_progress():
+    assert isinstance(observer_of_standard_error(), SilentObserver)
+
+
+def test_a_terminal_gets_progress(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert isinstance(observer_of_standard_error(), TerminalObserver)
+
+
+def test_what_the_terminal_shows():
+    screen = io.StringIO()
+    observer = TerminalObserver(Console(file=screen, force_terminal=True, width=120))
+    observer.started({"model": "demo"})
+    observer.advanced(Progress(3, 1_500, 750.0, 0.25, 2.0, 6.0))
+    observer.finished()
+    assert "auditing demo" in screen.getvalue()
+    assert "3 documents, 1,500 tokens, 750 tokens/s, 0:06 left" in screen.getvalue()
 
 
 def raising(error: BaseException):
@@ -115,3 +156,60 @@ def test_a_terminal_that_cannot_show_a_sign_shows_a_question_mark(monkeypatch):
     sys.stdout.write("5.8\u202f%")
     sys.stdout.flush()
     assert shown.getvalue().endswith(b"5.8?%")
+
+
+class Recording(SilentObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def advanced(self, progress: object, /) -> None:
+        self.told.append(progress)
+
+
+class Lost:
+    """Is interrupted while it is destroyed."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_interrupts_at_once(tmp_path):
+    with (
+        pytest.raises(Interrupted, match="before anything was saved"),
+        interruptible(SilentObserver(), AUDIT, tmp_path),
+    ):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path):
+    recording = Recording()
+    with interruptible(recording, AUDIT, tmp_path) as observer:
+        observer.advanced(1)
+        lost = Lost()
+        del lost
+        with pytest.raises(KeyboardInterrupt):
+            observer.advanced(2)
+    assert recording.told == [1, 2]
+
+
+def test_what_was_there_before_is_there_again(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible(SilentObserver(), AUDIT, tmp_path):
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_other_threads_are_left_alone(tmp_path):
+    given, seen = SilentObserver(), []
+
+    def run() -> None:
+        with interruptible(given, AUDIT, tmp_path) as observer:
+            seen.append(observer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [given]

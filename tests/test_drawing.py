@@ -1,7 +1,10 @@
-"""Pictures of attention weights."""
+"""Pictures, colours and numbers: of attention weights, of every scale, as pages and tables write them."""
 
 from __future__ import annotations
 
+import math
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,18 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from fenchel.drawing import (
+    LEVELS,
+    SCALE,
+    count,
+    decimal,
+    level,
+    luminance,
+    percent,
+    reading,
+    short,
+    stylesheet,
+)
 from fenchel.errors import InputError
 from fenchel.plot import heatmap
 
@@ -64,3 +79,40 @@ def test_refuses_what_cannot_be_drawn(tmp_path: Path) -> None:
             with pytest.raises(InputError, match=name):
                 heatmap(**good | {name: value})
     assert not list(tmp_path.iterdir())
+
+
+def is_falling(numbers: list[float]) -> bool:
+    return all(after < before for before, after in pairwise(numbers))
+
+
+def test_the_scale_darkens_steadily_so_that_grey_and_colour_blind_eyes_can_read_it() -> None:
+    lightness = [luminance(colour) ** (1 / 3) for colour in SCALE]
+    steps = [before - after for before, after in pairwise(lightness)]
+    assert len(lightness) == LEVELS
+    assert is_falling(lightness)
+    assert min(steps) > 0.25 * sum(steps) / len(steps)
+    assert not is_falling([0.9, 0.5, 0.6])
+
+
+@pytest.mark.parametrize("colours", [SCALE, SCALE[::-1]], ids=["light", "dark"])
+def test_ink_contrasts_with_every_colour(colours: tuple[str, ...]) -> None:
+    rules = re.findall(r"\.q(\d+)\{background:(#\w{6});color:(#\w+)\}", stylesheet(colours))
+    assert [int(step) for step, _, _ in rules] == list(range(LEVELS))
+    for _, paper, ink in rules:
+        light, dark = sorted((luminance(paper), luminance("#ffffff" if ink == "#fff" else ink)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 4.4, (paper, ink)
+
+
+def test_levels_cover_the_scale() -> None:
+    assert [level(x, 2.0) for x in (0.0, 1.0, 2.0, 3.0)] == [0, LEVELS // 2, LEVELS - 1, LEVELS - 1]
+
+
+@pytest.mark.parametrize("write", [decimal, short, percent])
+def test_numbers_that_are_none_are_written(write) -> None:
+    assert [write(value) for value in (math.inf, -math.inf, math.nan, None)] == ["∞", "−∞", "–", "–"]
+
+
+def test_numbers_are_read_from_whatever_json_makes_of_them() -> None:
+    assert [reading(v) for v in (1, 2.5, "inf", "-Infinity")] == [1.0, 2.5, math.inf, -math.inf]
+    assert [reading(v) for v in (None, math.nan, "nan", "no number", [], {})] == [None] * 6
+    assert count(None) == "–"

@@ -1,4 +1,4 @@
-"""Formulas in TeX as MathML that browsers draw."""
+"""Formulas in TeX as MathML that browsers draw, and what stands between marks of a page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fenchel.errors import InputError
+from website.marks import between_marks
 from website.mathml import formula, with_mathml
 
 
@@ -72,3 +73,25 @@ def test_a_page_keeps_everything_else() -> None:
     assert found.endswith("</math></div>")
     assert 'display="block"' in found
     assert with_mathml("<p>no formula, and $5</p>") == "<p>no formula, and $5</p>"
+
+
+PAGE = """# Title
+<!-- results: one -->
+old
+<!-- end of results -->
+between
+<!-- results: two-b -->
+<!-- end of results -->
+<!-- catalogue: one -->
+other
+<!-- end of catalogue -->
+"""
+
+
+def test_what_is_made_replaces_what_was_there_and_again_the_same():
+    said = {"one": r"new \\1"}
+    filled = between_marks(PAGE, "results", said.get)
+    assert filled == PAGE.replace("old\n", "\nnew \\\\1\n\n")
+    assert between_marks(filled, "results", said.get) == filled
+    assert between_marks(PAGE, "results", lambda _: None) == PAGE
+    assert between_marks(PAGE, "nonsense", lambda _: "x") == PAGE

@@ -1,4 +1,4 @@
-"""Loaders: their own folder is importable, the process stays as it was, and what is wrong is said in one line."""
+"""What is loaded: models that run where and as asked, loaders with their own folder, packages that a run needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,56 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel.errors import InputError
-from fenchel.loading import load_run, refuse_beside_loader
+from fenchel.errors import InputError, MissingExtraError, require_packages
+from fenchel.loading import RunModel, evaluating, load_run, refuse_beside_loader, seeded
 from tests.loaders import LAYERS, written
+from tests.tiny_models import tiny_model
+
+
+def loaded(**options):
+    given = {"device": None, "dtype": None, "revision": None, **options}
+    return RunModel.of(tiny_model("bert"), None, **given)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes"),
+    [
+        (None, torch.float64),
+        ("auto", torch.float64),
+        ("float32", torch.float32),
+        ("torch.float32", torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_a_dtype_by_name_or_as_torch_has_it(dtype, becomes):
+    assert loaded(dtype=dtype).model.dtype == becomes
+
+
+@pytest.mark.parametrize("dtype", ["int8", "half", "", 32, torch.int64, torch.complex64, torch.float8_e4m3fn])
+def test_a_dtype_that_attention_does_not_compute_in(dtype):
+    with pytest.raises(
+        InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32, float64"
+    ):
+        loaded(dtype=dtype)
+
+
+def test_a_revision_is_asked_of_names_alone():
+    with pytest.raises(InputError, match="revision 'main' was given with a model that is loaded already"):
+        loaded(revision="main")
+
+
+def test_a_loaded_model_is_left_as_it_was():
+    model = tiny_model("bert").train()
+    model.embeddings.eval()
+    state = torch.get_rng_state()
+    with evaluating(model), seeded(3, model):
+        assert not any(module.training for module in model.modules())
+        first = torch.rand(2)
+    with seeded(3, model):
+        assert torch.equal(torch.rand(2), first)
+    assert model.training
+    assert not model.embeddings.training
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_what_a_loader_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +120,16 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="revision was given beside a loader"):
         refuse_beside_loader(loader, texts=None, revision="main")
     refuse_beside_loader(None, texts="a.txt")
+
+
+def test_packages_that_are_there_pass_without_being_imported():
+    before = set(sys.modules)
+    require_packages("dev", "this", "antigravity")
+    assert not {"this", "antigravity"} & (set(sys.modules) - before)
+
+
+def test_the_first_that_is_missing_is_named_with_its_extra():
+    with pytest.raises(
+        MissingExtraError, match=r"no_such is not installed\. Run: pip install 'fenchel\[report\]'"
+    ):
+        require_packages("report", "json", "no_such", "neither")

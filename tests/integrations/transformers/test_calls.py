@@ -1,0 +1,219 @@
+"""Calls of attention: arguments, modules, real queries, what decoders read, and the own attention of a family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.transformers import decoder_inputs
+from fenchel.integrations.transformers.arguments import HARMLESS, refuse_unsupported
+from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.integrations.transformers.eager_check import check_against_eager
+from fenchel.integrations.transformers.log_preference import LogPreferences
+from fenchel.integrations.transformers.real_queries import RealQueries
+from tests.tiny_models import tiny_model
+
+
+@pytest.mark.parametrize("nothing", [None, False])
+def test_an_argument_that_is_not_set_is_fine(nothing: Any) -> None:
+    refuse_unsupported("layers.3", "SomeAttention", {"softcap": nothing, "mood": nothing})
+
+
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "sinks", "indices", "block_indices", "cache", "mood"])
+@pytest.mark.parametrize("value", [0.0, torch.ones(2)], ids=["zero", "tensor"])
+def test_what_changes_scores_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=f"layers.3 \\(SomeAttention\\) passes '{name}'"):
+        refuse_unsupported("layers.3", "SomeAttention", {name: value})
+
+
+def test_harmless_arguments_pass() -> None:
+    refuse_unsupported("layers.3", "SomeAttention", {name: torch.ones(2) for name in HARMLESS})
+
+
+@pytest.mark.parametrize(
+    ("family", "count", "name"),
+    [
+        ("bert", 2, "encoder.layer.1.attention.self"),
+        ("t5", 6, "decoder.block.1.layer.1.EncDecAttention"),
+        ("marian", 8, "encoder.layers.0.self_attn"),
+        ("vit", 2, "layers.0.attention"),
+        ("gpt2", 2, "h.1.attn"),
+        ("albert", 1, "encoder.albert_layer_groups.0.albert_layers.0.attention"),
+    ],
+)
+def test_modules_are_found_by_their_qualified_names(family: str, count: int, name: str) -> None:
+    found = attention_modules(tiny_model(family))
+    assert len(found) == count
+    assert name in found.values()
+
+
+def test_torchs_own_attention_beside_the_models_is_named() -> None:
+    model = tiny_model("vit")
+    model.head = nn.MultiheadAttention(24, 4)
+    with pytest.raises(
+        ModelError, match=r"ViTModel computes attention in MultiheadAttention \(such as 'head'\)"
+    ):
+        attention_modules(model)
+
+
+def test_a_model_without_attention_is_an_error() -> None:
+    with pytest.raises(ModelError, match="Sequential has no module that calls the attention registry"):
+        attention_modules(nn.Sequential(nn.Linear(2, 2)))
+
+
+MASK = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]])
+QUERY = torch.zeros(2, 3, 4, 5)
+
+
+def test_padding_is_not_real() -> None:
+    real = RealQueries({"attention_mask": MASK}, None, None)
+    assert torch.equal(real("site", QUERY, None, decoder=False), MASK == 1)
+    assert real("site", QUERY, None, decoder=True).all()
+
+
+def test_restrictions_intersect_with_padding() -> None:
+    keep = torch.tensor([[True, False, True, True], [True, True, True, False]])
+    real = RealQueries({"attention_mask": MASK, "decoder_attention_mask": MASK.flip(1)}, keep, ~keep)
+    assert torch.equal(real("site", QUERY, None, decoder=False), keep & (MASK == 1))
+    assert torch.equal(real("site", QUERY, None, decoder=True), ~keep & (MASK.flip(1) == 1))
+    assert torch.equal(RealQueries({}, keep, None)("site", QUERY, None, decoder=False), keep)
+
+
+def test_queries_that_see_nothing_in_some_head_are_left_out() -> None:
+    empty = torch.zeros(1, 3, 4, 1, dtype=torch.bool)
+    empty[0, 1, 2] = True
+    real = RealQueries({}, None, None)("site", QUERY, empty, decoder=False)
+    assert real.tolist() == [[True, True, False, True]] * 2
+
+
+def test_a_mask_given_in_full_is_not_padding() -> None:
+    real = RealQueries({"attention_mask": torch.zeros(2, 1, 4, 4)}, None, None)
+    assert real("site", QUERY, None, decoder=False).all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"counted has shape \(2, 3\), but attention_mask has \(2, 4\)"):
+        RealQueries({"attention_mask": MASK}, torch.ones(2, 3, dtype=torch.bool), None)
+    with pytest.raises(InputError, match=r"counted_decoder has dtype torch.float32"):
+        RealQueries({}, None, torch.ones(2, 3))
+    real = RealQueries({"attention_mask": MASK}, None, None)
+    with pytest.raises(CaptureError, match=r"site has queries of shape \(2, 9\).*is \(2, 4\)"):
+        real("site", torch.zeros(2, 3, 9, 5), None, decoder=False)
+
+
+def test_targets_are_shifted_behind_the_start_token() -> None:
+    made = decoder_inputs(tiny_model("marian"), torch.tensor([[5, 6, 7, 2]]))
+    assert made["decoder_input_ids"].tolist() == [[1, 5, 6, 7]]
+    assert made["decoder_attention_mask"].tolist() == [[1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "mask", "ids", "real"),
+    [
+        ([5, 6, 7, 0], [1, 1, 1, 0], [1, 5, 6, None], [1, 1, 1, 0]),
+        ([0, 5, 6, 7], [0, 1, 1, 1], [None, 1, 5, 6], [0, 1, 1, 1]),
+        ([5, 6, -100, -100], None, [1, 5, None, None], [1, 1, 0, 0]),
+    ],
+)
+def test_padding_on_either_side(labels: list[int], mask: Any, ids: list[Any], real: list[int]) -> None:
+    given = None if mask is None else torch.tensor([mask])
+    made = decoder_inputs(tiny_model("marian"), torch.tensor([labels]), given)
+    assert made["decoder_attention_mask"].tolist() == [real]
+    found = made["decoder_input_ids"][0].tolist()
+    assert [f for f, e in zip(found, ids, strict=True) if e is not None] == [e for e in ids if e is not None]
+    assert min(found) >= 0
+
+
+def test_it_is_what_t5_makes_of_its_labels() -> None:
+    import transformers
+
+    model = transformers.T5ForConditionalGeneration(tiny_model("t5").config)
+    labels = torch.tensor([[5, 6, 7, 8], [9, 3, -100, -100]])
+    expected = model._shift_right(labels)
+    made = decoder_inputs(model, labels)
+    real = made["decoder_attention_mask"] == 1
+    assert torch.equal(made["decoder_input_ids"][real], expected[real])
+
+
+def test_a_model_without_a_decoder_is_an_error() -> None:
+    with pytest.raises(ModelError, match="BertModel is not an encoder-decoder"):
+        decoder_inputs(tiny_model("bert"), torch.ones(1, 2, dtype=torch.long))
+
+
+def test_a_model_without_a_start_token_is_an_error() -> None:
+    model = tiny_model("t5")
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ModelError, match="T5Model has no decoder_start_token_id"):
+        decoder_inputs(model, torch.ones(1, 2, dtype=torch.long))
+
+
+def test_shapes_that_do_not_fit_are_an_error() -> None:
+    with pytest.raises(InputError, match=r"\(1, 2\) and \(1, 3\)"):
+        decoder_inputs(tiny_model("t5"), torch.ones(1, 2, dtype=torch.long), torch.ones(1, 3))
+
+
+SHAPE = (2, 2, 6, 4)
+
+
+def eager_attention_forward(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    scores = query @ key.mT * scaling
+    if mask is not None:
+        scores = scores + mask
+    weights = (scores + module.surprise).softmax(-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+class Attention(nn.Module):
+    """Stands for a family; its eager attention is the one above, by its module."""
+
+    surprise: Tensor | float = 0.0
+
+    def forward(self) -> None:
+        pass
+
+
+def check(module: nn.Module, output: Tensor, mask: Tensor | None = None) -> None:
+    query, key, value = tensors()
+    preference = LogPreferences()("layer.0", query, key, mask, None, False)
+    check_against_eager("layer.0", module, query, key, value, output, 0.5, preference, None, {})
+
+
+def tensors() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(SHAPE, generator=generator) for _ in range(3)]
+
+
+def attend(mask: Tensor | None = None) -> Tensor:
+    query, key, value = tensors()
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.5).transpose(
+        1, 2
+    )
+
+
+def test_the_same_attention_passes() -> None:
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
+    check(Attention(), attend())
+    check(Attention(), attend(causal), causal)
+
+
+def test_a_mask_that_was_lost_is_noticed() -> None:
+    with pytest.raises(ModelError, match="changes its scores"):
+        check(Attention(), attend(), torch.ones(6, 6, dtype=torch.bool).tril()[None, None])
+
+
+def test_rows_that_see_nothing_are_not_compared() -> None:
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    mask[:, :, 2] = False
+    output = attend(mask)
+    output[:, 2] = 7
+    check(Attention(), output, mask)
+    check(Attention(), 7 * output, torch.zeros_like(mask))
+    output[:, 3] = 7
+    with pytest.raises(ModelError, match="changes its scores"):
+        check(Attention(), output, mask)
