@@ -23,6 +23,7 @@ from fenchel.conjugate import FiniteConjugate
 from fenchel.problem import Problem
 from fenchel.rounding import SMALL, norm, summed, total
 from fenchel.selection import Part
+from fenchel.tensors import listed
 
 __all__ = [
     "Block",
@@ -246,7 +247,7 @@ class TemplateFamily(Family):
     @cached_property
     def level(self) -> float | None:
         """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
-        low, high = torch.stack(self.log_preference.aminmax()).tolist()
+        low, high = listed(torch.stack(self.log_preference.aminmax()))
         if low == high:
             return None
         if low == -torch.inf:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fenchel.tensors import listed
+
 __all__ = ["Part", "gather_rows", "narrowed", "rows_where"]
 
 
@@ -52,7 +54,7 @@ class Part:
         """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
         of_group = wanted.sum(1)
         # One look for all that depends on it.
-        counts = of_group.tolist()
+        counts = listed(of_group)
         most = max(counts)
         if most == 0:
             return None

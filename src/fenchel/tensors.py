@@ -38,6 +38,7 @@ __all__ = [
     "is_on_host",
     "is_transformed",
     "is_under_autocast",
+    "listed",
     "positive_tensor",
     "values_are_known",
     "values_can_be_read",
@@ -107,8 +108,8 @@ def check_tensor(
 
 def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Whether a shape broadcasts to another without making that one larger."""
-    aligned = zip(reversed(shape), reversed(wanted), strict=False)
-    return len(shape) <= len(wanted) and all(size in (1, full) for size, full in aligned)
+    more = len(wanted) - len(shape)
+    return more >= 0 and all([size in (1, full) for size, full in zip(shape, wanted[more:], strict=True)])  # noqa: C419
 
 
 def check_device(
@@ -305,6 +306,11 @@ def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
 def is_transformed() -> bool:
     """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def listed(tensor: Tensor) -> list[Any]:
+    """The numbers of a tensor (n,), in one transfer; within ``torch.func``, where torch 2.8 has no ``tolist``, in n."""
+    return [number.item() for number in tensor] if is_transformed() else tensor.tolist()
 
 
 def _is_mapped(tensor: Tensor) -> bool:

@@ -45,8 +45,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
     Raises:
         ModelError: If templates are no linear map of the input, or not shared by heads, in space "input".
     """
-    evidence, templates, values, alpha, scale = asked.problem[:5]
-    projection = None
+    problem, projection = asked.problem, None
     if space == "input":
         projection = asked.projection
         if projection is None or asked.added:
@@ -54,7 +53,9 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
                 f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
                 "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
             )
-    query, key, scaling = _with_reliability(site.name, space, evidence, templates, alpha, scale)
+    query, key, scaling = _with_reliability(
+        site.name, space, problem.evidence, problem.templates, problem.alpha, problem.scale
+    )
     preference = _log_preference(asked)
     return AttentionCall(
         site=site,
@@ -66,7 +67,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
         inputs=None if projection is None else projection.inputs,
         key_weight=None if projection is None else projection.weight,
         key_bias=None if projection is None else projection.bias,
-        value=values if values.shape[:3] == key.shape[:3] else None,
+        value=problem.values if problem.values.shape[:3] == key.shape[:3] else None,
     )
 
 

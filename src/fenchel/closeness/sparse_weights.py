@@ -115,7 +115,7 @@ def _check(potential: Any, log_preference: Any, a: Any) -> None:
             raise ProblemError(
                 "a, the order less 1, holds numbers outside [0, 1]; expected orders from 1 to 2"
             )
-    elif not isinstance(a, int | float) or not 0 <= a <= 1:
+    elif not isinstance(a, (int, float)) or not 0 <= a <= 1:
         raise ProblemError(f"a is {shown(a)}; expected the order less 1, from 0 to 1")
     if not potential.dim():
         raise ProblemError("potential has shape (); expected (..., n), one score for each template")

@@ -386,7 +386,7 @@ def estimator_object(
     if tol is not None or max_steps not in (None, DEFAULT_STEPS):
         raise ProblemError(f"tol or max_steps is given beside estimator={estimator!r}, which has its own")
     given = estimator.options
-    if not given.pop("throw", True) or given.keys() - {"tol", "max_steps"}:
+    if not given.pop("throw", True) or not {*given} <= {"tol", "max_steps"}:
         raise ProblemError(
             f"estimator is {estimator!r}; expected one with tol and max_steps alone: ops raise where the tolerance is "
             "not met, and choose their memory themselves"

@@ -555,11 +555,6 @@ class TorchCall(NamedTuple):
     is_causal: bool = False
     query_offset: int | None = None
 
-    @property
-    def is_nested(self) -> bool:
-        """Whether a sequence is a nested tensor."""
-        return any(isinstance(given, Tensor) and given.is_nested for given in self[:3])
-
 
 def nested_self_attention(layer: nn.MultiheadAttention, call: TorchCall) -> Tensor:
     """Pad, attend without the padding, and nest again.

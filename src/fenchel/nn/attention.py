@@ -337,7 +337,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         query, key, value, *_, query_offset = call
         flags = {name: getattr(call, name) for name in ("need_weights", "average_attn_weights", "is_causal")}
         check_flags(**flags)
-        if call.is_nested:
+        if [given for given in (query, key, value) if isinstance(given, Tensor) and given.is_nested]:
             return nested_self_attention(self, call), None
         check_sequences(self, query, key, value)
         check_causal_hint(call.is_causal, call.attn_mask, ". Or build the layer with preference=Causal()")

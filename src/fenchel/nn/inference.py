@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Problem:
     """What an attention layer asks of its heads, but for the preference.
 
     Attributes:
@@ -96,19 +97,18 @@ def infer(
         need_certificate: Whether to return it. It is that of the weights before dropout.
         need_gap: Whether to return it; likewise.
     """
-    evidence, templates, values, alpha, scale, closeness, variant, reads_templates = problem
-    read = None if reads_templates else values
+    read = None if problem.reads_templates else problem.values
     # Weights that are returned are dropped once, for the output too.
     by_weights = need_weights and read is not None
     found = functional.infer(
-        evidence,
-        templates,
+        problem.evidence,
+        problem.templates,
         None if by_weights else read,
         log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        variant=variant,
+        alpha=problem.alpha,
+        scale=problem.scale,
+        closeness=problem.closeness,
+        variant=problem.variant,
         estimator=estimator,
         dropout_p=dropout,
     )
@@ -119,7 +119,7 @@ def infer(
     if weights is None or not by_weights:
         return Inferred(found.output, weights, certificate, gap)
     weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
-    return Inferred(weights @ values, weights, certificate, gap)
+    return Inferred(weights @ problem.values, weights, certificate, gap)
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:
@@ -138,15 +138,14 @@ def infer_fused(problem: Problem, preference: AbstractPreference, inputs: Attent
 
     if inputs.key_padding is not None:
         preference = preference * KeyPadding()
-    evidence, templates, values, alpha, scale = problem[:5]
     output = flex_attention(
-        evidence,
-        templates,
-        values,
+        problem.evidence,
+        problem.templates,
+        problem.values,
         score_mod=preference.score_mod(inputs),
         mask_mod=preference.mask_mod(inputs),
-        scale=scale,
-        alpha=alpha,
+        scale=problem.scale,
+        alpha=problem.alpha,
         enable_gqa=False,
     )
     return Inferred(output)
@@ -308,7 +307,7 @@ class AttendingLayer:
         if self.onlooker is not None:
             other, problem = self.other, call.problem
             if other is not None and not other.own_reliability:
-                problem = problem._replace(alpha=self._alpha_for_now(problem, other))
+                problem = replace(problem, alpha=self._alpha_for_now(problem, other))
             self.onlooker(self, call._replace(problem=problem))  # pyright: ignore[reportArgumentType]
         return found
 
@@ -316,11 +315,11 @@ class AttendingLayer:
         other, problem, log_preference = self.other, call.problem, call.log_preference
         if other is None or not self._in_part:
             alpha, solver = self._for_now(problem.alpha)
-            return infer(problem._replace(alpha=alpha), log_preference, estimator=solver, **options)
+            return infer(replace(problem, alpha=alpha), log_preference, estimator=solver, **options)
         chosen, rest = self._parted(problem.evidence.device)
         part, kept = _of_heads(problem, chosen), _of_heads(problem, rest)
         alpha, solver = self._for_now(part.alpha)
-        part, u = part._replace(alpha=alpha), _preference_of_heads(log_preference, chosen)
+        part, u = replace(part, alpha=alpha), _preference_of_heads(log_preference, chosen)
         u_kept = _preference_of_heads(log_preference, rest)
         return joined(
             infer(part, u, estimator=solver, **options),
@@ -401,7 +400,8 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         alpha = alpha.index_select(0, index)
     parts = {} if variant is None else vars(variant)
     own = {name: taken(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
-    return problem._replace(
+    return replace(
+        problem,
         evidence=taken(problem.evidence),
         templates=taken(problem.templates),
         values=taken(problem.values),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -242,7 +243,7 @@ class MixtureAttention(MultiheadAttention):
         if added:
             full = variances.expand(*variances.shape[:2], inputs.keys, variances.shape[3])
             variances = nn.functional.pad(full, (0, 0, 0, added))
-        return problem._replace(variant=Mixture(variances), reads_templates=self.answer_with == "memories")
+        return replace(problem, variant=Mixture(variances), reads_templates=self.answer_with == "memories")
 
     def _variances_of(self, problem: Problem, inputs: AttentionInputs, given: Tensor | None) -> Tensor:
         """(B or 1, H or 1, n or 1, d or 1), in the dtype of the templates."""

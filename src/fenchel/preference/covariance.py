@@ -60,7 +60,8 @@ class AbstractCovariance(Convertible):
 
     def __init__(self, name: str, *tensors: Tensor) -> None:
         self._name = name
-        vars(self).update(zip(self.own, tensors, strict=True))
+        for name, tensor in zip(self.own, tensors, strict=True):
+            setattr(self, name, tensor)
 
     @property
     @override

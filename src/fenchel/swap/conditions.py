@@ -464,7 +464,7 @@ def _answered(
     found = own(call, **options)
 
     def without_query(uniform: bool) -> Tensor:
-        problem = call.problem._replace(evidence=torch.zeros_like(call.problem.evidence))
+        problem = replace(call.problem, evidence=torch.zeros_like(call.problem.evidence))
         u = _support(call.log_preference) if uniform else call.log_preference
         return infer_layer(
             problem, u, estimator="first_order", dropout=0.0, need_weights=False, need_certificate=False

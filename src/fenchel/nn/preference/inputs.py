@@ -66,7 +66,7 @@ class AttentionInputs:
         for name in sizes if self.query_offset is None else (*sizes, "query_offset"):
             size = getattr(self, name)
             # Sizes of a graph have a type of their own, and are held to whatever they are compared with.
-            whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
+            whole = isinstance(size, (int, torch.SymInt)) and not isinstance(size, bool)
             if not whole or size < 0 or (not torch.compiler.is_compiling() and size >= MOST_POSITIONS):
                 raise ProblemError(
                     f"{name} is {shown(size)}; expected a whole number of at least 0, below 2**31"
