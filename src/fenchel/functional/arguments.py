@@ -83,6 +83,9 @@ def without_autocast(tensor: Tensor) -> torch.autocast:
 _UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 """Largest relative error of rounding a factor to what fast products of float32 take."""
 
+_UNITS_BY_NAME = {"highest": 0.0, "high": _UNITS["tf32"], "medium": _UNITS["bf16"]}
+"""The same for what ``torch.set_float32_matmul_precision`` takes."""
+
 
 def unit_of_products(dtype: torch.dtype, device: str) -> float:
     """Largest relative error of a factor in matrix products, as torch is set up when this is called or compiled.
@@ -95,6 +98,8 @@ def unit_of_products(dtype: torch.dtype, device: str) -> float:
     if dtype != torch.float32:
         return unit
     backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+        return max(unit, _UNITS_BY_NAME[torch.get_float32_matmul_precision()])
     backend = backends.mkldnn.matmul if device == "cpu" else backends.cuda.matmul
     return max(unit, *(_UNITS.get(each.fp32_precision, 0.0) for each in (backend, backends)))
 

@@ -363,16 +363,17 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
         >>> halved(8)
         4
     """
-    made: list[Callable[Arguments, Found]] = []
+    disabled: Callable[Arguments, Found] | None = None
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        nonlocal disabled
         if COMPILER not in sys.modules:
             return function(*args, **kwargs)
         # Who compiles has loaded the compiler, and then what is called from here must not be compiled either.
-        if not made:
-            made.append(cast("Callable[Arguments, Found]", torch.compiler.disable(function)))
-        return made[0](*args, **kwargs)
+        if disabled is None:
+            disabled = cast("Callable[Arguments, Found]", torch.compiler.disable(function))
+        return disabled(*args, **kwargs)
 
     # What the compiler looks for on a function before it traces a call of it.
     call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
