@@ -6,13 +6,15 @@ import json
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError, ProblemError
-from tests.auditing.small_audits import known_statistics
+from tests.auditing.small_audits import known_statistics, small_audit
 
 HEADS = (4, 5, 9)
 
@@ -148,3 +150,19 @@ def test_a_single_document_is_resampled_by_its_windows_and_a_single_window_not_a
         known_statistics([("cross", 1, HEADS, several)], in_a_document=70).standard_error("gap", "cross", 1)
         > 0
     )
+
+
+def test_base_rates_are_shares_of_the_positions() -> None:
+    audited = small_audit(queries="all", max_length=12, stride=12)
+    found = audited.statistics.positions("encoder_self")
+    rows = audited.queries.filter(layer=1, head=1).collect()
+    for name, share in found.items():
+        assert share == pytest.approx(
+            rows.filter(pl.col("class") == name)["weight"].sum() / rows["weight"].sum()
+        )
+    assert sum(found.values()) == pytest.approx(1)
+    assert audited.statistics.positions("cross") == found
+    assert audited.statistics.positions("decoder_self") == {}
+    page = render_html(audited)
+    assert '"positions":[[' in page
+    assert 'class="overview"' in page

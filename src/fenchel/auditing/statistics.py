@@ -201,6 +201,22 @@ class AuditStatistics:
             .collect()
         )
 
+    def positions(self, kind: Kind) -> dict[str, float]:
+        """Share of the positions that attention of a kind may look at, by class: the base rate of where weight is.
+
+        Cross-attention looks at what the encoder reads. Empty where that was not audited, or is not text; ``itself``
+        and ``neighbour`` are places and have none.
+        """
+        pl = polars_module()
+        seen = "encoder_self" if kind == "cross" else kind
+        key = next((key for key in self.keys() if key.kind == seen), None)
+        if key is None:
+            return {}
+        rows = self.rows.filter(**key._asdict()).filter(pl.col("class").is_not_null())
+        found = rows.group_by("class").agg(pl.col("weight").sum()).collect()
+        total = found["weight"].sum()
+        return {name: weight / total for name, weight in found.iter_rows()}
+
     def moved_tokens(self) -> polars.DataFrame:
         """By head and token id, what leaves it and what reaches it where it is the key that loses or gains most."""
         pl = polars_module()

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
-from fenchel.auditing.advice import FROM_PYTHON, is_loaded, python_words, source_words
+from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, source_words
 from fenchel.auditing.heads import METRICS, Kind, counted_in_words
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
@@ -382,6 +382,17 @@ def _environment() -> Environment:
     return environment
 
 
+def _base_rate(report: AuditResults, suggestion: Suggestion) -> float | None:
+    """Which share of the positions a pattern's keys are; None where they are places beside a query."""
+    classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
+    found = report.statistics.positions(suggestion.heads[0].kind)
+    return (
+        sum(found.get(name, 0.0) for name in classes)
+        if {"first", "punctuation"} & {*classes} & {*found}
+        else None
+    )
+
+
 def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
@@ -427,6 +438,7 @@ def render_html(report: AuditResults) -> str:
         most_rows=_MOST_ROWS,
         cards=farthest_heads(report, findings),
         suggestions=report.suggestions,
+        base_rates={one.pattern: _base_rate(report, one) for one in report.suggestions},
         importance=report.importance,
         scatters=[] if report.effects is None else scatters(report.effects),
         addresses={head.key: head_address(head.key, findings.kinds) for head in findings.heads},

@@ -315,6 +315,10 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
         ],
         "changed": "" if report.effects is None else report.effects.changed,
         "classes": KEY_CLASSES,
+        "positions": [
+            [_short(found[name]) if name in found else None for name in KEY_CLASSES] if found else None
+            for found in (report.statistics.positions(kind) for kind in findings.kinds)
+        ],
         "texts": texts.entries,
         "images": images.entries,
         "sentences": sentences.entries,

@@ -73,12 +73,12 @@ function comparison(index) {
   return line;
 }
 
-function patternTable(pattern) {
+function patternTable(pattern, base) {
   const part = element("div", undefined, "pattern");
   part.append(element("h4", "Where its weight is, and what would move"));
   const table = element("table", undefined, "data");
   const header = table.createTHead().insertRow();
-  for (const words of ["Share of a query’s weight on", "attention", "exact", "leaves", "reaches"]) {
+  for (const words of ["Share of a query’s weight on", "attention", "exact", "leaves", "reaches", ...(base ? ["of all positions"] : [])]) {
     const cell = element("th", words, header.cells.length ? "number" : "");
     cell.scope = "col";
     header.append(cell);
@@ -89,7 +89,8 @@ function patternTable(pattern) {
     const line = body.insertRow();
     const name = element("th", data.places[data.classes[place]] ?? data.classes[place]);
     name.scope = "row";
-    line.append(name, ...numbers.map((value) => element("td", short(value), "number")));
+    const shown = base ? [...numbers, base[place]] : numbers;
+    line.append(name, ...shown.map((value) => element("td", value === null ? "–" : short(value), "number")));
   });
   const words = (title, tokens) => {
     if (!tokens.length) return;
@@ -139,7 +140,7 @@ function fillPanel(index) {
   key.append("Dashed line: the mean; dash-dotted: what the covariance alone predicts.");
 
   const parts = [top, comparison(index), histograms, key, numbersTable(index)];
-  if (data.patterns[index]) parts.push(patternTable(data.patterns[index]));
+  if (data.patterns[index]) parts.push(patternTable(data.patterns[index], data.positions[data.rows[index][0]]));
   const queries = data.queries[index];
   const far = element("section");
   far.append(element("h4", "Farthest queries"));
