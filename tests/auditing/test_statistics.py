@@ -153,7 +153,7 @@ def test_a_single_document_is_resampled_by_its_windows_and_a_single_window_not_a
 
 
 def test_base_rates_are_shares_of_the_positions() -> None:
-    audited = small_audit(queries="all", max_length=12, stride=12)
+    audited = small_audit(queries="all")
     found = audited.statistics.positions("encoder_self")
     rows = audited.queries.filter(layer=1, head=1).collect()
     for name, share in found.items():
