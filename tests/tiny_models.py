@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 __all__ = ["DISPATCHING", "TOKENS", "eager_weights", "tiny_images", "tiny_inputs", "tiny_model"]
@@ -134,6 +136,8 @@ def tiny_model(
     """
     import transformers
 
+    if family.endswith("t5") and Version(transformers.__version__) < Version("5.15"):
+        pytest.skip("transformers sends T5's attention through its registry from 5.15")
     class_name, arguments = _CONFIGURATIONS[family]
     configuration = getattr(transformers, class_name)(**{**arguments, **overrides})
     with torch.random.fork_rng(devices=[]):

@@ -258,8 +258,8 @@ def test_transformers_that_is_too_old_or_missing_says_what_to_do(monkeypatch: py
     import transformers
 
     with monkeypatch.context() as patched:
-        patched.setattr(transformers, "__version__", "5.14.0")
-        with pytest.raises(ModelError, match=r"transformers 5.14.0 is installed; 5.15 or newer"):
+        patched.setattr(transformers, "__version__", "5.3.0")
+        with pytest.raises(ModelError, match=r"transformers 5.3.0 is installed; 5.4 or newer"):
             require_transformers()
     real_import = builtins.__import__
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from functools import lru_cache
+from importlib.metadata import version
 
 from torch import nn
 
@@ -90,8 +91,8 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
         raise ModelError(
             f"{type(model).__name__} computes attention in {classes} without the attention registry of "
             "transformers, so those heads cannot be reached. Use a model of a family that sends all of its "
-            "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), or give the submodule that "
-            "does"
+            "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), give the submodule that does, or "
+            f"install a later release than {version('transformers')}: T5 does from 5.15"
         )
     if not found:
         raise ModelError(

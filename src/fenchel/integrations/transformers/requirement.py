@@ -9,8 +9,8 @@ from fenchel.errors import MissingExtraError, ModelError
 
 __all__ = ["OLDEST", "require_transformers"]
 
-OLDEST = (5, 15)
-"""The first release in which T5 calls the attention registry; BERT does from 5.0."""
+OLDEST = (5, 4)
+"""The first release that makes masks from numbers of queries and returns the weights of every family that is asked."""
 
 
 def require_transformers() -> ModuleType:
@@ -31,8 +31,7 @@ def require_transformers() -> ModuleType:
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ModelError(
-            f"transformers {transformers.__version__} is installed; {oldest} or newer is needed, because "
-            "older releases do not send T5's attention through the registry. Run: pip install "
-            f"'transformers>={oldest}'"
+            f"transformers {transformers.__version__} is installed; {oldest} or newer is needed, because older "
+            f"releases make masks from other arguments. Run: pip install 'transformers>={oldest}'"
         )
     return transformers
