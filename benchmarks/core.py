@@ -18,8 +18,8 @@ from benchmarks.demo_encoder import demo, token_ids
 from benchmarks.recording import RESULTS, record
 from fenchel import Discrete, InferenceProblem, Tsallis, functional
 from fenchel.auditing import audit
-from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.sampling import sample_size
+from fenchel.integrations.capture import AttentionCall, Capture
 
 Row = tuple[str, float, float | None]
 """What was measured, its value, and the target, which is the most or, for numbers solved, the least."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.layer import layer_problem
+from fenchel.integrations.capture import AttentionCall, Capture
 from fenchel.integrations.transformers.loading import load_model
 
 TEXT = Path(__file__).parents[1] / "src" / "fenchel" / "io" / "demo.txt"

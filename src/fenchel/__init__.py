@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fenchel.errors import ProblemError as ProblemError
     from fenchel.estimate import Estimate as Estimate
     from fenchel.inference import InferenceProblem as InferenceProblem
+    from fenchel.integrations.capture import Capture as Capture
+    from fenchel.integrations.capture import CapturedHead as CapturedHead
     from fenchel.preference import Bernoulli as Bernoulli
     from fenchel.preference import Box as Box
     from fenchel.preference import Continuous1d as Continuous1d
@@ -50,6 +52,8 @@ __all__ = [
     "KL",
     "Bernoulli",
     "Box",
+    "Capture",
+    "CapturedHead",
     "Constrained",
     "Continuous1d",
     "Continuous2d",
@@ -83,7 +87,10 @@ __all__ = [
 
 _PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
 # In this order they are asked for a name: errors need no torch, and the last two an extra.
-_HOMES = ("errors", "closeness", "estimate", "inference", "preference", "solver", "auditing", "comparing")
+_HOMES = (
+    *("errors", "closeness", "estimate", "inference", "preference", "solver"),
+    *("integrations.capture", "auditing", "comparing"),
+)
 
 
 def __getattr__(name: str) -> Any:

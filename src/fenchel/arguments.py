@@ -16,7 +16,7 @@ from decimal import Decimal
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fenchel.errors import FenchelError, InputError
 
@@ -24,7 +24,9 @@ __all__ = [
     "ARGUMENTS",
     "ESTIMATORS",
     "FLAG",
+    "KINDS",
     "MOST_LAYERS",
+    "Kind",
     "Rule",
     "Unfit",
     "checked",
@@ -432,6 +434,12 @@ MOST_LAYERS: Final = 10_000  # the largest models have some hundred
 
 ESTIMATORS: Final = ("first_order", "second_order", "exact")
 """Estimators that attention can take, by name."""
+
+Kind = Literal["encoder_self", "decoder_self", "cross"]
+"""How a layer attends."""
+
+KINDS: Final[tuple[Kind, ...]] = ("encoder_self", "decoder_self", "cross")
+"""The three ways a transformer attends, in the order in which reports list them."""
 
 _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}

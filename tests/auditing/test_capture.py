@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.capture import AttentionCall, Capture
 from tests.tiny_models import TOKENS, eager_weights, tiny_inputs, tiny_model
 
 LINEAR_KEYS = (

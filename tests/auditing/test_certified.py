@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import measure
 from fenchel.auditing.solution import exact_duals
+from fenchel.integrations.capture import AttentionCall
 from tests.auditing.test_measure import PREFERENCES, SITE, slow
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.example_search import ExampleSearch, Solving
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, Packing, unpacked
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, Measures
-from fenchel.auditing.sites import AttentionSite
+from fenchel.integrations.capture import AttentionCall
+from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor
 from tests.io.test_windows import word_tokenizer
 

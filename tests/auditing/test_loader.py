@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import fenchel
-from fenchel.auditing.capture import Capture
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.html import command
 from fenchel.errors import InputError
+from fenchel.integrations.capture import Capture
 from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal

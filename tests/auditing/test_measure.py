@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.example_search import Solving, answers
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import OF_A_WINDOW, Measures, measure
-from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import CaptureError, ProblemError
+from fenchel.integrations.capture import AttentionCall
+from fenchel.integrations.sites import AttentionSite
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
 

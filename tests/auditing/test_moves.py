@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import measure
 from fenchel.auditing.moves import KEY_CLASSES, MOVES, TokenClasses, TokenClassifier
+from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, Cursor
 from tests.auditing.test_measure import call
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES, TokenClassifier, TokenTypes
-from fenchel.auditing.sites import AttentionSite
+from fenchel.integrations.sites import AttentionSite
 from tests.auditing.test_measure import call
 from tests.auditing.test_moves import IDS, batch, class_of, classes_of
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import DomainError, Gaussian
-from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import InputError, ModelError
+from fenchel.integrations.capture import Capture
 from fenchel.nn import ContinuousAttention, use_estimator
 from fenchel.nn.continuous import Bumps, evidence_of, grid_places
 
@@ -236,7 +236,7 @@ def test_states_switches_and_refusals() -> None:
     ):
         pass
     with pytest.raises(ModelError, match=r"is a ContinuousAttention, whose weight is a density over places"):
-        LayerCapture(layer.eval(), space="key", consume=lambda call: None)
+        Capture(layer.eval(), space="key", consume=lambda call: None)
     layer.reset_parameters()
     assert float(layer.preference_mean.detach().mean()) == 0.5
     assert "dimensions=1, evidence='content', estimator='exact', alpha=learned, preference=learned" in repr(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional as F
-from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import ModelError
+from fenchel.integrations.capture import Capture
 from fenchel.nn import MixtureAttention, MultiheadAttention
 from fenchel.nn.preference import ALiBi, Causal
 from tests.nn.small_layers import BATCH, HEADS, KEYS, WIDTH, heads, tokens
@@ -179,4 +179,4 @@ def test_an_audit_refuses_it_with_the_reason() -> None:
     with pytest.raises(
         ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.*--layers 1"
     ):
-        LayerCapture(model, space="key", consume=lambda call: None)
+        Capture(model, space="key", consume=lambda call: None)

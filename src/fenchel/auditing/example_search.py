@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_TOKENS,
@@ -34,11 +33,12 @@ from fenchel.auditing.measure import FarthestQueries
 from fenchel.auditing.solution import solutions_of
 from fenchel.auditing.window_text import WindowText, WindowTexts
 from fenchel.closeness import AbstractCloseness
+from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
 if TYPE_CHECKING:
-    from fenchel.auditing.capture import AttentionCall
     from fenchel.auditing.measure import Measures
+    from fenchel.integrations.capture import AttentionCall
 
 __all__ = ["Answers", "ExampleSearch", "Solving", "answers"]
 

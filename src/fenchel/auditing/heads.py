@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from fenchel.arguments import KINDS, Kind
 from fenchel.io.storage import Mismatch, Place, Shown
 
 __all__ = [
@@ -20,12 +21,6 @@ __all__ = [
     "split_key",
 ]
 
-
-Kind = Literal["encoder_self", "decoder_self", "cross"]
-
-KINDS: tuple[Kind, ...] = ("encoder_self", "decoder_self", "cross")
-
-"""The three ways a transformer attends, in the order in which reports list them."""
 
 METRICS: tuple[str, ...] = (
     "relative_deviation",

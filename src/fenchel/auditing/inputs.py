@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fenchel.auditing.layer_capture import has_layers
 from fenchel.errors import InputError
+from fenchel.integrations.layer_calls import has_layers
 from fenchel.io.batches import Batch, Cursor, ImageBatches
 from fenchel.io.documents import Documents, ImageFiles, open_documents, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.auditing.sites import AttentionCall
 from fenchel.errors import CaptureError, ProblemError
+from fenchel.integrations.sites import AttentionCall
 from fenchel.layout import keep_freed_memory, rows_in_block
 from fenchel.preference.discrete import log_weights, may_attend
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import nn
 
-from fenchel.auditing.layer_capture import has_layers
-from fenchel.auditing.sites import own_estimators
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
+from fenchel.integrations.layer_calls import has_layers
 from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.backend import closeness_of
+from fenchel.integrations.transformers.backend import closeness_of, own_estimators
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.io.runs import versions
 from fenchel.io.storage import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole

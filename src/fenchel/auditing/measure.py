@@ -30,12 +30,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.heads import MEASURES
 from fenchel.auditing.layer import LayerProblem, layer_problem
 from fenchel.auditing.moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.auditing.solution import solutions_of
 from fenchel.closeness import AbstractCloseness
+from fenchel.integrations.capture import AttentionCall
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 
 __all__ = ["OF_A_WINDOW", "FarthestQueries", "FarthestSearch", "Measures", "measure"]

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.examples import reads_decoder
+from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
 __all__ = [

@@ -13,16 +13,16 @@ from fenchel.auditing.audit_report import AUDIT, AuditReport, Checkpoints, open_
 from fenchel.auditing.example_search import ExampleSearch, Solving
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
-from fenchel.auditing.layer_capture import capture_of
 from fenchel.auditing.manifest import check_model_closeness, describe
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.moves import TokenClassifier
 from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
-from fenchel.auditing.sites import AttentionCall, AttentionSite
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.table import query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.errors import InputError, ModelError, OutputError
+from fenchel.integrations.capture import Capture
+from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers.language_head import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.files import check_writable, removed_if_empty
@@ -72,7 +72,7 @@ class SiteMeasures:
         self._sample = (
             QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
         )
-        self._capture = capture_of(
+        self._capture = Capture(
             model,
             space=options.space,
             consume=self._consume,

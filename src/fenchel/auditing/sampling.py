@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import Measures
 from fenchel.auditing.moves import TokenClasses
 from fenchel.errors import InputError
+from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
 __all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_size", "sample_words"]

@@ -9,11 +9,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
+from fenchel.integrations.capture import AttentionCall
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import may_attend

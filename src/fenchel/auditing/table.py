@@ -29,8 +29,8 @@ from fenchel.io.storage import CHANGED, digest_of_bytes
 if TYPE_CHECKING:
     import polars
 
-    from fenchel.auditing.capture import AttentionCall
     from fenchel.auditing.measure import Measures
+    from fenchel.integrations.capture import AttentionCall
 
 __all__ = [
     "PART_NAME",

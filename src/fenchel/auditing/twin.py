@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from fenchel.auditing.layer_capture import has_layers
 from fenchel.errors import ModelError
+from fenchel.integrations.layer_calls import has_layers
 from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
 

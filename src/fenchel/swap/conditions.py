@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fenchel.auditing.sites import check_all_attend, own_estimators
 from fenchel.errors import InputError, ModelError
 from fenchel.functional.inference import estimator_object
+from fenchel.integrations.capture import Capture, CapturedHead
+from fenchel.integrations.sites import check_all_attend
 from fenchel.integrations.transformers.attention_modules import attention_modules, calls_registry
+from fenchel.integrations.transformers.backend import own_estimators
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
-from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, OtherInference, attention_layers
-from fenchel.nn.inference import infer as infer_layer
+from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
 from fenchel.options import ABLATIONS
 
 __all__ = [
     "MODEL",
     "Arm",
-    "HeadOutput",
     "Site",
     "Where",
     "as_first_order",
     "has_own_layers",
     "head_control_alphas",
     "make_arms",
-    "replaced_outputs",
     "sites_of",
 ]
 
@@ -40,7 +39,6 @@ Where = Literal["model", "layer", "head"]
 """What of the model is swapped: all of it, one layer, or one head."""
 
 _HEAD_CONTROLS = 3
-_BACKEND, _REPLACEMENT = "fenchel_replaced_outputs", "_fenchel_replacement"
 
 
 @dataclass(frozen=True)
@@ -58,24 +56,6 @@ class Site:
     name: str
     heads: int
     together: bool = False
-
-
-@dataclass(frozen=True)
-class HeadOutput:
-    """What the heads of a layer gave in one call.
-
-    Attributes:
-        output: (B, H, m, d_v).
-        without_query: The same with evidence z = 0, so that weights are the preference; with True, they are equal on
-            all that the preference lets a query see.
-    """
-
-    output: Tensor
-    without_query: Callable[[bool], Tensor]
-
-
-Replacement = Callable[[HeadOutput], Tensor]
-"""From what the heads of a layer gave to what is put in its place, (B, H, m, d_v)."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +123,7 @@ class Arm:
         if self.estimator is None:
             return nullcontext()
         if self.estimator in ABLATIONS and self.layer is not None:
-            mean = None if means is None else means.get(self.layer)
-            return replaced_outputs(
-                model, {self.layer: partial(_ablated, how=self.estimator, head=self.head, mean=mean)}
-            )
+            return _ablated_heads(model, self, None if means is None else means.get(self.layer))
         if has_own_layers(model):
             return _switched_layers(model, self, tol)
         from fenchel.integrations.transformers.switching import use_backend
@@ -365,116 +342,20 @@ def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractC
     return inferring_otherwise(layers, others)
 
 
-def _ablated(call: HeadOutput, *, how: str, head: int | None, mean: Tensor | None) -> Tensor:
-    """What is put in place of a head's output, or of all of a layer's."""
-    output = call.output
+def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
+    """What an ablation puts in place of a head's output."""
     if how == "zero":
-        other = torch.zeros_like(output)
-    elif how == "mean":
+        return torch.zeros_like(head.output)
+    if how == "mean":
         if mean is None:
             raise ModelError("the mean outputs of heads are not known, so none can be put in their place")
-        other = mean[None, :, None, :].to(output).expand_as(output)
-    else:
-        other = call.without_query(how == "uniform")
-    if head is None:
-        return other
-    found = output.clone()
-    found[:, head - 1] = other[:, head - 1]
-    return found
+        return mean[head.head - 1].to(head.output).expand_as(head.output)
+    return head.without_evidence(uniform=how == "uniform")
 
 
 @contextmanager
-def replaced_outputs(model: nn.Module, functions: Mapping[int, Replacement]) -> Iterator[None]:
-    """Have layers hand on what functions make of the outputs of their heads until the block ends.
-
-    Args:
-        model: A model whose attention is first order.
-        functions: By the number of a layer, see ``Site``.
-    """
-    if has_own_layers(model):
-        with _replaced_in_layers(model, functions):
-            yield
-        return
-    from fenchel.integrations.transformers.backend import closeness_of
-    from fenchel.integrations.transformers.head_inference import OWN
-    from fenchel.integrations.transformers.registry import attention_implementation, register_backend
-
-    modules = attention_modules(model)
-    register_backend(_BACKEND, _attention)
-    for number, (module, name) in enumerate(modules.items(), start=1):
-        own = replace(OWN, closeness=closeness_of(module))
-        setattr(module, _REPLACEMENT, (name, own, functions.get(number)))
-    try:
-        with attention_implementation(model, _BACKEND):
-            yield
-    finally:
-        for module in modules:
-            delattr(module, _REPLACEMENT)
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """First order, and what a replacement makes of it, as an attention function of transformers."""
-    from fenchel.integrations.transformers.backend import attend
-    from fenchel.integrations.transformers.call_preference import call_preference
-    from fenchel.integrations.transformers.head_inference import AttentionProblem, infer
-
-    site, own, function = getattr(module, _REPLACEMENT)
-    output, weights = attend(
-        module, query, key, value, attention_mask, how=own, own=own, site=site, **arguments
-    )
-    if function is None:
-        return output, weights
-
-    def without_query(uniform: bool) -> Tensor:
-        causal = arguments.get("is_causal")
-        causal = getattr(module, "is_causal", None) if causal is None else causal
-        preference = call_preference(site, query, key, attention_mask, arguments.get("position_bias"), causal)
-        u = _support(preference) if uniform else preference
-        problem = AttentionProblem(torch.zeros_like(query), key, value, u, arguments.get("scaling"), 0.0)
-        return infer(problem, own, site=site).output
-
-    replaced = function(HeadOutput(output.transpose(1, 2), without_query))
-    return replaced.transpose(1, 2).contiguous(), weights
-
-
-@contextmanager
-def _replaced_in_layers(model: nn.Module, functions: Mapping[int, Replacement]) -> Iterator[None]:
-    layers = attention_layers(model)
-    chosen = [(layer, functions[n]) for n, layer in enumerate(layers.values(), start=1) if n in functions]
-    with inferring_otherwise(layers, {name: OtherInference(name) for name in layers}):
-        for layer, function in chosen:
-            layer.answer = partial(_answered, layer.answer, function)
-        try:
-            yield
-        finally:
-            for layer, _ in chosen:
-                del layer.answer
-
-
-def _answered(
-    own: Callable[..., Inferred], function: Replacement, call: LayerCall, **options: Any
-) -> Inferred:
-    found = own(call, **options)
-
-    def without_query(uniform: bool) -> Tensor:
-        problem = replace(call.problem, evidence=torch.zeros_like(call.problem.evidence))
-        u = _support(call.log_preference) if uniform else call.log_preference
-        return infer_layer(
-            problem, u, estimator="first_order", dropout=0.0, need_weights=False, need_certificate=False
-        ).output
-
-    return found._replace(output=function(HeadOutput(found.output, without_query)))
-
-
-def _support(preference: Tensor | None) -> Tensor | None:
-    """Where a preference lets a query see, as a mask."""
-    if preference is None or preference.dtype == torch.bool:
-        return preference
-    return preference > -torch.inf
+def _ablated_heads(model: nn.Module, arm: Arm, mean: Tensor | None) -> Iterator[None]:
+    assert arm.name is not None  # noqa: S101 -- a layer is ablated
+    with Capture(model, layers=[arm.name]) as heads:
+        heads.replace(arm.name, arm.head, partial(_ablated, how=str(arm.estimator), mean=mean))
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
+from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.loading import on_device
 from fenchel.nn.inference import attention_layers
-from fenchel.swap.conditions import HeadOutput, Site, has_own_layers, replaced_outputs
+from fenchel.swap.conditions import Site, has_own_layers
 
 __all__ = [
     "IGNORED",
@@ -383,23 +385,29 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
     Returns:
         By the number of a layer, (H, d_v) float64.
     """
-    sums: dict[int, Tensor] = {}
-    counts = dict.fromkeys((site.number for site in sites), 0.0)
+    sums: dict[tuple[int, int], Tensor] = {}
+    counts: Counter[tuple[int, int]] = Counter()
     masks: list[Tensor] = []
 
-    def summed(site: Site, call: HeadOutput) -> Tensor:
-        states = call.output.transpose(1, 2)
+    def summed(number: int, head: CapturedHead) -> Tensor:
         # Where an encoder's sequence is as long as the decoder's, the name tells them apart.
-        own = masks[::-1] if "decoder" in site.name.split(".") else masks
-        counted = _counted(states, own)
-        found = states[counted].double().sum(0).cpu()
-        sums[site.number] = sums.get(site.number, torch.zeros_like(found)) + found
-        counts[site.number] += float(counted.sum())
-        return call.output
+        own = masks[::-1] if "decoder" in head.site.name.split(".") else masks
+        counted = _counted(head.output, own)
+        found = head.output[counted].double().sum(0).cpu()
+        place = (number, head.head)
+        sums[place] = sums.get(place, torch.zeros_like(found)) + found
+        counts[place] += int(counted.sum())
+        return head.output
 
-    functions = {site.number: partial(summed, site) for site in sites}
-    with torch.no_grad(), replaced_outputs(model, functions):
+    with torch.no_grad(), Capture(model, layers=[site.name for site in sites]) as heads:
+        for site in sites:
+            heads.replace(site.name, None, partial(summed, site.number))
         for step in task.steps({}):
             masks[:] = [mask for mask in (step.counted, step.counted_decoder) if mask is not None]
             model(**on_device(step.inputs, model))
-    return {number: total / max(counts[number], 1.0) for number, total in sums.items()}
+    return {
+        site.number: torch.stack(
+            [sums[site.number, head] / max(counts[site.number, head], 1) for head in range(1, site.heads + 1)]
+        )
+        for site in sites
+    }

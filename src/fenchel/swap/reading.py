@@ -434,7 +434,7 @@ def _whole(batch: Batch) -> Batch:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Tensor]], list[Any]]:
     """The inputs of each batch by name, and what came with them."""
-    from fenchel.auditing.sites import check_names
+    from fenchel.integrations.sites import check_names
 
     forward = inspect.signature(model.forward).parameters.values()
     anything = any(one.kind is one.VAR_KEYWORD for one in forward)

@@ -20,6 +20,7 @@ from fenchel.errors import CaptureError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.arguments import refuse_unsupported
+from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.call_preference import call_preference
 from fenchel.integrations.transformers.eager_check import check_against_eager
 from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
@@ -28,7 +29,7 @@ from fenchel.integrations.transformers.registry import register_backend
 from fenchel.integrations.transformers.weights_wanted import weights_wanted
 from fenchel.solver import Estimator
 
-__all__ = ["CLOSENESSES", "attend", "closeness_of", "register"]
+__all__ = ["CLOSENESSES", "attend", "closeness_of", "inference_of", "own_estimators", "register"]
 
 _checked: WeakSet[nn.Module] = WeakSet()
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
@@ -63,15 +64,37 @@ def register(*estimators: str | Estimator) -> None:
         (1, 3, 8)
     """
     given = [estimator_object(estimator) for estimator in estimators]
-    own = {f"fenchel_{estimator.name}": _with(Inference(estimator)) for estimator in given}
-    for name, attention in {**_FUNCTIONS, **own}.items():
+    own = {f"fenchel_{estimator.name}": Inference(estimator) for estimator in given}
+    _registered.update({**_INFERENCES, **own})
+    for name, attention in {**_FUNCTIONS, **{name: _with(how) for name, how in own.items()}}.items():
         register_backend(name, attention)
 
 
+def inference_of(module: nn.Module) -> Inference:
+    """How an attention module infers, by the name that its configuration has.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2))
+        >>> inference_of(model.encoder.layer[0].attention.self).estimator
+        'first_order'
+    """
+    name: Any = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return _registered.get(name, OWN)
+
+
 def closeness_of(module: nn.Module) -> AbstractCloseness | None:
-    """The closeness that an attention module attends under, by the name that its configuration has; None is softmax."""
-    name = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    return CLOSENESSES.get(name.removeprefix("fenchel_")) if isinstance(name, str) else None
+    """The closeness that an attention module attends under; None is softmax."""
+    return inference_of(module).closeness
+
+
+def own_estimators(model: nn.Module) -> dict[str, str]:
+    """The estimator of every attention module of a model, by qualified name."""
+    return {
+        name: estimator_object(inference_of(module).estimator).name
+        for module, name in attention_modules(model).items()
+    }
 
 
 def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -91,8 +114,11 @@ def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
 CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
 """Closenesses that names of attention stand for, ``fenchel_NAME``."""
 
-_FUNCTIONS = {f"fenchel_{estimator}": _with(Inference(estimator)) for estimator in ESTIMATORS}
-_FUNCTIONS |= {f"fenchel_{name}": _with(Inference(closeness=near)) for name, near in CLOSENESSES.items()}
+_INFERENCES = {f"fenchel_{estimator}": Inference(estimator) for estimator in ESTIMATORS}
+_INFERENCES |= {f"fenchel_{name}": Inference(closeness=near) for name, near in CLOSENESSES.items()}
+_FUNCTIONS = {name: _with(how) for name, how in _INFERENCES.items()}
+_registered = {**_INFERENCES}
+"""How a name of attention infers now."""
 
 
 def attend(

@@ -11,6 +11,7 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
+from fenchel.functional.inference import estimator_object
 from fenchel.nn.inference import Inferred, joined
 from fenchel.solver import Estimator
 
@@ -30,6 +31,12 @@ class Inference:
     estimator: str | Estimator = "first_order"
     alpha: float | Tensor = 1.0
     closeness: AbstractCloseness | None = None
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether that is what models of transformers do."""
+        first = estimator_object(self.estimator).name == "first_order"
+        return first and self.closeness is None and not isinstance(self.alpha, Tensor) and self.alpha == 1
 
 
 OWN = Inference()

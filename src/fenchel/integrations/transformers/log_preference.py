@@ -82,8 +82,11 @@ def _without_constant_dimensions(tensor: Tensor) -> Tensor:
         if tensor.shape[dim] == 1:
             continue
         first = tensor.narrow(dim, 0, 1)
-        # By blocks: another array of n by n would be the largest of a long context.
-        if tensor.stride(dim) == 0 or all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim)):
+        # By blocks: another array of n by n would be the largest of a long context. What learns is not looked into,
+        # or gradients would reach one row of several that are equal by chance.
+        if tensor.stride(dim) == 0 or (
+            not tensor.requires_grad and all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim))
+        ):
             tensor = first
     return tensor
 
@@ -146,7 +149,7 @@ def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogP
             bias = mask.to(compute) if bias is None else _without_constant_dimensions(bias).to(compute) + mask
     if bias is not None:
         bias = hardened(_without_constant_dimensions(bias).to(compute))
-        if bool((bias == bias[..., :1]).all() & bias.isfinite().all()):
+        if not bias.requires_grad and bool((bias == bias[..., :1]).all() & bias.isfinite().all()):
             bias = None
     if bias is None and allowed is None:
         return LogPreference()

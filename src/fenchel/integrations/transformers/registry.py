@@ -21,7 +21,7 @@ from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import check_model
 from fenchel.integrations.transformers.requirement import require_transformers
 
-__all__ = ["attention_implementation", "materialised_mask", "register_backend"]
+__all__ = ["attention_implementation", "count_attention", "materialised_mask", "register_backend"]
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -110,6 +110,12 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
 
     transformers.AttentionInterface.register(name, counted)
     transformers.AttentionMaskInterface.register(name, materialised_mask)
+
+
+def count_attention(name: str) -> None:
+    """Count as attention by the backend ``name`` what another one computes in its place."""
+    for witness in _witnesses[name]:
+        witness.called = True
 
 
 def _check_name(name: str) -> None:

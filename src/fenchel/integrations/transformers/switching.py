@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,18 @@ from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.backend import attend, closeness_of
+from fenchel.integrations.transformers.backend import attend, closeness_of, inference_of
 from fenchel.integrations.transformers.head_inference import OWN, Inference
-from fenchel.integrations.transformers.registry import attention_implementation, register_backend
+from fenchel.integrations.transformers.registry import (
+    attention_implementation,
+    count_attention,
+    register_backend,
+)
 from fenchel.nn.estimator_switch import chosen_layers
 from fenchel.solver import Estimator
 from fenchel.tensors import checked_argument, positive_tensor
 
-__all__ = ["attention_names", "use_backend"]
+__all__ = ["HeadsInfer", "attention_names", "inference_for_now", "use_backend"]
 
 _BACKEND = "fenchel_use_backend"
 
@@ -83,6 +87,55 @@ def _attention(
         certificate=setting.certificate,
         **arguments,
     )
+
+
+class HeadsInfer(NamedTuple):
+    """How the heads of an attention module infer.
+
+    Attributes:
+        chosen: How the chosen heads do.
+        own: How the others do.
+        heads: Numbers of those that are chosen, from 1; None is all.
+    """
+
+    chosen: Inference
+    own: Inference
+    heads: tuple[int, ...] | None
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether all of them infer as models of transformers do."""
+        return self.chosen.is_softmax and (self.heads is None or self.own.is_softmax)
+
+    def alphas(self, heads: int) -> list[float | Tensor]:
+        """α of every head, a number or a tensor that broadcasts to (B, m, 1)."""
+        return [
+            _alpha_of(self.chosen if self.heads is None or head + 1 in self.heads else self.own, head)
+            for head in range(heads)
+        ]
+
+
+def _alpha_of(how: Inference, head: int) -> float | Tensor:
+    alpha = how.alpha
+    if not isinstance(alpha, Tensor):
+        return alpha
+    if alpha.ndim > 1:
+        alpha = alpha.select(-2, 0 if alpha.shape[-2] == 1 else head)
+    return alpha.unsqueeze(-1)
+
+
+def inference_for_now(module: nn.Module) -> HeadsInfer:
+    """How an attention module infers now.
+
+    Who asks attends in the module's place: inside of ``use_backend`` this counts as attention that came through.
+    """
+    setting: _Setting | None = getattr(module, _SETTING, None)
+    if setting is None:
+        own = inference_of(module)
+        return HeadsInfer(own, own, None)
+    setting.called = True
+    count_attention(_BACKEND)
+    return HeadsInfer(setting.how, setting.own, setting.heads)
 
 
 def attention_names(model: nn.Module) -> tuple[str, ...]:

@@ -1,0 +1,570 @@
+"""What every attention head of a model infers from, as tensors, and other outputs put in its place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import KINDS, Kind, shown
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.layer_calls import LayerSource, has_layers
+from fenchel.integrations.sites import (
+    AbstractSource,
+    AttentionCall,
+    AttentionSite,
+    PendingCall,
+    check_layers,
+    existing,
+)
+from fenchel.integrations.transformers.attention_calls import ModelSource
+from fenchel.integrations.transformers.attention_modules import calls_registry
+from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.nn.inference import Inferred
+from fenchel.preference.discrete import may_attend
+
+__all__ = ["AttentionCall", "Capture", "CapturedHead"]
+
+_capturing: WeakSet[nn.Module] = WeakSet()
+"""Attention modules that are being captured."""
+
+
+@dataclass(frozen=True, repr=False)
+class CapturedHead:
+    """What one attention head inferred from in one call, and its answer.
+
+    Under first order its weights are softmax(⟨templates, dual⟩ + log_preference), and its output is their mean of
+    the values.
+
+    Attributes:
+        site: The layer that it is of.
+        head: Its number, from 1.
+        templates: t, (B, n, d): keys times the scale of the scores. Query heads that share keys share this tensor.
+        log_preference: Log u, (B or 1, m or 1, n), -inf where masked, 0 where nothing is preferred.
+        evidence: z, (B, m, d): the queries.
+        alpha: α, a number, or a tensor that broadcasts to (B, m, 1).
+        dual: The first-order dual point αz, (B, m, d).
+        values: What the weights act on, (B, n, d_v).
+        output: What the head hands on, (B, m, d_v).
+    """
+
+    site: AttentionSite
+    head: int
+    templates: Tensor
+    log_preference: Tensor
+    evidence: Tensor
+    alpha: float | Tensor
+    dual: Tensor
+    values: Tensor
+    output: Tensor
+    _weights: Tensor | Callable[[], Tensor]
+    _without_evidence: Callable[[bool], Tensor]
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights before dropout, (B, m, n); zero in rows with nothing to attend to.
+
+        Under ``torch.no_grad`` they are worked out when they are asked for.
+        """
+        return self._weights if isinstance(self._weights, Tensor) else self._weights()
+
+    def without_evidence(self, *, uniform: bool = False) -> Tensor:
+        """The output with z = 0, where the weights are the preference, (B, m, d_v).
+
+        Args:
+            uniform: Whether the weights are equal on all that the preference lets a query see.
+        """
+        return self._without_evidence(uniform)[:, self.head - 1]
+
+    def __repr__(self) -> str:
+        site, (batch, queries, _) = self.site, self.evidence.shape
+        return (
+            f"CapturedHead({site.kind}, layer {site.layer}, head {self.head}: "
+            f"{batch} x {queries} queries, {self.templates.shape[1]} templates)"
+        )
+
+
+Replacement = Callable[[CapturedHead], Tensor]
+
+_Place = tuple[Kind | None, int | str, int | None]
+"""A kind, None for the default; the number or name of a layer; the number of a head, None for all."""
+
+
+@dataclass
+class _Replaced:
+    function: Replacement
+    called: bool = False
+
+
+class Capture:
+    """Run a model inside of this context manager; then take from it what its heads inferred from, with gradients.
+
+    ``heads[layer, head]`` is a :class:`CapturedHead` of the last call of that layer, numbers from 1. Layers are
+    numbered within their kind, ``encoder_self``, ``decoder_self`` or ``cross``, in the order in which the model calls
+    them, as in an audit; ``heads[kind, layer, head]`` names the kind. A layer may also be given by the qualified name
+    of its module.
+
+    The model computes what it did before. All that is captured is a part of its graph: gradients of a loss with respect
+    to each of the tensors come from ``torch.autograd.grad``, or from ``retain_grad`` before ``backward``. Of layers
+    with templates that are Gaussians or differ by query only weights and output are such a part. What was captured
+    stays after the block.
+
+    Args:
+        model: A model of transformers whose family calls the attention registry, or a module with attention layers of
+            :mod:`fenchel.nn`; in eval or training mode.
+        kind: The kind that ``heads[layer, head]`` means; None is that of the layer that attends first: the encoder's
+            where there is one.
+        layers: Which layers to capture, numbers from 1 within each kind or names of modules; None is all. Others cost
+            nothing.
+        consume: For what must not keep the tensors of all layers: called inside the forward, once per layer and batch,
+            under ``torch.no_grad``, with an :class:`AttentionCall`. The model has to be in eval mode and is run by
+            :meth:`run`; nothing is kept. What it raises comes through unchanged, and the model is left as it was.
+        space: With ``consume``, "input" also gives the key map and its input, where keys are a linear map; "key" gives
+            neither, and works for every family.
+        any_estimator: With ``consume``, whether layers of :mod:`fenchel.nn` may infer by another estimator than first
+            order.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        ModelError: If the model has attention that cannot be captured; at the end of the block, if no attention came
+            through.
+        InputError: If an option is none of those that there are.
+        CaptureError: If the model is being captured already; at the end of the block, if what was put in the place of a
+            head was never called.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)).eval()
+        >>> with Capture(model) as heads:
+        ...     loss = model(torch.tensor([[1, 2, 3]])).last_hidden_state.square().mean()
+        >>> head = heads[1, 2]
+        >>> p = (head.dual @ head.templates.mT + head.log_preference).softmax(-1)
+        >>> torch.allclose(p, head.weights), torch.allclose(p @ head.values, head.output, atol=1e-6)
+        (True, True)
+        >>> [tuple(part.shape) for part in torch.autograd.grad(loss, [head.weights, head.output])]
+        [(1, 3, 3), (1, 3, 4)]
+        >>> with Capture(model) as heads, torch.no_grad():
+        ...     heads.replace(1, 2, lambda head: torch.zeros_like(head.output))
+        ...     _ = model(torch.tensor([[1, 2, 3]]))
+        >>> float(heads[1, 2].output.abs().max())
+        0.0
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        kind: Kind | None = None,
+        layers: Collection[int | str] | None = None,
+        consume: Callable[[AttentionCall], None] | None = None,
+        space: Literal["input", "key"] = "key",
+        any_estimator: bool = False,
+    ) -> None:
+        if space not in ("input", "key"):
+            raise InputError(f"space is {space!r}; expected 'input' or 'key'")
+        if kind not in (None, *KINDS):
+            raise InputError(f"kind is {shown(kind)}; expected one of {', '.join(KINDS)}, or None")
+        if layers is not None and (isinstance(layers, str) or not layers or not all(map(_is_layer, layers))):
+            raise InputError(
+                f"layers is {layers!r}; expected whole numbers from 1 or names of modules, or None for all layers"
+            )
+        self._model, self._default, self._space, self._consume = model, kind, space, consume
+        self._layers = None if layers is None else frozenset(layers)
+        self._source = _source(
+            model, chosen=layers is not None, measured=consume is not None, any_estimator=any_estimator
+        )
+        self._heads: dict[AttentionSite, tuple[CapturedHead, ...]] = {}
+        self._replaced: dict[_Place, _Replaced] = {}
+        self._real: RealQueries | None = None
+        self._inside = self._entered = False
+        self._exits = ExitStack()
+
+    @property
+    def sites(self) -> tuple[AttentionSite, ...]:
+        """The layers in the order in which the model calls them; complete after the first batch."""
+        return tuple(self._source.sites)
+
+    def __enter__(self) -> Capture:
+        modules = self._source.modules
+        busy = next((name for module, name in modules.items() if module in _capturing), None)
+        if busy is not None:
+            raise CaptureError(
+                f"{busy} of this {type(self._model).__name__} is being captured already; leave that first"
+            )
+        if any(
+            part.training and getattr(part, "gradient_checkpointing", False) for part in self._model.modules()
+        ):
+            raise ModelError(
+                f"{type(self._model).__name__} uses gradient checkpointing, which computes attention again after the "
+                "capture; call model.gradient_checkpointing_disable() first"
+            )
+        with ExitStack() as stack:
+            _capturing.update(modules)
+            stack.callback(lambda: _capturing.difference_update(modules))
+            if self._consume is None:
+                stack.enter_context(self._source.rerouted(self._captured))
+                before = self._model.register_forward_pre_hook(lambda _model, _given: self._begin())
+                stack.callback(before.remove)
+                after = self._model.register_forward_hook(
+                    lambda _model, _given, output: self._finish(output), always_call=True
+                )
+                stack.callback(after.remove)
+            self._exits = stack.pop_all()
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered = False
+        self._exits.__exit__(kind, error, traceback)
+        if error is not None or self._consume is not None:
+            return
+        if not self.sites:
+            raise ModelError(
+                f"{type(self._model).__name__} did not attend; run it inside of the capture's block"
+            )
+        self._check_replaced()
+
+    def __getitem__(self, key: tuple[Any, ...]) -> CapturedHead:
+        """The head ``(layer, head)`` or ``(kind, layer, head)``, as it was in the last call of its layer.
+
+        Raises:
+            InputError: If there is no such head.
+            CaptureError: If its layer has not attended.
+        """
+        kind, layer, head = self._place(key)
+        if head is None:
+            raise InputError(f"the place of a head is {shown(key)}; expected the number of one head, from 1")
+        site = next((site for site in self._heads if self._is_meant(site, kind, layer)), None)
+        if site is None:
+            if not self.sites or any(self._is_meant(known, kind, layer) for known in self.sites):
+                raise CaptureError(
+                    f"layer {shown(layer)} has not attended, or is not among layers; run the model inside of the block"
+                )
+            raise InputError(
+                f"there is no layer {shown(layer)}{f' of kind {kind}' if kind else ''}; this "
+                f"{type(self._model).__name__} has {existing(self.sites)}"
+            )
+        if head > site.num_heads:
+            raise InputError(f"there is no head {head} in {site.name}, which has heads 1 to {site.num_heads}")
+        return self._heads[site][head - 1]
+
+    def __iter__(self) -> Iterator[CapturedHead]:
+        """All heads that were captured, layer by layer."""
+        return (head for heads in self._heads.values() for head in heads)
+
+    def replace(
+        self, layer: int | str, head: int | None, function: Replacement | None, *, kind: Kind | None = None
+    ) -> None:
+        """Have a head hand on what ``function`` gives, in every call from now on until the block ends.
+
+        Args:
+            layer: Number or name of the layer.
+            head: Number of the head; None is every head of the layer, one after the other.
+            function: Takes the :class:`CapturedHead` and gives its output, (B, m, d_v); gradients flow through it. None
+                is the model's own again.
+            kind: The kind of the layer; None as for ``heads[layer, head]``.
+
+        Raises:
+            InputError: If the number of the layer or the head is none, or the function cannot be called.
+            CaptureError: If this capture hands calls to ``consume``.
+        """
+        if self._consume is not None:
+            raise CaptureError(
+                "this capture hands calls to consume, and one without replaces heads; leave consume out"
+            )
+        place = self._place((kind, layer, head))
+        if function is None:
+            self._replaced.pop(place, None)
+        elif callable(function):
+            self._replaced[place] = _Replaced(function)
+        else:
+            raise InputError(
+                f"function is {shown(function)}; expected a function of a captured head, or None"
+            )
+
+    def run(
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        counted: Tensor | None = None,
+        counted_decoder: Tensor | None = None,
+    ) -> None:
+        """One forward pass, with ``consume`` called inside it.
+
+        Args:
+            inputs: What the model's forward takes, by name. An encoder-decoder model needs
+                ``decoder_input_ids`` (see ``fenchel.integrations.transformers.decoder_inputs``). What the
+                attention masks pad is not counted.
+            counted: (B, n) bool, restricts further which queries are real.
+            counted_decoder: (B, m) bool, the same for the decoder of an encoder-decoder model, or for *cross* and
+                *decoder_self* calls with as many queries.
+
+        Raises:
+            CaptureError: If a site was not called, or called in a way that is not understood.
+            ModelError: If the model is in training mode, or its attention cannot be audited in this space.
+            InputError: If the inputs do not fit the model, or a layer that was asked for does not exist.
+        """
+        if not self._entered or self._consume is None:
+            raise CaptureError(
+                "run was called outside of the capture, or without consume; write: with Capture(..., consume=...) as "
+                "capture: capture.run(...)"
+            )
+        _check_evaluating(self._model)
+        self._source.check_inputs(inputs)
+        self._real = RealQueries(inputs, counted, counted_decoder)
+        try:
+            with torch.no_grad(), self._source.rerouted(self._consumed):
+                self._begin()
+                self._model(**_without_cache(self._model, inputs))
+                if self._source.sites.called:
+                    self._source.sites.finish(all_called=True)
+                    self._source.finish()
+        finally:
+            self._real = None
+        check_layers(self._layers or (), self.sites, type(self._model).__name__)
+
+    def _begin(self) -> None:
+        self._inside = True
+        self._source.sites.begin()
+        self._source.begin()
+
+    def _finish(self, output: Any) -> None:
+        self._inside = False
+        if output is not None:  # None after an error
+            self._source.sites.finish(all_called=False)
+            self._source.finish()
+            check_layers(self._layers or (), self.sites, type(self._model).__name__)
+            self._check_replaced()
+
+    def _check_replaced(self) -> None:
+        place = next((place for place, replaced in self._replaced.items() if not replaced.called), None)
+        if place is not None:
+            kind, layer, head = place
+            raise CaptureError(
+                f"what takes the place of head {head or 'any'} of {f'{kind} ' if kind else ''}layer {shown(layer)} "
+                f"was never called; {type(self._model).__name__} attended in {existing(self.sites)} with up to "
+                f"{max((site.num_heads for site in self.sites), default=0)} heads"
+            )
+
+    def _place(self, key: Any) -> _Place:
+        given = key if isinstance(key, tuple) else (key,)
+        kind, layer, head = (
+            given if len(given) == 3 else (None, *given) if len(given) == 2 else (None, None, 0)
+        )
+        if kind not in (None, *KINDS) or not _is_layer(layer) or not (head is None or _is_number(head)):
+            raise InputError(
+                f"the place of a head is {shown(key)}; expected (layer, head) or (kind, layer, head), with numbers "
+                f"from 1, or for the layer the name of a module, and a kind of {', '.join(KINDS)}"
+            )
+        return kind, layer, head  # pyright: ignore[reportReturnType]
+
+    def _is_meant(self, site: AttentionSite, kind: Kind | None, layer: int | str) -> bool:
+        if isinstance(layer, str):
+            return site.name == layer and kind in (None, site.kind)
+        return site.layer == layer and site.kind == (kind or self._default or self.sites[0].kind)
+
+    def _site(self, call: PendingCall) -> AttentionSite:
+        sites = self._source.sites
+        if not self._inside:
+            sites.begin(call.module)
+        return sites.visit(call.module, call.evidence.shape[1], lambda: self._source.kind(call))
+
+    def _is_chosen(self, site: AttentionSite) -> bool:
+        return self._layers is None or bool({site.layer, site.name} & self._layers)
+
+    def _consumed(self, call: PendingCall) -> Inferred:
+        """The model's own answer, after a look at what it is of."""
+        found, site = call.infer(), self._site(call)
+        if self._is_chosen(site) and self._consume is not None and self._real is not None:
+            self._consume(self._source.described(call, site, self._space, self._real))
+        return found
+
+    def _captured(self, call: PendingCall) -> Inferred:
+        """The model's own answer but for what is replaced, by way of all that is captured of it."""
+        site = self._site(call)
+        if not self._is_chosen(site):
+            return call.infer()
+        found, heads = (_joined if torch.is_grad_enabled() else _looked_at)(call, site)
+        kept = [self._answer(head) for head in heads]
+        self._heads[site] = tuple(kept)
+        if all(one is other for one, other in zip(kept, heads, strict=True)):
+            return found
+        return found._replace(output=torch.stack([head.output for head in kept], 1))
+
+    def _answer(self, head: CapturedHead) -> CapturedHead:
+        """A head with the output that takes the place of its own."""
+        for (kind, layer, number), replaced in reversed(self._replaced.items()):
+            if number in (None, head.head) and self._is_meant(head.site, kind, layer):
+                replaced.called = True
+                return replace(head, output=_fitting(replaced.function(head), head))
+        return head
+
+
+def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
+    """The answer as the model gives it, and its heads, whose weights are worked out when they are asked for."""
+    found = call.infer()
+
+    @cache
+    def weights() -> Tensor:
+        with torch.no_grad():
+            return _weights(replace(call, dropout=0.0).infer(weights=True))
+
+    if getattr(call.module, "other", None) is not None:
+        weights()  # while it lasts
+    late = [lambda head=head: weights()[:, head] for head in range(site.num_heads)]
+    return found, _heads(call, site, _Parts.of(call), found.output.unbind(1), late)
+
+
+def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
+    """The answer by way of the tensors of its heads, one by one, so that gradients reach each of them."""
+    parts = _Parts.of(call)
+    if call.vectors:
+        evidence = [
+            dual if isinstance(alpha, float) and alpha == 1 else dual / alpha
+            for dual, alpha in zip(parts.duals, call.alphas, strict=True)
+        ]
+        call = replace(
+            call,
+            evidence=torch.stack(evidence, 1),
+            templates=torch.stack(parts.templates, 1),
+            values=torch.stack(parts.values, 1),
+            preference=torch.stack(parts.log_preference, 1),
+            scale=1.0,
+        )
+    found = replace(call, dropout=0.0).infer(weights=True)
+    weights = _weights(found).unbind(1)
+    output = found.output
+    if call.reads_values:
+        joined = torch.stack(weights, 1)
+        if call.dropout > 0:
+            joined = torch.dropout(joined, call.dropout, train=True)
+        groups = site.num_heads // call.values.shape[1]
+        output = joined.to(call.values.dtype) @ call.values.repeat_interleave(groups, 1)
+        found = found._replace(weights=joined)
+    heads = _heads(call, site, parts, output.unbind(1), weights)
+    return found._replace(output=torch.stack([head.output for head in heads], 1)), heads
+
+
+def _weights(found: Inferred) -> Tensor:
+    assert found.weights is not None  # noqa: S101 -- they were asked for
+    return found.weights
+
+
+class _Parts(NamedTuple):
+    """The tensors of a call by heads; of those that heads share, one for all."""
+
+    templates: list[Tensor]
+    values: tuple[Tensor, ...]
+    log_preference: tuple[Tensor, ...]
+    evidence: tuple[Tensor, ...]
+    duals: list[Tensor]
+
+    @classmethod
+    def of(cls, call: PendingCall) -> _Parts:
+        evidence = call.evidence.unbind(1)
+        return cls(
+            templates=[keys * call.scale for keys in call.templates.unbind(1)],
+            values=call.values.unbind(1),
+            log_preference=call.log_preference.unbind(1),
+            evidence=evidence,
+            duals=[alpha * z for alpha, z in zip(call.alphas, evidence, strict=True)],
+        )
+
+
+def _heads(
+    call: PendingCall,
+    site: AttentionSite,
+    parts: _Parts,
+    outputs: Sequence[Tensor],
+    weights: Sequence[Tensor | Callable[[], Tensor]],
+) -> list[CapturedHead]:
+    @cache
+    def without_evidence(uniform: bool) -> Tensor:
+        u = call.preference
+        if uniform and u is not None:
+            u = may_attend(u)
+        return (
+            replace(call, evidence=torch.zeros_like(call.evidence), preference=u, dropout=0.0).infer().output
+        )
+
+    def of(shared: Sequence[Tensor], head: int) -> Tensor:
+        return shared[head * len(shared) // site.num_heads]
+
+    return [
+        CapturedHead(
+            site=site,
+            head=head + 1,
+            templates=of(parts.templates, head),
+            log_preference=of(parts.log_preference, head),
+            evidence=parts.evidence[head],
+            alpha=call.alphas[head],
+            dual=parts.duals[head],
+            values=of(parts.values, head),
+            output=outputs[head],
+            _weights=weights[head],
+            _without_evidence=without_evidence,
+        )
+        for head in range(site.num_heads)
+    ]
+
+
+def _fitting(output: Any, head: CapturedHead) -> Tensor:
+    """What is put in the place of a head's output, if it can be.
+
+    Raises:
+        InputError: If it is no tensor of the same shape.
+    """
+    own = head.output
+    if not isinstance(output, Tensor) or output.shape != own.shape or not output.is_floating_point():
+        tensor = isinstance(output, Tensor)
+        got = f"{output.dtype} of shape {tuple(output.shape)}" if tensor else shown(output)
+        raise InputError(
+            f"what takes the place of head {head.head} of {head.site.name} gave {got}; expected a tensor of "
+            f"real numbers of shape {tuple(own.shape)} (batch, queries, width of the values)"
+        )
+    return output.to(own)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and given > 0
+
+
+def _is_layer(given: Any) -> bool:
+    return isinstance(given, str) or _is_number(given)
+
+
+def _without_cache(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    takes = "use_cache" in inspect.signature(model.forward).parameters
+    return {**({"use_cache": False} if takes else {}), **inputs}
+
+
+def _check_evaluating(model: nn.Module) -> None:
+    """Refuse a model with anything in training mode, naming the first module that is."""
+    training = next((name for name, module in model.named_modules() if module.training), None)
+    if training is not None:
+        raise ModelError(
+            f"{type(model).__name__} is in training mode{f' in {training}' if training else ''}, where dropout makes "
+            "attention random. Call model.eval() first"
+        )
+
+
+def _source(model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bool) -> AbstractSource:
+    if not has_layers(model):
+        return ModelSource(model)
+    if hasattr(model, "config") and calls_registry(model):
+        raise ModelError(
+            f"{type(model).__name__} has attention of transformers and attention layers of fenchel.nn, and a capture "
+            "sees either. Give the submodule that holds one of them"
+        )
+    return LayerSource(model, chosen=chosen, measured=measured, any_estimator=any_estimator)

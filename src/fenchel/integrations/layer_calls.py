@@ -1,0 +1,354 @@
+"""The attention calls of layers of ``fenchel.nn``, rerouted where the layers hand them on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fenchel.arguments import Kind
+from fenchel.errors import CaptureError, ModelError
+from fenchel.integrations.sites import (
+    AbstractSource,
+    AttentionCall,
+    AttentionSite,
+    AttentionSites,
+    PendingCall,
+    check_all_attend,
+    check_names,
+)
+from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.nn.continuous import ContinuousAttention
+from fenchel.nn.evidence import AbstractPositionalEvidence
+from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, attention_layers
+from fenchel.nn.mixture import MixtureAttention
+from fenchel.nn.transport import TransportAttention
+from fenchel.preference.discrete import may_attend
+
+__all__ = ["LayerSource", "attention_call", "has_layers", "kind_of"]
+
+
+def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: RealQueries) -> AttentionCall:
+    """What a layer asks, with reliability 1.
+
+    Args:
+        site: Where.
+        asked: What.
+        space: "input" or "key".
+        real: Which queries of the batch are real.
+
+    Raises:
+        ModelError: If templates are no linear map of the input, or not shared by heads, in space "input".
+    """
+    problem, projection = asked.problem, None
+    if space == "input":
+        projection = asked.projection
+        if projection is None or asked.added:
+            raise ModelError(
+                f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
+                "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
+            )
+    query, key, scaling = _with_reliability(
+        site.name, space, problem.evidence, problem.templates, problem.alpha, problem.scale
+    )
+    preference = _log_preference(asked)
+    return AttentionCall(
+        site=site,
+        query=query,
+        key=key,
+        scaling=scaling,
+        preference=preference,
+        counted=_counted(site, asked, preference, real),
+        inputs=None if projection is None else projection.inputs,
+        key_weight=None if projection is None else projection.weight,
+        key_bias=None if projection is None else projection.bias,
+        value=problem.values if problem.values.shape[:3] == key.shape[:3] else None,
+    )
+
+
+def _log_preference(asked: LayerCall) -> Tensor | None:
+    """Log u, or a mask, with four dimensions."""
+    given = asked.log_preference
+    if given is None:
+        return None
+    if given.dtype != torch.bool:
+        given = given.to(torch.float64 if asked.problem.evidence.dtype == torch.float64 else torch.float32)
+    return given.reshape((1,) * (4 - given.dim()) + tuple(given.shape))
+
+
+def kind_of(asked: LayerCall) -> Kind:
+    """How the queries of a call and its keys belong together."""
+    if not asked.asks_itself:
+        return "cross"
+    queries, preference = asked.problem.evidence.shape[2], _log_preference(asked)
+    if preference is None or preference.shape[2] < 2:
+        return "encoder_self"
+    tokens = _own_keys(asked)
+    later = torch.ones(queries, tokens, dtype=torch.bool, device=preference.device).triu(1 + tokens - queries)
+    seen = preference[..., :tokens].expand(*preference.shape[:2], queries, tokens)
+    return "encoder_self" if bool(may_attend(seen)[..., later].any()) else "decoder_self"
+
+
+def _with_reliability(
+    name: str,
+    space: str,
+    evidence: Tensor,
+    templates: Tensor,
+    alpha: float | Tensor,
+    scale: float | Tensor,
+) -> tuple[Tensor, Tensor, float]:
+    r"""The same problems with reliability 1: templates and evidence times √α, which leaves every measure as it is.
+
+    .. math:: \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2
+              = \tfrac12\lVert\sqrt\alpha\mu + \sqrt\alpha z - \mathbb{E}_p[\sqrt\alpha t]\rVert^2
+    """
+    scaling = float(scale)
+    own = torch.as_tensor(alpha, dtype=torch.float64).flatten()
+    if bool((own == own[0]).all()):
+        root = float(own[0]) ** 0.5
+        if root == 1:
+            return evidence, templates, scaling
+        return _widened(evidence) * root, templates, scaling * root
+    if space == "input":
+        raise ModelError(
+            f"the heads of {name} have α of their own, and in space 'input' they would have to share their templates. "
+            "Audit it with space='key' (--space key)"
+        )
+    roots = own.sqrt().reshape(-1, 1, 1).to(evidence.device)
+    query, key = (_widened(part) for part in (evidence, templates))
+    return query * roots.to(query.dtype), key * roots.to(key.dtype), scaling
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, real: RealQueries) -> Tensor:
+    name, kind = site.name, site.kind
+    evidence = asked.problem.evidence
+    empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
+    # Masks of a batch say nothing of queries that are some of its positions, or none.
+    of_decoder = kind != "encoder_self" and real.fits(evidence, decoder=True)
+    if of_decoder:
+        counted, padding = (
+            real(name, evidence, empty, decoder=True),
+            asked.key_padding if asked.asks_itself else None,
+        )
+    elif not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
+        counted, padding = RealQueries({}, None, None)(name, evidence, empty, decoder=False), None
+    else:
+        counted, padding = real(name, evidence, empty, decoder=False), asked.key_padding
+    padding = asked.query_padding if asked.query_padding is not None else padding
+    return counted if padding is None or padding.shape != counted.shape else counted & ~padding
+
+
+def _own_keys(asked: LayerCall) -> int:
+    """How many templates come from the layer's input; what it adds itself comes after them."""
+    return asked.problem.templates.shape[2] - asked.added
+
+
+def has_layers(model: object) -> bool:
+    """Whether a model has attention layers of ``fenchel.nn``."""
+    return isinstance(model, nn.Module) and bool(attention_layers(model))
+
+
+_UNMEASURED = {
+    TransportAttention: "whose closeness is optimal transport, and an audit measures closeness by Kullback and Leibler",
+    ContinuousAttention: "whose weight is a density over places, and an audit measures weights of tokens",
+    MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
+}
+
+"""Layers that attend and are no softmax over vectors, and why that is nothing for an audit."""
+
+
+class LayerSource(AbstractSource):
+    """A model with attention layers of ``fenchel.nn``.
+
+    Layers are numbered from 1 within their kind in the order of their first calls, and a layer that is called several
+    times in a forward is a layer for every call. Kinds: *cross* where the queries are of another sequence than the
+    keys, else *decoder_self* where no query may see a later key, else *encoder_self*.
+
+    Real queries are those of ``counted`` where there are as many positions as it has, less what is padding as a key; a
+    query that may attend to nothing is never real.
+
+    Args:
+        model: A module with :class:`~fenchel.nn.MultiheadAttention` in it, or another layer that attends.
+        chosen: Whether some of its layers are chosen, so that others may be left out.
+        measured: Whether the calls are measured, which not all layers have something for.
+        any_estimator: Whether layers may then infer by another estimator than first order. What they ask is what is
+            handed over, in a forward of their own answers.
+
+    Raises:
+        ModelError: If the model has attention that is not seen or not to be measured.
+    """
+
+    def __init__(self, model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bool) -> None:
+        self._model, self._measured, self._any_estimator = model, measured, any_estimator
+        known = attention_layers(model)
+        check_all_attend(model)
+        _check_layers_are_seen(model, known, chosen=chosen, measured=measured)
+        self.modules: Any = {
+            layer: name or type(model).__name__
+            for name, layer in known.items()
+            if _unseen_because(layer, measured=measured) is None
+        }
+        self.sites = AttentionSites(type(model).__name__, self.modules, repeated=True)
+        self._asked: LayerCall | None = None
+        self._rows: int | None = None
+
+    @override
+    @contextmanager
+    def rerouted(self, answer: Callable[[PendingCall], Inferred]) -> Iterator[None]:
+        for layer in self.modules:
+            layer.answer = partial(self._answered, answer, layer, layer.answer)
+            layer.onlooker = _nothing  # has the layer say where its templates come from
+        try:
+            yield
+        finally:
+            for layer in self.modules:
+                del layer.answer, layer.onlooker
+            self._rows = None
+
+    def _answered(
+        self,
+        answer: Callable[[PendingCall], Inferred],
+        layer: Any,
+        own: Callable[..., Inferred],
+        call: LayerCall,
+        *,
+        dropout: float,
+        need_weights: bool,
+        **options: Any,
+    ) -> Inferred:
+        problem = call.problem
+        preference, self._asked = _log_preference(call), call
+
+        def infer(pending: PendingCall, weights: bool) -> Inferred:
+            asked = replace(
+                problem,
+                evidence=pending.evidence,
+                templates=pending.templates,
+                values=pending.values,
+                scale=pending.scale,
+            )
+            u = call.log_preference if pending.preference is preference else pending.preference
+            given = call._replace(problem=asked, log_preference=u)
+            return own(given, dropout=pending.dropout, need_weights=need_weights or weights, **options)
+
+        return answer(
+            PendingCall(
+                module=layer,
+                evidence=problem.evidence,
+                templates=problem.templates,
+                values=problem.values,
+                preference=preference,
+                scale=problem.scale,
+                alphas=_alphas(layer, problem.alpha),
+                dropout=dropout,
+                vectors=problem.variant is None,
+                reads_values=not problem.reads_templates,
+                how=infer,
+            )
+        )
+
+    @override
+    def begin(self) -> None:
+        self._asked = None
+
+    @override
+    def finish(self) -> None:
+        self._asked = None
+
+    @override
+    def kind(self, call: PendingCall) -> Kind:
+        assert self._asked is not None  # noqa: S101 -- a call is under way
+        return kind_of(self._asked)
+
+    @override
+    def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        forward = inspect.signature(self._model.forward).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in forward):
+            check_names(self._model, inputs)
+        self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
+
+    @override
+    def described(
+        self, call: PendingCall, site: AttentionSite, space: str, real: RealQueries
+    ) -> AttentionCall:
+        assert self._asked is not None  # noqa: S101 -- a call is under way
+        layer: Any = call.module
+        if len(call.evidence) != self._rows:
+            raise CaptureError(
+                f"{site.name} attends for {len(call.evidence)} sequences, but the batch has {self._rows} rows, so "
+                "which row a query "
+                "is of is not known. Check batch_first of the layer; a model that cuts its input into more sequences "
+                "cannot be audited"
+            )
+        if layer.effective_estimator != "first_order" and not self._any_estimator:
+            raise ModelError(
+                f"{site.name} infers by {layer.effective_estimator!r}, and an audit measures how far first-order "
+                "attention is "
+                "from exact. Audit the model under first order (with fenchel.nn.use_estimator(model, "
+                "'first_order'): ...)"
+                ", or leave this layer out of layers"
+            )
+        asked = self._asked
+        alphas = torch.stack(
+            [torch.as_tensor(alpha, dtype=torch.float64).reshape(()) for alpha in call.alphas]
+        )
+        return attention_call(
+            site, asked._replace(problem=replace(asked.problem, alpha=alphas.unsqueeze(-1))), space, real
+        )
+
+
+def _nothing(_layer: nn.Module, _call: LayerCall) -> None:
+    pass
+
+
+def _alphas(layer: AttendingLayer, own: float | Tensor) -> list[float | Tensor]:
+    """α of every head of a layer, as it infers now."""
+    other = layer.other
+    alphas = [
+        own[head, 0] if isinstance(own, Tensor) and own.dim() else own for head in range(layer.num_heads)
+    ]
+    return [
+        alpha if other is None or (other.heads and head not in other.heads) else other.reliability(alpha)
+        for head, alpha in enumerate(alphas, start=1)
+    ]
+
+
+def _check_layers_are_seen(
+    model: nn.Module, known: Mapping[str, AttendingLayer], *, chosen: bool, measured: bool
+) -> None:
+    """Refuse a model of which some attention would be missing from the result without notice."""
+    check_all_attend(model)
+    reasons = {name: _unseen_because(layer, measured=measured) for name, layer in known.items()}
+    unseen = [name for name, reason in reasons.items() if reason is not None]
+    if unseen and (len(unseen) == len(known) or not chosen):
+        others = ",".join(str(number + 1) for number in range(len(known) - len(unseen)))
+        advice = f". Choose the other attention layers: --layers {others}, or in Python layers=[{others}]"
+        name, layer = unseen[0], known[unseen[0]]
+        raise ModelError(
+            f"{name or type(model).__name__} is a {type(layer).__name__}, {reasons[name]}{advice if others else ''}"
+        )
+
+
+def _unseen_because(layer: AttendingLayer, *, measured: bool) -> str | None:
+    """Why there is nothing to capture of a layer, or to measure if that is asked; None if there is something."""
+    if not measured:
+        together = isinstance(layer, TransportAttention | ContinuousAttention)
+        return "whose heads infer together, so that none can be captured alone" if together else None
+    evidence = getattr(layer, "evidence", None)
+    if isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query:
+        return (
+            f"whose templates differ by query (its evidence is {type(evidence).__name__}), and an audit measures "
+            "templates that all queries share; layer.keep_certificate = True bounds every query of a call"
+        )
+    return next((reason for kind, reason in _UNMEASURED.items() if isinstance(layer, kind)), None)

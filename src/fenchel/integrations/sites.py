@@ -1,0 +1,326 @@
+"""The places where a model attends, what one of them attends with, and what models of every library give a capture."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import KINDS, Kind
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.nn.inference import AttendingLayer, Inferred
+from fenchel.preference.discrete import log_weights
+
+__all__ = [
+    "AbstractSource",
+    "AttentionCall",
+    "AttentionSite",
+    "AttentionSites",
+    "PendingCall",
+    "check_all_attend",
+    "check_layers",
+    "check_names",
+    "existing",
+]
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One place where a model attends.
+
+    Attributes:
+        name: Qualified name of the attention module. Layers that share one module share its name.
+        kind: encoder_self, decoder_self or cross.
+        layer: From 1, within its kind, in the order in which the model calls them.
+        num_heads: Number of query heads.
+    """
+
+    name: str
+    kind: Kind
+    layer: int
+    num_heads: int
+
+
+class AttentionSites:
+    """The sites of one model, found out during its first forward and checked in every one.
+
+    A module is called once a forward, unless it may be called again, and then every call is a site of its own.
+
+    Args:
+        model: What to call the model.
+        modules: Its attention modules, with their qualified names.
+        repeated: Whether a module may attend more than once in a forward.
+        total: How many sites there have to be where modules attend more than once; None if that is not known.
+    """
+
+    def __init__(
+        self, model: str, modules: Mapping[Any, str], *, repeated: bool, total: int | None = None
+    ) -> None:
+        self._model, self._modules, self._repeated, self._total = model, modules, repeated, total
+        self._known: dict[tuple[Any, int], AttentionSite] = {}
+        self._calls: Counter[Any] = Counter()
+        self.complete = False
+        """Whether a whole forward was seen."""
+
+    def __iter__(self) -> Iterator[AttentionSite]:
+        return iter(self._known.values())
+
+    @property
+    def called(self) -> bool:
+        """Whether any site has attended in this forward."""
+        return bool(self._calls)
+
+    def begin(self, module: nn.Module | None = None) -> None:
+        """A forward starts, of the model or of one module alone."""
+        if module is None:
+            self._calls.clear()
+        else:
+            self._calls.pop(module, None)
+
+    def visit(self, module: nn.Module, heads: int, kind: Callable[[], Kind]) -> AttentionSite:
+        """The site of the attention call that ``module`` is making, the same in every forward.
+
+        Args:
+            module: The attention module.
+            heads: How many query heads it has.
+            kind: Gives the kind of the call; asked for a site that is not known yet.
+
+        Raises:
+            CaptureError: If the call is not one of those of the first forward, or a second one without known
+                reason.
+        """
+        name = self._modules[module]
+        occurrence = self._calls[module]
+        self._calls[module] += 1
+        known = self._known.get((module, occurrence))
+        if known is not None:
+            if known.num_heads != heads:
+                raise CaptureError(
+                    f"{name} has {heads} heads in this forward, and had {known.num_heads} before"
+                )
+            return known
+        if self.complete or (occurrence and not self._repeated):
+            raise CaptureError(
+                f"{name} ({type(module).__name__}) attended {occurrence + 1} times in one forward, which is "
+                "not understood: "
+                f"{'the first forward had fewer calls' if self.complete else 'expected one call'}. A module "
+                "that attends piece by piece cannot be audited; give shorter or fewer inputs a batch"
+            )
+        found = kind()
+        layer = 1 + sum(site.kind == found for site in self)
+        site = self._known[module, occurrence] = AttentionSite(name, found, layer, heads)
+        return site
+
+    def finish(self, *, all_called: bool) -> None:
+        """A forward has ended.
+
+        Args:
+            all_called: Whether every site must have attended in it.
+
+        Raises:
+            CaptureError: Naming a site that did not, or if shared layers do not add up.
+        """
+        expected = self._known.keys() | {(module, 0) for module in self._modules}
+        missed = {module for module, occurrence in expected if self._calls[module] <= occurrence}
+        names = [name for module, name in self._modules.items() if module in missed]
+        if names and all_called:
+            others = f" (nor did {len(names) - 1} others)" if len(names) > 1 else ""
+            raise CaptureError(
+                f"{names[0]} did not attend in this forward{others}, or not as often as before; every attention module "
+                f"of {self._model} has to, or heads would be missing. Give the model every input that it "
+                "has modules for, or give the submodule that the inputs go through"
+            )
+        if self._total is not None and len(self._known) not in (len(self._modules), self._total):
+            raise CaptureError(
+                f"{self._model} attended {len(self._known)} times with {len(self._modules)} attention "
+                f"modules, but its configuration says {self._total} layers, so which call is which "
+                "layer is not known"
+            )
+        self.complete = {module for module, _ in self._known} == {*self._modules}
+
+
+def check_layers(layers: Collection[int | str], sites: Iterable[AttentionSite], model: str) -> None:
+    """Check that everything in ``layers`` is the number of a layer of some kind, or the name of a module that attends.
+
+    Args:
+        layers: The numbers and names.
+        sites: Where the model attends.
+        model: What to call it.
+
+    Raises:
+        InputError: Naming those that are not, and what there is.
+    """
+    missing = {*layers} - {site.layer for site in sites} - {site.name for site in sites}
+    if missing:
+        raise InputError(
+            f"layers {sorted(missing, key=str)} do not exist in {model}, which has {existing(sites)}"
+        )
+
+
+def existing(sites: Iterable[AttentionSite]) -> str:
+    """Which layers of which kinds there are, in words.
+
+    Example:
+        >>> existing([AttentionSite("a", "cross", 1, 4), AttentionSite("b", "cross", 2, 4)])
+        'cross 1 to 2'
+    """
+    counts = Counter(site.kind for site in sites)
+    return ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """What one site attends with: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
+
+    Attributes:
+        site: Where.
+        query: (B, H, m, d_h), as it reaches the attention function.
+        key: (B, H_kv, n, d_h), likewise; a head shared by a group of query heads is not repeated.
+        scaling: What the model multiplies scores with.
+        preference: The log preference, broadcastable to (B, H, m, n), float32 (float64 for float64 models), -inf where
+            masked; bool, True where a query may attend, where it is nothing but a mask, which as numbers would be
+            the largest array of a long context. Size 1 along batch, head and query where it is constant there. None
+            is uniform.
+        counted: (B, m) bool, the queries that are real. One that may attend to nothing is not.
+        inputs: (B, n, width), x_i, what the key map takes; None for space="key".
+        key_weight: (H_kv, d_h, width), the key map; None for space="key".
+        key_bias: (H_kv, d_h), its bias; None if it has none, and for space="key".
+        value: (B, H_kv, n, d_v), what the weights act on; None where it is not known.
+    """
+
+    site: AttentionSite
+    query: Tensor
+    key: Tensor
+    scaling: float
+    preference: Tensor | None
+    counted: Tensor
+    inputs: Tensor | None
+    key_weight: Tensor | None
+    key_bias: Tensor | None
+    value: Tensor | None = None
+
+    @property
+    def log_preference(self) -> Tensor | None:
+        """The preference as numbers, made anew where it is kept as a mask."""
+        return None if self.preference is None else _as_numbers(self.preference, self.query, 0)
+
+
+@dataclass(frozen=True)
+class PendingCall:
+    """An attention call that is still to be answered.
+
+    Attributes:
+        module: Who calls.
+        evidence: z, (B, H, m, d).
+        templates: Before their scale, (B, H_kv, n, d).
+        values: (B, H_kv, n, d_v).
+        preference: As in :class:`AttentionCall`.
+        scale: Multiplies the templates.
+        alphas: α of every head, H numbers, or tensors that broadcast to (B, m, 1).
+        dropout: Probability of dropping a weight, now.
+        vectors: Whether the templates are vectors that all queries share, so that there is nothing else to infer from.
+        reads_values: Whether the weights act on the values, and the output is no mean of the templates.
+        how: Infers what a call asks, with weights before dropout if so asked.
+    """
+
+    module: nn.Module
+    evidence: Tensor
+    templates: Tensor
+    values: Tensor
+    preference: Tensor | None
+    scale: float | Tensor
+    alphas: Sequence[float | Tensor]
+    dropout: float
+    vectors: bool
+    reads_values: bool
+    how: Callable[[PendingCall, bool], Inferred]
+
+    def infer(self, *, weights: bool = False) -> Inferred:
+        """The answer, of this call's tensors."""
+        return self.how(self, weights)
+
+    @property
+    def log_preference(self) -> Tensor:
+        """Log u as numbers, (B or 1, H or 1, m or 1, n)."""
+        return _as_numbers(self.preference, self.evidence, self.templates.shape[2])
+
+
+def _as_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    if preference is None:
+        return torch.zeros(1, 1, 1, keys, dtype=dtype, device=query.device)
+    return log_weights(preference, dtype)
+
+
+class AbstractSource(ABC):
+    """A model of one of the libraries, as a capture sees it.
+
+    Attributes:
+        modules: Its modules that attend, with their qualified names.
+        sites: The places where they do.
+    """
+
+    modules: Mapping[nn.Module, str]
+    sites: AttentionSites
+
+    @abstractmethod
+    def rerouted(self, answer: Callable[[PendingCall], Inferred]) -> AbstractContextManager[None]:
+        """Has every attention call of the model go to ``answer`` until the block ends."""
+
+    @abstractmethod
+    def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        """Refuse inputs that do not fit the model; for an audit."""
+
+    @abstractmethod
+    def kind(self, call: PendingCall) -> Kind:
+        """How the queries and the keys of the call under way belong together."""
+
+    @abstractmethod
+    def described(
+        self, call: PendingCall, site: AttentionSite, space: str, real: RealQueries
+    ) -> AttentionCall:
+        """The call under way for an audit, whose problems have reliability 1."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A forward starts."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """A forward has ended as it should."""
+
+
+def check_all_attend(model: nn.Module) -> None:
+    """Check that a model with attention layers of ``fenchel.nn`` has none beside them that would be missed.
+
+    Raises:
+        ModelError: Naming the first.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
+            raise ModelError(
+                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which is not seen, so its heads "
+                "would be missing. Put fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the "
+                "same"
+            )
+
+
+def check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """Check that the forward of a model takes inputs of these names.
+
+    Raises:
+        InputError: Naming the first that it does not take, and those that it does.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    unknown = next((name for name in inputs if name not in parameters), None)
+    if unknown is not None:
+        takes = ", ".join(name for name in parameters if name not in ("args", "kwargs"))
+        raise InputError(f"the forward of {type(model).__name__} takes no {unknown!r}; it takes {takes}")

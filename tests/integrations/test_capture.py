@@ -1,0 +1,514 @@
+"""What heads infer from, as tensors with gradients, and what is put in their place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fenchel
+from fenchel import functional
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.transformers import register, use_backend
+from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
+from fenchel.nn.evidence import TransformerXL
+from fenchel.options import ABLATIONS
+from fenchel.swap.conditions import Arm, sites_of
+from tests.swap.small_swaps import language_model
+from tests.swap.test_ablations import text_inputs
+from tests.tiny_models import eager_weights, tiny_inputs, tiny_model
+
+IN_FLOAT64 = ("bert", "gpt2", "t5", "marian", "albert", "mobilebert", "distilbert")
+IN_FLOAT32 = ("vit", "swin", "clip_text", "llama", "qwen3", "mistral", "modernbert")
+
+
+def loss_of(output: Any) -> Tensor:
+    states = output[0]
+    weights = torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)
+    return (states * weights).tanh().sum()
+
+
+def joined(model: nn.Module, name: str) -> nn.Module:
+    """The map that joins the heads of the attention module ``name``."""
+    modules = dict(model.named_modules())
+    parents = (name, name.rpartition(".")[0])
+    ends = ("output.dense", "c_proj", "o_proj", "out_proj", ".o", "out_lin")
+    return next(
+        part
+        for parent in parents
+        for own, part in modules.items()
+        if own.startswith(parent + ".")
+        and own.endswith(ends)
+        and isinstance(getattr(part, "weight", None), Tensor)
+    )
+
+
+@pytest.mark.parametrize("padding", ["right", "none"])
+@pytest.mark.parametrize("family", [*IN_FLOAT64, *IN_FLOAT32])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_weights_are_those_of_the_models_own_attention(family: str, padding: str, grad: bool) -> None:
+    dtype, tol = (torch.float64, 1e-10) if family in IN_FLOAT64 else (torch.float32, 2e-5)
+    inputs = tiny_inputs(family, padding=padding, dtype=dtype)
+    model = tiny_model(family, dtype=dtype)
+    with torch.no_grad():
+        own = model(**inputs)[0]
+    with torch.set_grad_enabled(grad), fenchel.Capture(model) as heads:
+        found = model(**inputs)[0]
+    real = inputs.get("decoder_attention_mask", inputs.get("attention_mask", torch.ones(own.shape[:2]))) != 0
+    torch.testing.assert_close(found[real], own[real], rtol=10 * tol, atol=10 * tol)
+    for site, (name, expected) in zip(heads.sites, eager_weights(family, inputs, dtype=dtype), strict=True):
+        assert site.name == name
+        for number in range(1, site.num_heads + 1):
+            head = heads[site.kind, site.layer, number]
+            sees = (head.log_preference > -torch.inf).any(-1).expand(head.weights.shape[:2])
+            of_decoder = "decoder_attention_mask" in inputs and site.kind != "encoder_self"
+            mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
+            counts = sees if mask is None or mask.shape != sees.shape else sees & (mask == 1)
+            weights = head.weights[counts]
+            torch.testing.assert_close(weights, expected[:, number - 1][counts], rtol=0, atol=tol)
+            by_hand = (head.dual @ head.templates.mT + head.log_preference.to(dtype)).softmax(-1)
+            torch.testing.assert_close(by_hand[counts], weights, rtol=0, atol=tol)
+            output = (head.weights @ head.values)[counts]
+            torch.testing.assert_close(output, head.output[counts], rtol=0, atol=tol)
+            assert torch.equal(head.dual, head.alpha * head.evidence)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "marian", "llama", "vit", "distilbert"])
+def test_outputs_and_their_gradients_are_those_of_hooks(family: str) -> None:
+    # Families that take their softmax in float32 leave that much of a difference in float64 too.
+    tol = 1e-10 if family in IN_FLOAT64 else 1e-6
+    inputs = tiny_inputs(family, padding="none", dtype=torch.float64)
+    model = tiny_model(family, dtype=torch.float64)
+    with fenchel.Capture(model) as heads:
+        loss = loss_of(model(**inputs))
+    sites = heads.sites
+    taken: dict[str, Tensor] = {}
+
+    def hook(name: str) -> Callable[..., None]:
+        def take(_module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            taken[name] = given[0]
+            given[0].retain_grad()
+
+        return take
+
+    handles = [joined(model, site.name).register_forward_pre_hook(hook(site.name)) for site in sites]
+    expected = loss_of(model(**inputs))
+    torch.testing.assert_close(loss, expected, rtol=10 * tol, atol=tol)
+    expected.backward()
+    for handle in handles:
+        handle.remove()
+    for site in sites:
+        whole, gradient = taken[site.name], taken[site.name].grad
+        assert gradient is not None
+        whole, gradient = (part.unflatten(-1, (site.num_heads, -1)).unbind(2) for part in (whole, gradient))
+        own = [heads[site.kind, site.layer, number + 1].output for number in range(site.num_heads)]
+        slopes = torch.autograd.grad(loss, own, retain_graph=True)
+        for one, other in zip((*own, *slopes), (*whole, *gradient), strict=True):
+            torch.testing.assert_close(one, other, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+def test_gradients_of_weights_are_those_of_eager_attention(family: str) -> None:
+    inputs = tiny_inputs(family, padding="none", dtype=torch.float64)
+    model = tiny_model(family, dtype=torch.float64)
+    with fenchel.Capture(model) as heads:
+        loss = loss_of(model(**inputs))
+    model.set_attn_implementation("eager")
+    output = model(**inputs, output_attentions=True)
+    names = {
+        "encoder_self": "encoder_attentions",
+        "decoder_self": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
+    for site in heads.sites:
+        attentions = getattr(output, names[site.kind] if family == "t5" else "attentions")
+        (expected,) = torch.autograd.grad(loss_of(output), attentions[site.layer - 1], retain_graph=True)
+        own = [heads[site.kind, site.layer, number + 1].weights for number in range(site.num_heads)]
+        found = torch.stack(torch.autograd.grad(loss, own, retain_graph=True), 1)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_gradients_reach_all_that_a_head_infers_from(family: str) -> None:
+    inputs = tiny_inputs(family, dtype=torch.float64)
+    model = tiny_model(family, dtype=torch.float64)
+    with fenchel.Capture(model) as heads:
+        loss = loss_of(model(**inputs))
+    first, second = heads[2, 1], heads[2, 2]
+    (slopes,) = torch.autograd.grad(loss, first.weights, retain_graph=True)
+    by_scores = (first.weights * (slopes - (slopes * first.weights).sum(-1, keepdim=True))).detach()
+    found = torch.autograd.grad(loss, [first.dual, first.evidence], retain_graph=True)
+    for one in found:
+        torch.testing.assert_close(one, by_scores @ first.templates, rtol=1e-9, atol=1e-12)
+    (found_templates,) = torch.autograd.grad(loss, first.templates, retain_graph=True)
+    expected = by_scores.mT @ first.dual
+    if family == "llama":  # two heads share their keys
+        assert second.templates is first.templates
+        (slopes,) = torch.autograd.grad(loss, second.weights, retain_graph=True)
+        other = second.weights * (slopes - (slopes * second.weights).sum(-1, keepdim=True))
+        expected = expected + other.mT @ second.dual
+    torch.testing.assert_close(found_templates, expected, rtol=1e-9, atol=1e-12)
+    if family == "t5":
+        (found_bias,) = torch.autograd.grad(loss, first.log_preference, retain_graph=True)
+        expected = by_scores.sum(0, keepdim=True) if len(found_bias) == 1 else by_scores
+        torch.testing.assert_close(found_bias, expected, rtol=1e-9, atol=1e-12)
+    first.output.retain_grad()
+    loss.backward()
+    assert first.output.grad is not None
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+def test_parameters_have_the_gradients_that_they_had(family: str) -> None:
+    model, inputs = tiny_model(family, dtype=torch.float64), tiny_inputs(family, dtype=torch.float64)
+    real = inputs.get("decoder_attention_mask", inputs["attention_mask"])
+    loss = lambda: (model(**inputs)[0].tanh() * real[..., None]).sum()  # noqa: E731
+    loss().backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    with fenchel.Capture(model):
+        loss().backward()
+    for name, parameter in model.named_parameters():
+        if expected[name] is not None:
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-9, atol=1e-11)
+
+
+def test_dropout_acts_while_a_model_is_trained() -> None:
+    model = tiny_model("bert", dtype=torch.float64, attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
+    inputs = tiny_inputs("bert", padding="none", dtype=torch.float64)
+    with fenchel.Capture(model.train()) as heads:
+        loss = loss_of(model(**inputs))
+    head = heads[1, 1]
+    torch.testing.assert_close(head.weights.sum(-1), torch.ones(head.weights.shape[:2], dtype=torch.float64))
+    assert not torch.allclose(head.output, head.weights @ head.values)
+    assert torch.autograd.grad(loss, head.weights)[0].ne(0).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # its name changes between releases
+        model.gradient_checkpointing_enable()
+    with pytest.raises(ModelError, match="gradient checkpointing"), fenchel.Capture(model):
+        pass
+
+
+@pytest.mark.parametrize("how", ABLATIONS)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+def test_replaced_heads_are_the_ablations_of_a_swap(family: str, how: str) -> None:
+    model, inputs = language_model(family), text_inputs(family)
+    mean = torch.randn(4, model.config.hidden_size // 4, dtype=torch.float64)
+    name = sites_of(model)[1].name
+
+    def ablated(head: fenchel.CapturedHead) -> Tensor:
+        u = head.log_preference.double()
+        if how == "uniform":
+            u = torch.where(u > -torch.inf, 0.0, -torch.inf).double()
+        by_preference = u.softmax(-1).nan_to_num() @ head.values
+        other = {"zero": 0 * head.output, "mean": mean[2].expand_as(head.output)}
+        return other.get(how, by_preference.expand_as(head.output))
+
+    with torch.no_grad():
+        own = model(**inputs)[0]
+        with Arm(how, layer=2, head=3, name=name).installed(model, None, {2: mean}):
+            expected = model(**inputs)[0]
+        with fenchel.Capture(model) as heads:
+            heads.replace(2, 3, ablated)
+            found = model(**inputs)[0]
+            captured = heads[2, 3].output
+            heads.replace(2, 3, None)
+            torch.testing.assert_close(model(**inputs)[0], own, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    assert float((found - own).abs().max()) > 1e-6
+    assert captured.shape == heads[2, 3].output.shape
+    with torch.no_grad():
+        assert torch.equal(model(**inputs)[0], own)
+
+
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_head_may_be_inferred_otherwise(family: str, estimator: str) -> None:
+    model, inputs = tiny_model(family, dtype=torch.float64), tiny_inputs(family, dtype=torch.float64)
+
+    def otherwise(head: fenchel.CapturedHead) -> Tensor:
+        given = (part.unsqueeze(1) for part in (head.evidence, head.templates, head.values))
+        u = head.log_preference.unsqueeze(1)
+        return functional.attention(*given, log_preference=u, scale=1.0, estimator=estimator, tol=1e-10)[:, 0]
+
+    with torch.no_grad(), use_backend(model, estimator, layers=[2], heads=[3], tol=1e-10):
+        expected = model(**inputs)[0]
+    with fenchel.Capture(model) as heads:
+        heads.replace(2, 3, otherwise)
+        found = model(**inputs)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    assert torch.autograd.grad(found.sum(), heads[2, 3].evidence)[0].ne(0).any()
+
+
+def test_what_a_model_infers_by_is_captured() -> None:
+    register(fenchel.Exact(tol=1e-10))
+    try:
+        model, inputs = tiny_model("bert", dtype=torch.float64), tiny_inputs("bert", dtype=torch.float64)
+        first = model(**inputs)[0]
+        model.set_attn_implementation("fenchel_exact")
+        expected = model(**inputs)[0]
+        with fenchel.Capture(model) as heads:
+            found = model(**inputs)[0]
+        model.set_attn_implementation("sdpa")
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+        assert not torch.allclose(found, first, atol=1e-4)
+        with use_backend(model, "exact", tol=1e-10), fenchel.Capture(model) as others:
+            again = model(**inputs)[0]
+        torch.testing.assert_close(again, expected, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(others[1, 1].weights, heads[1, 1].weights, rtol=1e-8, atol=1e-8)
+    finally:
+        register()
+    alpha = torch.tensor([[0.5], [1.0], [2.0], [1.5]], dtype=torch.float64)
+    reliabilities = use_backend(model, "first_order", alpha=alpha, heads=[3, 4])
+    with torch.no_grad(), reliabilities, fenchel.Capture(model) as heads:
+        model(**inputs)
+    assert [
+        float(heads[1, number].dual.norm() / heads[1, number].evidence.norm()) for number in (1, 2, 3, 4)
+    ] == (pytest.approx([1.0, 1.0, 2.0, 1.5]))
+    head = heads[1, 3]
+    real = inputs["attention_mask"] == 1
+    by_hand = (head.dual @ head.templates.mT + head.log_preference).softmax(-1)
+    torch.testing.assert_close(head.weights[real], by_hand[real], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_replaced_heads_act_in_generation(family: str) -> None:
+    model, inputs = language_model(family), text_inputs(family)
+    inputs = {name: value[:1, :4] for name, value in inputs.items() if not name.startswith("decoder")}
+    options = {"do_sample": False, "max_new_tokens": 6, "min_new_tokens": 6, "pad_token_id": 0}
+    calls = []
+
+    def without(head: fenchel.CapturedHead) -> Tensor:
+        calls.append(tuple(head.evidence.shape))
+        return torch.full_like(head.output, 3.0)
+
+    with fenchel.Capture(model) as heads:
+        heads.replace(1, None, without)
+        found = model.generate(**inputs, **options)
+        assert heads[1, 2].output.eq(3).all()
+    if family == "gpt2":
+        assert {shape[1] for shape in calls} == {4, 1}
+        assert [heads[1, 1].templates.shape[1], heads[2, 1].templates.shape[1]] == [9, 9]
+    else:
+        assert {site.kind for site in heads.sites} == {"encoder_self", "decoder_self", "cross"}
+        assert len(calls) == 4
+    layer = model.transformer.h[0].attn.c_proj if family == "gpt2" else None
+    with_hook = layer or model.encoder.block[0].layer[0].SelfAttention.o
+    handle = with_hook.register_forward_pre_hook(lambda _module, given: (torch.full_like(given[0], 3.0),))
+    assert torch.equal(model.generate(**inputs, **options), found)
+    handle.remove()
+
+
+def test_layers_are_meant_by_kind_number_or_name() -> None:
+    model, inputs = tiny_model("marian"), tiny_inputs("marian")
+    with fenchel.Capture(model, kind="cross", layers=[1, 3, "decoder.layers.1.encoder_attn"]) as heads:
+        model(**inputs)
+        assert heads[3, 1] is heads["cross", 3, 1] is heads["decoder.layers.2.encoder_attn", 1]
+        assert heads["encoder_self", 1, 2].evidence.shape[1] == inputs["input_ids"].shape[1]
+        with pytest.raises(CaptureError, match="layer 2 has not attended, or is not among layers"):
+            heads["encoder_self", 2, 1]
+    assert {(head.site.kind, head.site.layer) for head in heads} == {
+        ("encoder_self", 1),
+        ("decoder_self", 1),
+        ("decoder_self", 3),
+        ("cross", 1),
+        ("cross", 2),
+        ("cross", 3),
+    }
+    assert repr(heads[1, 4]) == "CapturedHead(cross, layer 1, head 4: 3 x 7 queries, 9 templates)"
+    with fenchel.Capture(model) as heads:
+        model(**inputs)
+    assert heads[1, 1].site.kind == "encoder_self"
+
+
+def test_it_is_the_last_call_that_is_kept() -> None:
+    model = tiny_model("albert")
+    with fenchel.Capture(model) as heads:
+        for seed in (0, 1):
+            inputs = tiny_inputs("albert", batch=seed + 1)
+            model(**inputs)
+            assert [len(head.evidence) for head in heads] == [seed + 1] * 12
+    assert [site.layer for site in heads.sites] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "message"),
+    [
+        ((3, 1), InputError, "there is no layer 3; this BertModel has encoder_self 1 to 2"),
+        (("cross", 1, 1), InputError, "no layer 1 of kind cross"),
+        ((1, 5), InputError, "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
+        ((0, 1), InputError, r"the place of a head is \(0, 1\); expected \(layer, head\)"),
+        (1, InputError, "the place of a head is 1; expected"),
+        ((1, None), InputError, "expected the number of one head"),
+        (("self", 1, 1), InputError, "a kind of encoder_self, decoder_self, cross"),
+    ],
+)
+def test_heads_that_do_not_exist_are_named(place: Any, error: Any, message: str) -> None:
+    model = tiny_model("bert")
+    with fenchel.Capture(model) as heads:
+        with pytest.raises(CaptureError, match="layer 1 has not attended"):
+            heads[1, 1]
+        model(**tiny_inputs("bert"))
+        with pytest.raises(error, match=message) as raised:
+            heads[place]
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "got"),
+    [
+        (
+            lambda head: head.output[:, 1:],
+            r"head 2 of encoder.layer.1.* gave torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)",
+        ),
+        (lambda head: None, "gave None; expected a tensor"),
+        (lambda head: head.output > 0, "gave torch.bool of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_the_model_restored(output: Any, got: str) -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+    own = model(**inputs)[0]
+    hooks = lambda: sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())  # noqa: E731
+    before = (model.config._attn_implementation, hooks())
+    with pytest.raises(InputError, match=got), fenchel.Capture(model) as heads:  # noqa: PT012
+        heads.replace(2, 2, output)
+        model(**inputs)
+    assert before == (model.config._attn_implementation, hooks())
+    assert torch.equal(model(**inputs)[0], own)
+
+
+def test_an_error_of_a_function_comes_through_and_the_capture_goes_on() -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+
+    def fail(head: fenchel.CapturedHead) -> Tensor:
+        raise KeyError("mine")
+
+    with fenchel.Capture(model) as heads:
+        heads.replace(1, 1, fail)
+        with pytest.raises(KeyError, match="mine"):
+            model(**inputs)
+        heads.replace(1, 1, lambda head: head.output)
+        model(**inputs)
+    assert len([*heads]) == 8
+
+
+def test_what_is_never_called_is_an_error() -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+    own = lambda head: head.output  # noqa: E731
+    for place, message in (
+        ((3, 1), "head 1 of layer 3 was never called; BertModel attended in encoder_self 1 to 2"),
+        ((1, 5), "head 5 of layer 1 was never called; .* with up to 4 heads"),
+        ((1, None), "head any of cross layer 1 was never called"),
+    ):
+        kind = "cross" if None in place else None
+        with pytest.raises(CaptureError, match=message), fenchel.Capture(model) as heads:  # noqa: PT012
+            heads.replace(*place, own, kind=kind)
+            model(**inputs)
+    with pytest.raises(CaptureError, match="was never called"), fenchel.Capture(model) as heads:  # noqa: PT012
+        model(**inputs)
+        heads.replace(1, 1, own)
+    with pytest.raises(ModelError, match="none of its attention came"), fenchel.Capture(model):
+        pass
+    with pytest.raises(ModelError, match="did not attend"), fenchel.Capture(MultiheadAttention(8, 2)):
+        pass
+
+
+def test_captures_are_not_nested_and_restore_the_model() -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+    with fenchel.Capture(model) as heads:
+        with pytest.raises(CaptureError, match="captured already"), fenchel.Capture(model):
+            pass
+        model(**inputs)
+    assert model.config._attn_implementation == "sdpa"
+    with fenchel.Capture(model, layers=[1]) as heads:
+        model(**inputs)
+    assert {head.site.layer for head in heads} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"kind": "self"}, InputError, "kind is 'self'; expected one of encoder_self, decoder_self, cross"),
+        ({"layers": "encoder"}, InputError, "layers is 'encoder'; expected whole numbers from 1 or names"),
+        ({"layers": [True]}, InputError, r"layers is \[True\]; expected"),
+        ({"space": "head"}, InputError, "space is 'head'; expected"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        fenchel.Capture(tiny_model("bert"), **options)
+
+
+def test_layers_that_do_not_exist_and_functions_that_are_none_are_refused() -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+    unknown = fenchel.Capture(model, layers=["encoder"])
+    with pytest.raises(InputError, match=r"layers \['encoder'\] do not exist"), unknown:
+        model(**inputs)
+    with fenchel.Capture(model) as heads:
+        with pytest.raises(InputError, match="function is 3; expected a function of a captured head"):
+            heads.replace(1, 1, 3)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(CaptureError, match="without consume"):
+            heads.run(inputs)
+        model(**inputs)
+    with fenchel.Capture(model, consume=print) as capture, pytest.raises(CaptureError, match="consume"):
+        capture.replace(1, 1, lambda head: head.output)
+
+
+class Holds(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer: Any = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: MultiheadAttention(8, 2, batch_first=True),
+        lambda: MultiheadAttention(8, 2, batch_first=True, alpha=3.0, learn_alpha=True),
+        lambda: MultiheadAttention(8, 2, batch_first=True, alpha=0.5, estimator="exact", tol=1e-10),
+        lambda: MultiheadAttention(8, 2, batch_first=True, closeness=fenchel.Tsallis(1.5)),
+        lambda: MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True),
+        lambda: MultiheadAttention(8, 2, batch_first=True, evidence=TransformerXL(2, 4, width=6)),
+        lambda: MixtureAttention(8, 2, batch_first=True, answer="memories"),
+        lambda: MixtureAttention(8, 2, batch_first=True),
+    ],
+)
+def test_layers_of_our_own_are_captured(layer: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = Holds(layer()).double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    expected = model(x)
+    _, weights = model.layer(x, x, x, average_attn_weights=False)
+    with fenchel.Capture(model) as heads:
+        found = model(x)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    for number in (1, 2):
+        head = heads[1, number]
+        torch.testing.assert_close(head.weights, weights[:, number - 1], rtol=1e-8, atol=1e-9)
+        alpha = getattr(model.layer, "alpha", 1.0)
+        own = alpha[number - 1] if isinstance(alpha, Tensor) and alpha.dim() else alpha
+        torch.testing.assert_close(head.dual, own * head.evidence)
+        (slope,) = torch.autograd.grad(found.sum(), head.output, retain_graph=True)
+        assert slope.abs().max() > 0
+    output = torch.stack([heads[1, number].output for number in (1, 2)], 2).flatten(2)
+    torch.testing.assert_close(model.layer.out_proj(output), expected, rtol=1e-8, atol=1e-9)
+    with fenchel.Capture(model) as heads, torch.no_grad():
+        heads.replace(1, 2, lambda head: 2 * head.output)
+        doubled = model(x)
+    output = torch.stack([heads[1, 1].output, heads[1, 2].output], 2).flatten(2)
+    torch.testing.assert_close(model.layer.out_proj(output), doubled, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(heads[1, 1].weights, weights[:, 0], rtol=1e-8, atol=1e-9)
+    assert "answer" not in model.layer.__dict__
+    assert torch.equal(model(x), expected)
+
+
+def test_layers_whose_heads_infer_together_are_refused() -> None:
+    for layer in (TransportAttention(8, 2), ContinuousAttention(8, 2)):
+        with pytest.raises(ModelError, match="heads infer together"):
+            fenchel.Capture(Holds(layer))
