@@ -25,7 +25,8 @@ for statement in {statements}:
 AUDITS = ("audit", "compare", "auditing", "comparing", "reproducing", "swap")
 SHOWN = "shown = [getattr(fenchel, name) for name in dir(fenchel) if name not in {names}]"
 EVERYTHING = SHOWN.format(names=AUDITS)
-PROBLEMS = SHOWN.format(names=(*AUDITS, "functional", "nn", "integrations", "catalogue"))
+CAPTURE = ("Capture", "CapturedHead")
+PROBLEMS = SHOWN.format(names=(*AUDITS, *CAPTURE, "functional", "nn", "integrations", "catalogue"))
 
 
 @pytest.fixture(scope="module")
