@@ -197,12 +197,11 @@ def main() -> None:
     )
     parser.add_argument("--start", type=int, default=0, help="first seed")
     options = parser.parse_args()
-    parts = [
-        run(options.problems // (5 if transport else 1), options.start, transport, dtype)
-        for transport in (False, True)
-        for dtype in (torch.float32, torch.float64)
-    ]
-    record("bounds", {"violated": sum(part["violated"] for part in parts), "parts": parts})
+    parts: list[dict[str, Any]] = []
+    for transport in (False, True):
+        for dtype in (torch.float32, torch.float64):
+            parts.append(run(options.problems // (5 if transport else 1), options.start, transport, dtype))
+            record("bounds", {"violated": sum(part["violated"] for part in parts), "parts": parts})
 
 
 if __name__ == "__main__":
