@@ -260,7 +260,7 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
         InputError: If the model reads no images, or is loaded already and came without a processor.
         ModelError: If a named model was saved without one.
     """
-    from fenchel.integrations.transformers.image_processor import check_reads_images, load_image_processor
+    from fenchel.integrations.transformers.loading import check_reads_images, load_image_processor
 
     if found.tokenizer is None and not hasattr(found.model, "config") and attention_layers(found.model):
         raise InputError(

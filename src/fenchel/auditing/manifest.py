@@ -10,9 +10,9 @@ from torch import nn
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.layer_calls import has_layers
-from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import closeness_of, own_estimators
-from fenchel.integrations.transformers.language_head import language_head
+from fenchel.integrations.transformers.loading import language_head
+from fenchel.integrations.transformers.registry import attention_modules
 from fenchel.io.runs import versions
 from fenchel.io.storage import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
 from fenchel.loading import device_and_dtype

@@ -23,7 +23,7 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, unt
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
-from fenchel.integrations.transformers.language_head import swaps_whole_model
+from fenchel.integrations.transformers.loading import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.files import check_writable, removed_if_empty
 from fenchel.io.runs import ProgressClock, claimed

@@ -26,8 +26,8 @@ from fenchel.integrations.sites import (
     existing,
 )
 from fenchel.integrations.transformers.attention_calls import ModelSource
-from fenchel.integrations.transformers.attention_modules import calls_registry
-from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.integrations.transformers.model_inputs import RealQueries
+from fenchel.integrations.transformers.registry import calls_registry
 from fenchel.nn.inference import Inferred
 from fenchel.preference.discrete import may_attend
 

@@ -24,7 +24,7 @@ from fenchel.integrations.sites import (
     check_all_attend,
     check_names,
 )
-from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.evidence import AbstractPositionalEvidence
 from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, attention_layers

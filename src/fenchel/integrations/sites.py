@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.inference import AttendingLayer, Inferred
 from fenchel.preference.discrete import log_weights
 

@@ -15,8 +15,8 @@ from fenchel.errors import InputError, ModelError
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.sites import check_all_attend
-from fenchel.integrations.transformers.attention_modules import attention_modules, calls_registry
 from fenchel.integrations.transformers.backend import own_estimators
+from fenchel.integrations.transformers.registry import attention_modules, calls_registry
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
-from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.integrations.transformers.registry import attention_modules
 from fenchel.loading import on_device
 from fenchel.nn.inference import attention_layers
 from fenchel.swap.conditions import Site, has_own_layers

@@ -344,7 +344,7 @@ def _task_of_texts(
     found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
 ) -> tuple[Any, LanguageTask | SentenceTask | ExampleTask]:
     """The model of transformers that is run on texts, and what it is asked: to name classes, to predict, to embed."""
-    from fenchel.integrations.transformers.language_head import language_head, names_classes
+    from fenchel.integrations.transformers.loading import language_head, names_classes
 
     model, tokenizer = found.model, found.tokenizer
     if tokenizer is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
-from fenchel.integrations.transformers.language_head import LanguageHead
+from fenchel.integrations.transformers.loading import LanguageHead
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.documents import Documents
 from fenchel.io.tokens import (

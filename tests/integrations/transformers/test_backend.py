@@ -12,8 +12,7 @@ from transformers import AttentionInterface, AutoModel
 from fenchel import functional
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers import register
-from fenchel.integrations.transformers.backend import attend
-from fenchel.integrations.transformers.head_inference import OWN, Inference
+from fenchel.integrations.transformers.backend import OWN, Inference, attend
 from tests.tiny_models import tiny_inputs, tiny_model
 
 NAMES = {estimator: f"fenchel_{estimator}" for estimator in ("first_order", "second_order", "exact")}

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from fenchel import KL, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import attend
-from fenchel.integrations.transformers.head_inference import Inference
+from fenchel.integrations.transformers.backend import Inference, attend
 from tests.tiny_models import tiny_inputs, tiny_model
 
 NAMES = {"fenchel_sparsemax": Tsallis(2), "fenchel_entmax15": Tsallis(1.5)}

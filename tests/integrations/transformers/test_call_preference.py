@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import CaptureError
-from fenchel.integrations.transformers.call_preference import call_preference
-from fenchel.integrations.transformers.log_preference import LogPreferences
+from fenchel.integrations.transformers.log_preference import LogPreferences, call_preference
 
 QUERY = torch.zeros(2, 4, 3, 5)
 KEY = torch.zeros(2, 2, 6, 5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fenchel import Exact
-from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
+from fenchel.integrations.transformers.backend import OWN, AttentionProblem, Inference, infer
 
 B, H, M, N = 2, 4, 3, 5
 EXACT = Inference(Exact(tol=1e-12), 0.7)

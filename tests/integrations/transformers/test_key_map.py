@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, ModelError
-from fenchel.integrations.transformers.key_map import find_key_map
-from fenchel.integrations.transformers.tracing import Trace, Visit
+from fenchel.integrations.transformers.key_map import Trace, Visit, find_key_map
 
 BATCH, HEADS, KEYS, WIDTH, INPUTS = 2, 3, 5, 4, 7
 

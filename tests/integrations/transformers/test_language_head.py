@@ -11,7 +11,7 @@ import torch
 
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers import load_model
-from fenchel.integrations.transformers.language_head import automatic_class, language_head
+from fenchel.integrations.transformers.loading import automatic_class, language_head
 from tests.swap.small_swaps import FAMILIES, language_model, tokenizer_of
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from fenchel.errors import MissingExtraError, ModelError
 from fenchel.integrations.transformers import load_model
-from fenchel.integrations.transformers.requirement import require_transformers
+from fenchel.integrations.transformers.registry import require_transformers
 from tests.tiny_models import tiny_model
 
 

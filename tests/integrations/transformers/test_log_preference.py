@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.integrations.transformers.log_preference import LogPreference, LogPreferences
-from fenchel.integrations.transformers.softmax_attention import softmax_attention
+from fenchel.integrations.transformers.log_preference import LogPreference, LogPreferences, softmax_attention
 
 B, H, N = 3, 2, 5
 QUERY = torch.zeros(B, H, N, 4)

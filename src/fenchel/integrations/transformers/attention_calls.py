@@ -24,20 +24,23 @@ from fenchel.integrations.sites import (
     PendingCall,
     check_names,
 )
-from fenchel.integrations.transformers.arguments import refuse_unsupported
-from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.eager_check import check_against_eager
-from fenchel.integrations.transformers.head_inference import AttentionProblem
-from fenchel.integrations.transformers.head_inference import infer as infer_heads
-from fenchel.integrations.transformers.key_map import KeyMap, find_key_map
-from fenchel.integrations.transformers.log_preference import LogPreference, LogPreferences
-from fenchel.integrations.transformers.real_queries import RealQueries
-from fenchel.integrations.transformers.registry import attention_implementation, register_backend
-from fenchel.integrations.transformers.requirement import require_transformers
-from fenchel.integrations.transformers.softmax_attention import softmax_attention
+from fenchel.integrations.transformers.backend import AttentionProblem, refuse_unsupported, weights_wanted
+from fenchel.integrations.transformers.backend import infer as infer_heads
+from fenchel.integrations.transformers.key_map import KeyMap, Tracer, Visit, find_key_map
+from fenchel.integrations.transformers.log_preference import (
+    LogPreference,
+    LogPreferences,
+    check_against_eager,
+    softmax_attention,
+)
+from fenchel.integrations.transformers.model_inputs import RealQueries
+from fenchel.integrations.transformers.registry import (
+    attention_implementation,
+    attention_modules,
+    register_backend,
+    require_transformers,
+)
 from fenchel.integrations.transformers.switching import HeadsInfer, inference_for_now
-from fenchel.integrations.transformers.tracing import Tracer, Visit
-from fenchel.integrations.transformers.weights_wanted import weights_wanted
 from fenchel.nn.inference import Inferred
 
 __all__ = ["ModelSource"]

@@ -1,37 +1,288 @@
-"""Attention that infers, as an attention function of transformers, and the names it goes by.
-
-After ``register()`` every model that dispatches its attention takes ``attn_implementation="fenchel_first_order"``,
-``"fenchel_second_order"`` or ``"fenchel_exact"``; and ``"fenchel_sparsemax"`` or ``"fenchel_entmax15"``, whose weights
-are exactly zero where they are.
-"""
+"""Attention of transformers' models as inference: the function in the registry and what it infers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
+from fenchel import functional
 from fenchel.arguments import ESTIMATORS
 from fenchel.closeness import AbstractCloseness, Tsallis
-from fenchel.errors import CaptureError
+from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.inference import estimator_object
-from fenchel.integrations.transformers.arguments import refuse_unsupported
-from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.call_preference import call_preference
-from fenchel.integrations.transformers.eager_check import check_against_eager
-from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
-from fenchel.integrations.transformers.log_preference import LogPreferences
-from fenchel.integrations.transformers.registry import register_backend
-from fenchel.integrations.transformers.weights_wanted import weights_wanted
+from fenchel.integrations.transformers.log_preference import (
+    LogPreferences,
+    call_preference,
+    check_against_eager,
+)
+from fenchel.integrations.transformers.registry import attention_modules, register_backend
+from fenchel.nn.inference import Inferred, joined
 from fenchel.solver import Estimator
 
-__all__ = ["CLOSENESSES", "attend", "closeness_of", "inference_of", "own_estimators", "register"]
+__all__ = [
+    "CLOSENESSES",
+    "HARMLESS",
+    "OWN",
+    "AttentionProblem",
+    "Inference",
+    "attend",
+    "closeness_of",
+    "infer",
+    "inference_of",
+    "own_estimators",
+    "refuse_unsupported",
+    "register",
+    "weights_wanted",
+]
+
+
+HARMLESS = frozenset(
+    {
+        # position information that has already acted on queries and keys
+        "position_ids",
+        "cache_position",
+        # what the mask already contains
+        "sliding_window",
+        "encoder_attention_mask",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "seq_idx",
+        # where keys and values came from
+        "encoder_hidden_states",
+        "past_key_values",
+        "use_cache",
+        # what is returned, and how
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "deterministic",
+        # training only
+        "num_items_in_batch",
+    }
+)
+
+"""Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
+
+_REFUSED = {
+    "softcap": "it squashes the scores, so they are no longer a preference plus linear evidence",
+    "s_aux": "attention sinks add a learned template to every softmax",
+    "sinks": "attention sinks add a learned template to every softmax",
+    "indices": "sparse attention keeps only selected keys, and the mask does not say which",
+    "block_indices": "sparse attention keeps only selected blocks of keys, and the mask does not say which",
+    "cache": "a paged cache holds keys that are not in this call",
+}
+
+
+def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> None:
+    """Raise if ``arguments`` holds something that may change the attention scores unseen.
+
+    Args:
+        site: Qualified name of the attention module, for the message.
+        family: Name of its class, for the message.
+        arguments: Keyword arguments of the call, without those that are used (scaling, position_bias,
+            is_causal).
+
+    Raises:
+        ModelError: Naming site, class and argument. An argument that is None or False is absent.
+    """
+    for name, given in arguments.items():
+        if name in HARMLESS or given is None or given is False:
+            continue
+        reason = _REFUSED.get(name)
+        if reason is None:
+            raise ModelError(
+                f"{site} ({family}) passes {name!r} to its attention, an argument whose effect on the scores "
+                "is not known here, so its attention cannot be taken over faithfully. Call the model without "
+                "it, or report the family"
+            )
+        raise ModelError(
+            f"{site} ({family}) passes {name!r} to its attention, which is not supported: {reason}. "
+            f"Use a model without it, or a configuration that switches it off"
+        )
+
+
+def _gathered() -> Mapping[str, Any]:
+    """What the running forward gathers through hooks, by name; empty where this release has no such collector."""
+    try:
+        from transformers.utils.output_capturing import (
+            _active_collector,  # pyright: ignore[reportPrivateUsage] -- nothing public says it
+        )
+    except ImportError:
+        return {}
+    # While compiling, a context variable cannot be read, unless the forward itself is being compiled.
+    if torch.compiler.is_compiling() and not getattr(_active_collector, "compiling", False):
+        return {}
+    return _active_collector.get() or {}
+
+
+def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """Whether the attention function has to return its weights.
+
+    Args:
+        module: The attention module that called.
+        arguments: The keyword arguments of the call.
+    """
+    if arguments.get("output_attentions"):
+        return True
+    if getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    return any(name.endswith("attentions") for name in _gathered())
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How heads infer.
+
+    Attributes:
+        estimator: As :func:`fenchel.functional.attention` takes it, with its options.
+        alpha: α, a float or a tensor broadcastable to (B, H, m).
+        closeness: D; None is softmax.
+    """
+
+    estimator: str | Estimator = "first_order"
+    alpha: float | Tensor = 1.0
+    closeness: AbstractCloseness | None = None
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether that is what models of transformers do."""
+        first = estimator_object(self.estimator).name == "first_order"
+        return first and self.closeness is None and not isinstance(self.alpha, Tensor) and self.alpha == 1
+
+
+OWN = Inference()
+
+"""What a model itself does: first order with α = 1, under softmax."""
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """The inference problems of one call.
+
+    Attributes:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Broadcastable to (B, H, m, n), or None.
+        scale: Multiplies the keys; None is 1/√d.
+        dropout_p: Of the weights.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    log_preference: Tensor | None
+    scale: float | Tensor | None
+    dropout_p: float
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.query.shape[1]
+
+    def of_heads(self, index: Tensor) -> AttentionProblem:
+        """The problems of some heads, with the keys and values that they share repeated."""
+        shared = torch.div(index, self.heads // self.key.shape[1], rounding_mode="floor")
+        preference = self.log_preference
+        if preference is not None and preference.shape[1] > 1:
+            preference = preference.index_select(1, index)
+        return replace(
+            self,
+            query=self.query.index_select(1, index),
+            key=self.key.index_select(1, shared),
+            value=self.value.index_select(1, shared),
+            log_preference=preference,
+        )
+
+
+def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certificate: bool) -> Inferred:
+    options = {
+        "log_preference": problem.log_preference,
+        "alpha": how.alpha,
+        "scale": problem.scale,
+        "closeness": how.closeness,
+        "estimator": how.estimator,
+        "enable_gqa": problem.key.shape[1] != problem.heads,
+    }
+    tensors = (problem.query, problem.key, problem.value)
+    bounds = None
+    if certificate:
+        output, bounds = functional.attention_with_certificate(
+            *tensors, dropout_p=problem.dropout_p, **options
+        )
+    else:
+        output = functional.attention(*tensors, dropout_p=problem.dropout_p, **options)
+    p = functional.attention_weights(problem.query, problem.key, **options) if weights else None
+    return Inferred(output, p, bounds)
+
+
+def _alpha_of_heads(alpha: float | Tensor, index: Tensor) -> float | Tensor:
+    """Rows ``index`` of the head dimension of α, which broadcasts to (B, H, m)."""
+    if not isinstance(alpha, Tensor) or alpha.ndim < 2 or alpha.shape[-2] == 1:
+        return alpha
+    return alpha.index_select(-2, index.to(alpha.device))
+
+
+def infer(
+    problem: AttentionProblem,
+    how: Inference,
+    heads: Sequence[int] | None = None,
+    *,
+    site: str,
+    own: Inference = OWN,
+    weights: bool = False,
+    certificate: bool = False,
+) -> Inferred:
+    """Infer, and leave some heads as the model has them if so asked.
+
+    Args:
+        problem: The call.
+        how: How the chosen heads infer.
+        heads: Numbers of the chosen heads, from 1; None is all.
+        site: Name of the attention module, for messages.
+        own: How the others infer, which is what the model itself does.
+        weights: Whether to work out the weights too.
+        certificate: Whether to certify too.
+
+    Returns:
+        What came of it, with the weights before dropout.
+
+    Raises:
+        InputError: If a head does not exist.
+        ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
+    """
+    if heads is None:
+        return _infer_alike(problem, how, weights, certificate)
+    missing = sorted(head for head in heads if head > problem.heads)
+    if missing:
+        raise InputError(f"heads {missing} do not exist in {site}, which has heads 1 to {problem.heads}")
+    chosen = [head - 1 for head in sorted(set(heads))]
+    rest = [head for head in range(problem.heads) if head not in chosen]
+    if not rest:
+        return _infer_alike(problem, how, weights, certificate)
+
+    device = problem.query.device
+    index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
+    closeness = how.closeness and how.closeness.heads(index)
+    chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
+    parts = (
+        _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
+        _infer_alike(problem.of_heads(others), own, weights, certificate),
+    )
+    return joined(*parts, torch.cat((index, others)).argsort())
+
 
 _checked: WeakSet[nn.Module] = WeakSet()
+
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
 
 
@@ -112,12 +363,17 @@ def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
+
 """Closenesses that names of attention stand for, ``fenchel_NAME``."""
 
 _INFERENCES = {f"fenchel_{estimator}": Inference(estimator) for estimator in ESTIMATORS}
+
 _INFERENCES |= {f"fenchel_{name}": Inference(closeness=near) for name, near in CLOSENESSES.items()}
+
 _FUNCTIONS = {name: _with(how) for name, how in _INFERENCES.items()}
+
 _registered = {**_INFERENCES}
+
 """How a name of attention infers now."""
 
 

@@ -1,15 +1,16 @@
-"""A pretrained model and its tokenizer, by hub name, local folder or ``demo``; safetensors only."""
+"""Loading a model with its tokenizer or image processor, from a folder, the hub or the package."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,16 +18,181 @@ from torch import nn
 from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
 from fenchel.integrations.transformers.backend import register
-from fenchel.integrations.transformers.language_head import automatic_class
-from fenchel.integrations.transformers.quiet import quiet
-from fenchel.integrations.transformers.requirement import require_transformers
+from fenchel.integrations.transformers.registry import quiet, require_transformers
 
-__all__ = ["DEMO", "ModelInfo", "load_model"]
+__all__ = [
+    "DEMO",
+    "LanguageHead",
+    "ModelInfo",
+    "automatic_class",
+    "check_reads_images",
+    "language_head",
+    "load_image_processor",
+    "load_model",
+    "names_classes",
+    "swaps_whole_model",
+]
+
+
+LanguageHead = Literal["masked", "causal", "seq2seq"]
+
+"""What a head predicts: tokens that are hidden, the next token, or the next token of another text."""
+
+_AUTOMATIC: dict[LanguageHead, str] = {
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "masked": "AutoModelForMaskedLM",
+    "causal": "AutoModelForCausalLM",
+}
+
+# These predict hidden tokens, and whether one sentence follows another; the second head is left out.
+_MASKED_AND_MORE = frozenset(
+    {"AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining", "MegatronBertForPreTraining"}
+    | {"MobileBertForPreTraining"}
+)
+
+
+def language_head(class_name: str) -> LanguageHead | None:
+    """The language-model head of a model class of transformers.
+
+    Args:
+        class_name: Such as an entry of ``config.architectures``.
+
+    Returns:
+        ``"masked"``, ``"causal"``, ``"seq2seq"``; None for a class without such a head.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+
+    Example:
+        >>> [language_head(name) for name in ("BertForMaskedLM", "GPT2LMHeadModel", "MarianMTModel", "BertModel")]
+        ['masked', 'causal', 'seq2seq', None]
+    """
+    require_transformers()
+    from transformers.models.auto import modeling_auto
+
+    if class_name in _MASKED_AND_MORE:
+        return "masked"
+    # Some classes are in two tables: BART fills gaps as an encoder-decoder, XLM predicts hidden tokens either way.
+    tables: tuple[tuple[LanguageHead, Any], ...] = (
+        ("seq2seq", modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
+        ("masked", modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+        ("causal", modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+    )
+    return next((head for head, table in tables if class_name in table.values()), None)
+
+
+def names_classes(class_name: str) -> bool:
+    """Whether a model class of transformers has a head that names the class of a text.
+
+    Example:
+        >>> names_classes("BertForSequenceClassification"), names_classes("BertForMaskedLM")
+        (True, False)
+    """
+    require_transformers()
+    from transformers.models.auto import modeling_auto
+
+    return class_name in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
+
+
+def swaps_whole_model(model: Any) -> bool:
+    """Whether a checkpoint is more than an encoder to whoever predicts tokens with it or embeds sentences.
+
+    Args:
+        model: A loaded model, with or without the head that its checkpoint has.
+
+    Returns:
+        False for an encoder-decoder without a language-model head, whose encoder alone embeds; else true.
+    """
+    config = getattr(model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        return True
+    return any(
+        language_head(name) for name in getattr(config, "architectures", None) or [type(model).__name__]
+    )
+
+
+def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
+    """The automatic class of transformers that loads a checkpoint with its language-model head.
+
+    Args:
+        config: The checkpoint's configuration.
+        name: What the user called it, for messages.
+        classifies: Load it with its head that names the class of a text instead.
+
+    Returns:
+        ``AutoModelForMaskedLM`` or the like; ``AutoModel`` for a checkpoint without a language-model head.
+
+    Raises:
+        ModelError: If the configuration names several classes whose heads differ, or none with the head wanted.
+    """
+    transformers = require_transformers()
+    classes = list(getattr(config, "architectures", None) or ())
+    if classifies:
+        if not any(map(names_classes, classes)):
+            raise ModelError(
+                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts; "
+                "expected one such as BertForSequenceClassification. Leave the label column out, or give a classifier"
+            )
+        return transformers.AutoModelForSequenceClassification
+    heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
+    if len(heads) > 1:
+        raise ModelError(
+            f"the config.json of {name} names {', '.join(classes)}, whose heads differ; expected one class. Leave the "
+            "one under 'architectures' that saved the weights"
+        )
+    head: LanguageHead | None = next(iter(heads), None)
+    return transformers.AutoModel if head is None else getattr(transformers, _AUTOMATIC[head])
+
+
+def check_reads_images(model: nn.Module, name: str = "pixel_values") -> None:
+    """See that a model takes pixels.
+
+    Args:
+        model: The model.
+        name: What its forward calls them.
+
+    Raises:
+        InputError: If it does not, and what it takes.
+    """
+    takes = [name for name in inspect.signature(model.forward).parameters if name not in ("args", "kwargs")]
+    if name not in takes:
+        raise InputError(
+            f"{type(model).__name__} reads no images: its forward takes {', '.join(takes[:4])}. Give it a "
+            "text (--text)."
+        )
+
+
+def load_image_processor(name: str, revision: str | None = None) -> Any:
+    """Load the image processor of a model; needs no torchvision.
+
+    Args:
+        name: A local folder, or a name on the hub.
+        revision: A branch, tag or commit; for hub names only.
+
+    Raises:
+        ModelError: If it was saved with none, or it cannot be loaded.
+        MissingExtraError: If transformers is not installed.
+    """
+    transformers = require_transformers()
+    options = {"local_files_only": True} if Path(name).is_dir() else {"revision": revision or "main"}
+    try:
+        with quiet():
+            return transformers.AutoImageProcessor.from_pretrained(name, **options)
+    except Exception as error:  # configurations are wrong in every way that files can be
+        reason = " ".join(str(error).split())
+        reason = reason if len(reason) <= 300 else reason[:299] + "…"
+        raise ModelError(
+            f"the image processor of {name} cannot be loaded: {reason}. Save it beside the model "
+            "(preprocessor_config.json)"
+        ) from error
+
 
 DEMO = "demo"
+
 """The name of the bundled encoder, all-MiniLM-L6-v2 (a BERT of 6 layers, 12 heads, width 384)."""
 
 _HASHED_BYTES = 8 * 2**30
+
 _DESCRIPTIONS = (
     "config.json",
     "generation_config.json",
@@ -35,7 +201,9 @@ _DESCRIPTIONS = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
 _UNUSED_BY_ATTENTION = "pooler"
 
 

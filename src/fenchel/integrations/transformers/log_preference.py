@@ -1,27 +1,35 @@
-"""Masks and position biases of one attention call, as the log-preference log u."""
+"""What a model of transformers adds to its scores, as a log-preference, checked against its own eager attention."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import inspect
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from fenchel.errors import CaptureError
+from fenchel.errors import CaptureError, ModelError
 
 __all__ = [
     "HARD_MASK",
     "LogPreference",
     "LogPreferences",
+    "call_preference",
+    "check_against_eager",
     "hardened",
     "require_broadcastable",
+    "softmax_attention",
     "stands_for_causal",
 ]
+
 
 _ROWS = 256  # of a mask that are looked at together
 
 HARD_MASK = -1e4
+
 """An additive mask at or below this stands for u_i = 0.
 
 Families write "masked" as ``finfo.min`` of some dtype, as -1e9 or as -1e4: finite numbers, all of which exp()
@@ -246,3 +254,189 @@ class LogPreferences:
             self._known[identity] = replace(built, family_mask=mask)
             self._held.append((attention_mask, position_bias))
         return self._known[identity]
+
+
+def _without_expanded_dimensions(tensor: Tensor) -> Tensor:
+    """``tensor`` (4-D) with size 1 where it was expanded along batch, head or query."""
+    for dim in range(3):
+        if tensor.shape[dim] > 1 and tensor.stride(dim) == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def call_preference(
+    site: str,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    position_bias: Tensor | None,
+    is_causal: bool | None,
+) -> Tensor | None:
+    """Mask and position bias of one call as log u.
+
+    Args:
+        site: Name of the attention module, for messages.
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the family made
+            none. Additive values at or below ``HARD_MASK`` mean u_i = 0.
+        position_bias: Additive, broadcastable likewise, or None. Gradients flow to it.
+        is_causal: What the family says of itself; only consulted where it made no mask.
+
+    Returns:
+        Broadcastable to (B, H, m, n): bool where only a mask was given, floating with -inf where masked otherwise;
+        size 1 along dimensions that were expanded. None is uniform.
+
+    Raises:
+        CaptureError: If a tensor does not fit, or if causality is in doubt.
+
+    Example:
+        >>> query, mask = torch.ones(1, 2, 3, 4), torch.tensor([0.0, 0.5, -3e38]).expand(1, 1, 3, 3)
+        >>> call_preference("attn", query, query, mask, None, False)
+        tensor([[[[0.0000, 0.5000,   -inf]]]])
+    """
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    require_broadcastable(site, shape, attention_mask=attention_mask, position_bias=position_bias)
+    mask = attention_mask
+    if stands_for_causal(site, shape, attention_mask, is_causal):
+        mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        mask = _without_expanded_dimensions(mask)
+    if position_bias is None:
+        return mask if mask is None or mask.dtype == torch.bool else hardened(mask)
+    bias = _without_expanded_dimensions(position_bias)
+    if mask is None:
+        return hardened(bias)
+    if mask.dtype == torch.bool:
+        return torch.where(mask, hardened(bias), -torch.inf)
+    return hardened(bias + mask)
+
+
+def softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, preference: LogPreference
+) -> Tensor:
+    """Attend as the model itself would.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d); H_kv divides H.
+        value: (B, H_kv, n, d_v).
+        scaling: Multiplies the scores.
+        preference: Added to them. A row that may attend to nothing gets zeros, as fused kernels give.
+
+    Returns:
+        (B, m, H, d_v), contiguous.
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    causal = preference.only_causal
+    mask = None if causal else preference.kernel_mask
+    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling)
+    if preference.empty_rows is not None:
+        output = output.masked_fill(preference.empty_rows, 0)
+    return output.transpose(1, 2).contiguous()
+
+
+_QUERIES = 16
+
+_SMALLEST_STEPS = 4
+
+"""By how many times the smallest number of a dtype two sums may differ."""
+
+
+def _one_sequence(tensor: Tensor | None, batch: int, queries: Tensor) -> Tensor | None:
+    """Row ``batch`` and the given queries of a tensor that broadcasts to (B, H, m, n)."""
+    if tensor is None:
+        return None
+    tensor = tensor[batch : batch + 1] if tensor.shape[0] > 1 else tensor
+    return tensor[:, :, queries] if tensor.shape[2] > 1 else tensor
+
+
+def _tolerance(query: Tensor, largest: float) -> float:
+    """For values of up to ``largest``. Many families take their softmax in float32 whatever their dtype.
+
+    Where values are not far above the smallest numbers of a half type, some steps between these are rounding too.
+    """
+    if query.dtype == torch.float32 and query.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        return 2.0**-5 * largest
+    dtypes = {query.dtype, torch.float32}
+    if torch.is_autocast_enabled(query.device.type):
+        dtypes.add(torch.get_autocast_dtype(query.device.type))
+    kinds = [torch.finfo(dtype) for dtype in dtypes]
+    smallest = max(kind.smallest_normal * kind.eps for kind in kinds)
+    return max(max(kind.eps for kind in kinds) ** 0.5 * largest, _SMALLEST_STEPS * smallest)
+
+
+def check_against_eager(
+    site: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    scaling: float,
+    preference: LogPreference,
+    position_bias: Tensor | None,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Compare ``output`` with the eager attention of the module's own family, on a few queries.
+
+    Args:
+        site: Qualified name of the module, for the message.
+        module: The attention module.
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        output: What we computed, (B, m, H, d_v).
+        scaling: As in the call.
+        preference: Its mask is given to the family's attention; queries that see nothing are not compared.
+        position_bias: As in the call.
+        arguments: The other keyword arguments of the call.
+
+    Raises:
+        ModelError: If they differ by more than rounding explains.
+    """
+    eager = inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
+    live = torch.ones(output.shape[:2], dtype=torch.bool, device=query.device)
+    if preference.empty_rows is not None:
+        live &= ~preference.empty_rows.any(1).squeeze(-1)
+    batch = int(live.sum(-1).argmax())
+    queries = live[batch].nonzero().flatten()
+    if eager is None or not len(queries):
+        return
+    chosen = torch.linspace(0, len(queries) - 1, min(_QUERIES, len(queries)), device=query.device)
+    queries = queries[chosen.long()]
+
+    mask = _one_sequence(preference.family_mask, batch, queries)
+    if mask is not None and mask.dtype == torch.bool:
+        blank = torch.zeros((), dtype=query.dtype, device=query.device)
+        mask = torch.where(mask, blank, torch.finfo(query.dtype).min)
+    bias = {} if position_bias is None else {"position_bias": _one_sequence(position_bias, batch, queries)}
+    one = slice(batch, batch + 1)
+    expected, _ = eager(
+        module,
+        query[one, :, queries],
+        key[one],
+        value[one],
+        mask,
+        scaling=scaling,
+        dropout=0.0,
+        **bias,
+        **arguments,
+    )
+    found, family = output[batch, queries], type(module).__name__
+    if not bool(found.isfinite().all()):
+        raise ModelError(
+            f"{site} ({family}) has NaN or infinity in its attention output on this batch. Check the model's "
+            "weights, and its dtype: float16 overflows where bfloat16 and float32 do not"
+        )
+    difference = float((expected[0] - found).abs().max())
+    allowed = _tolerance(query, float(value[batch].abs().max()))
+    if not difference <= allowed:
+        raise ModelError(
+            f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v is off by "
+            f"{difference:.1e} (expected at most {allowed:.1e}) from what eager_attention_forward of its "
+            "family computes: it changes its scores in a way that is not known here, so its attention cannot be "
+            "taken over faithfully. Use a model of another family, or report this one"
+        )

@@ -1,27 +1,193 @@
-"""An attention function and a mask function under one name, and a model switched to that name for a while.
-
-transformers keeps two registries. With an attention function registered alone, models hand it
-``attention_mask=None``: padding and causality vanish without an error. Registering both together is therefore
-the only thing this module offers.
-"""
+"""The attention registry of transformers: which modules call it, what is put in, and the release that is needed."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
+from importlib.metadata import version
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
-from fenchel.errors import ModelError
-from fenchel.integrations.transformers.attention_modules import check_model
-from fenchel.integrations.transformers.requirement import require_transformers
+from fenchel.errors import MissingExtraError, ModelError
 
-__all__ = ["attention_implementation", "count_attention", "materialised_mask", "register_backend"]
+__all__ = [
+    "OLDEST",
+    "attention_implementation",
+    "attention_modules",
+    "calls_registry",
+    "check_model",
+    "count_attention",
+    "materialised_mask",
+    "quiet",
+    "register_backend",
+    "require_transformers",
+]
+
+
+OLDEST = (5, 4)
+
+"""The first release that makes masks from numbers of queries and returns the weights of every family that is asked."""
+
+
+def require_transformers() -> ModuleType:
+    """The module ``transformers``, imported on first use.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+        ModelError: If it is older than ``OLDEST``.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("transformers", "hf") from error
+    found = re.match(r"(\d+)\.(\d+)", transformers.__version__)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ModelError(
+            f"transformers {transformers.__version__} is installed; {oldest} or newer is needed, because older "
+            f"releases make masks from other arguments. Run: pip install 'transformers>={oldest}'"
+        )
+    return transformers
+
+
+_CONVERSION = "DISABLE_SAFETENSORS_CONVERSION"
+
+"""Without it, transformers asks a service on the hub to convert pickled weights that it finds."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log lines below errors, no progress bars, no requests to convert weights, until the block ends."""
+    transformers = require_transformers()
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import logging as hub_logging
+
+    logging = transformers.utils.logging
+    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
+    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    conversion = os.environ.get(_CONVERSION)
+    try:
+        logging.set_verbosity_error()
+        hub_logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        if hub_bars:
+            disable_progress_bars()
+        os.environ[_CONVERSION] = "1"
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
+        if bars:
+            logging.enable_progress_bar()
+        if hub_bars:
+            enable_progress_bars()
+        if conversion is None:
+            del os.environ[_CONVERSION]
+        else:
+            os.environ[_CONVERSION] = conversion
+
+
+_DISPATCHES = "get_interface("
+
+_COMPUTES_ITSELF = re.compile(r"\b(softmax|scaled_dot_product_attention)\(")
+
+_ATTENTION_NAME = re.compile(r"Atte?n", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def _source(module_type: type[nn.Module]) -> str:
+    """Source of the class that defines ``forward`` for ``module_type``; empty where there is none to read."""
+    owner = next((base for base in module_type.__mro__ if "forward" in vars(base)), None)
+    if owner is None:
+        return ""
+    try:
+        return inspect.getsource(owner)
+    except (OSError, TypeError):
+        return ""
+
+
+def _dispatches(module: nn.Module) -> bool:
+    from transformers import PreTrainedModel
+
+    return not isinstance(module, PreTrainedModel) and _DISPATCHES in _source(type(module))
+
+
+def _computes_itself(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if not _ATTENTION_NAME.search(type(module).__name__) or any(
+        _dispatches(below) for below in module.modules()
+    ):
+        return False
+    return _COMPUTES_ITSELF.search(_source(type(module))) is not None
+
+
+def calls_registry(model: nn.Module) -> bool:
+    """Whether any module of a model calls the attention registry; whatever else there is."""
+    return any(_dispatches(module) for module in model.modules())
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what is no model, such as its name or its class.
+
+    Raises:
+        ModelError: If it is none.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"model is {shown(model)}; expected a model of transformers, as AutoModel.from_pretrained gives it"
+        )
+
+
+def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
+    """The modules of ``model`` that ask the attention registry for their function, by their qualified names.
+
+    They are recognised by what their class does, not by name or by ``layer_idx``, which many families lack or
+    repeat.
+
+    Args:
+        model: A transformers model.
+
+    Returns:
+        Module to qualified name, in the order in which the model holds them. A module held twice appears
+        once.
+
+    Raises:
+        ModelError: If there is none, or if the model also has attention that bypasses the registry: its heads
+            would be missing from a result without notice.
+    """
+    check_model(model)
+    found = {module: name for name, module in model.named_modules() if _dispatches(module)}
+    bypassing = {
+        type(module).__name__: name for name, module in model.named_modules() if _computes_itself(module)
+    }
+    if bypassing:
+        classes = ", ".join(f"{kind} (such as {name!r})" for kind, name in bypassing.items())
+        raise ModelError(
+            f"{type(model).__name__} computes attention in {classes} without the attention registry of "
+            "transformers, so those heads cannot be reached. Use a model of a family that sends all of its "
+            "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), give the submodule that does, or "
+            f"install a later release than {version('transformers')}: T5 does from 5.15"
+        )
+    if not found:
+        raise ModelError(
+            f"{type(model).__name__} has no module that calls the attention registry of transformers, so no "
+            "head can be reached. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
+        )
+    return found
+
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -17,11 +17,10 @@ from fenchel.errors import CaptureError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
-from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.backend import attend, closeness_of, inference_of
-from fenchel.integrations.transformers.head_inference import OWN, Inference
+from fenchel.integrations.transformers.backend import OWN, Inference, attend, closeness_of, inference_of
 from fenchel.integrations.transformers.registry import (
     attention_implementation,
+    attention_modules,
     count_attention,
     register_backend,
 )
