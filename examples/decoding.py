@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,7 +129,7 @@ class Attention(AttendingLayer, nn.Module):
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])
             u = torch.cat([call.log_preference.expand(shape) for call in calls], 2)
-            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), u))
+            onlooker(self, LayerCall(replace(calls[0].problem, evidence=z), u))
 
 
 def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
