@@ -118,18 +118,21 @@ class Attention(AttendingLayer, nn.Module):
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
         """Calls inside are queries of one problem, one after another; an audit is told of them once, side by side."""
-        onlooker, calls = self.onlooker, list[Any]()
-        if onlooker is not None:
-            self.onlooker = lambda _, call: calls.append(call)
+        captured, calls = vars(self).pop("answer", None), list[Any]()
+        if captured is not None:
+            own = self.answer
+            self.answer = lambda call, **options: (calls.append(call), own(call, **options))[1]
         try:
             yield
         finally:
-            self.onlooker = onlooker
-        if onlooker is not None and calls:
+            if captured is not None:
+                self.answer = captured
+        if captured is not None and calls:
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])
             u = torch.cat([call.log_preference.expand(shape) for call in calls], 2)
-            onlooker(self, LayerCall(replace(calls[0].problem, evidence=z), u))
+            whole = LayerCall(replace(calls[0].problem, evidence=z), u)
+            captured(whole, dropout=0.0, need_weights=False, need_certificate=False)
 
 
 def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
