@@ -42,38 +42,51 @@ class CapturedHead:
     """What one attention head inferred from in one call, and its answer.
 
     Under first order its weights are softmax(⟨templates, dual⟩ + log_preference), and its output is their mean of
-    the values.
+    the values. Under ``torch.no_grad`` all but the output is worked out when it is asked for.
 
     Attributes:
         site: The layer that it is of.
         head: Its number, from 1.
-        templates: t, (B, n, d): keys times the scale of the scores. Query heads that share keys share this tensor.
-        log_preference: Log u, (B or 1, m or 1, n), -inf where masked, 0 where nothing is preferred.
-        evidence: z, (B, m, d): the queries.
         alpha: α, a number, or a tensor that broadcasts to (B, m, 1).
-        dual: The first-order dual point αz, (B, m, d).
-        values: What the weights act on, (B, n, d_v).
         output: What the head hands on, (B, m, d_v).
     """
 
     site: AttentionSite
     head: int
-    templates: Tensor
-    log_preference: Tensor
-    evidence: Tensor
     alpha: float | Tensor
-    dual: Tensor
-    values: Tensor
     output: Tensor
+    _parts: Callable[[], _Parts]
     _weights: Tensor | Callable[[], Tensor]
     _without_evidence: Callable[[bool], Tensor]
 
     @property
-    def weights(self) -> Tensor:
-        """The weights before dropout, (B, m, n); zero in rows with nothing to attend to.
+    def templates(self) -> Tensor:
+        """t, (B, n, d): keys times the scale of the scores. Query heads that share keys share this tensor."""
+        return self._own(self._parts().templates)
 
-        Under ``torch.no_grad`` they are worked out when they are asked for.
-        """
+    @property
+    def log_preference(self) -> Tensor:
+        """Log u, (B or 1, m or 1, n), -inf where masked, 0 where nothing is preferred."""
+        return self._own(self._parts().log_preference)
+
+    @property
+    def evidence(self) -> Tensor:
+        """z, (B, m, d): the queries."""
+        return self._own(self._parts().evidence)
+
+    @property
+    def dual(self) -> Tensor:
+        """The first-order dual point αz, (B, m, d)."""
+        return self._own(self._parts().duals)
+
+    @property
+    def values(self) -> Tensor:
+        """What the weights act on, (B, n, d_v)."""
+        return self._own(self._parts().values)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights before dropout, (B, m, n); zero in rows with nothing to attend to."""
         return self._weights if isinstance(self._weights, Tensor) else self._weights()
 
     def without_evidence(self, *, uniform: bool = False) -> Tensor:
@@ -83,6 +96,10 @@ class CapturedHead:
             uniform: Whether the weights are equal on all that the preference lets a query see.
         """
         return self._without_evidence(uniform)[:, self.head - 1]
+
+    def _own(self, parts: Sequence[Tensor]) -> Tensor:
+        """This head's of the parts of all, of which some heads may share one."""
+        return parts[(self.head - 1) * len(parts) // self.site.num_heads]
 
     def __repr__(self) -> str:
         site, (batch, queries, _) = self.site, self.evidence.shape
@@ -412,8 +429,13 @@ class Capture:
 
 
 def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
-    """The answer as the model gives it, and its heads, whose weights are worked out when they are asked for."""
+    """The answer as the model gives it, and its heads, of which all else is worked out when it is asked for."""
     found = call.infer()
+
+    @cache
+    def parts() -> _Parts:
+        with torch.no_grad():
+            return _Parts.of(call)
 
     @cache
     def weights() -> Tensor:
@@ -423,7 +445,7 @@ def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[C
     if getattr(call.module, "other", None) is not None:
         weights()  # while it lasts
     late = [lambda head=head: weights()[:, head] for head in range(site.num_heads)]
-    return found, _heads(call, site, _Parts.of(call), found.output.unbind(1), late)
+    return found, _heads(call, site, parts, found.output.unbind(1), late)
 
 
 def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
@@ -452,7 +474,7 @@ def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[Capt
         groups = site.num_heads // call.values.shape[1]
         output = joined.to(call.values.dtype) @ call.values.repeat_interleave(groups, 1)
         found = found._replace(weights=joined)
-    heads = _heads(call, site, parts, output.unbind(1), weights)
+    heads = _heads(call, site, lambda: parts, output.unbind(1), weights)
     return found._replace(output=torch.stack([head.output for head in heads], 1)), heads
 
 
@@ -485,7 +507,7 @@ class _Parts(NamedTuple):
 def _heads(
     call: PendingCall,
     site: AttentionSite,
-    parts: _Parts,
+    parts: Callable[[], _Parts],
     outputs: Sequence[Tensor],
     weights: Sequence[Tensor | Callable[[], Tensor]],
 ) -> list[CapturedHead]:
@@ -498,20 +520,13 @@ def _heads(
             replace(call, evidence=torch.zeros_like(call.evidence), preference=u, dropout=0.0).infer().output
         )
 
-    def of(shared: Sequence[Tensor], head: int) -> Tensor:
-        return shared[head * len(shared) // site.num_heads]
-
     return [
         CapturedHead(
             site=site,
             head=head + 1,
-            templates=of(parts.templates, head),
-            log_preference=of(parts.log_preference, head),
-            evidence=parts.evidence[head],
             alpha=call.alphas[head],
-            dual=parts.duals[head],
-            values=of(parts.values, head),
             output=outputs[head],
+            _parts=parts,
             _weights=weights[head],
             _without_evidence=without_evidence,
         )
