@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from fenchel.integrations.sites import (
     PendingCall,
     check_all_attend,
     check_names,
+    takes_any_name,
 )
 from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.continuous import ContinuousAttention
@@ -192,7 +192,6 @@ class LayerSource(AbstractSource):
     def __init__(self, model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bool) -> None:
         self._model, self._measured, self._any_estimator = model, measured, any_estimator
         known = attention_layers(model)
-        check_all_attend(model)
         _check_layers_are_seen(model, known, chosen=chosen, measured=measured)
         self.modules: Any = {
             layer: name or type(model).__name__
@@ -208,12 +207,12 @@ class LayerSource(AbstractSource):
     def rerouted(self, answer: Callable[[PendingCall], Inferred]) -> Iterator[None]:
         for layer in self.modules:
             layer.answer = partial(self._answered, answer, layer, layer.answer)
-            layer.onlooker = _nothing  # has the layer say where its templates come from
+            layer.captured = True
         try:
             yield
         finally:
             for layer in self.modules:
-                del layer.answer, layer.onlooker
+                del layer.answer, layer.captured
             self._rows = None
 
     def _answered(
@@ -273,8 +272,7 @@ class LayerSource(AbstractSource):
 
     @override
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        forward = inspect.signature(self._model.forward).parameters.values()
-        if not any(one.kind is one.VAR_KEYWORD for one in forward):
+        if not takes_any_name(self._model):
             check_names(self._model, inputs)
         self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
 
@@ -306,10 +304,6 @@ class LayerSource(AbstractSource):
         return attention_call(
             site, asked._replace(problem=replace(asked.problem, alpha=alphas.unsqueeze(-1))), space, real
         )
-
-
-def _nothing(_layer: nn.Module, _call: LayerCall) -> None:
-    pass
 
 
 def _alphas(layer: AttendingLayer, own: float | Tensor) -> list[float | Tensor]:

@@ -29,6 +29,7 @@ __all__ = [
     "check_layers",
     "check_names",
     "existing",
+    "takes_any_name",
 ]
 
 
@@ -324,3 +325,8 @@ def check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     if unknown is not None:
         takes = ", ".join(name for name in parameters if name not in ("args", "kwargs"))
         raise InputError(f"the forward of {type(model).__name__} takes no {unknown!r}; it takes {takes}")
+
+
+def takes_any_name(model: nn.Module) -> bool:
+    """Whether the forward of a model takes inputs of any name."""
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(model.forward).parameters.values())

@@ -408,7 +408,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             spread = template_spread(problem.templates * problem.scale, log_u)
             self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
         call = LayerCall(problem, log_u, added=added)
-        if self.onlooker is not None:
+        if self.captured:
             call = seen(self, call, keys, inputs)
         return self.answer(
             call,
@@ -428,7 +428,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         return (
             self.estimator == "first_order"
             and problem.is_plain
-            and self.onlooker is None
+            and not self.captured
             and self.other is None
             and masks.is_key_padding
             and not (self.keep_certificate or self.keep_gap or self.keep_norm_penalty)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,11 +170,11 @@ class LayerCall(NamedTuple):
     Attributes:
         problem: Evidence, templates, values, α and scale.
         log_preference: log u, or bool with True = attend, broadcastable to (B, H, m, n); None is uniform.
-        projection: For an onlooker, where the templates come from; None where they are no linear map of the input.
-        key_padding: For an onlooker, True where a key is padding, bool (B, n before what is added), or None.
-        asks_itself: For an onlooker, whether the queries are of the sequence that the keys are of.
+        projection: In a capture, where the templates come from; None where they are no linear map of the input.
+        key_padding: In a capture, True where a key is padding, bool (B, n before what is added), or None.
+        asks_itself: In a capture, whether the queries are of the sequence that the keys are of.
         added: How many templates follow those of the keys.
-        query_padding: For an onlooker, True where a query is padding, bool (B, m), or None.
+        query_padding: In a capture, True where a query is padding, bool (B, m), or None.
     """
 
     problem: Problem
@@ -219,14 +218,9 @@ class OtherInference:
             return self.alpha
         return own if self.times == 1.0 else own * self.times
 
-    @property
-    def own_reliability(self) -> bool:
-        """Whether α is the layer's own."""
-        return self.alpha is None and self.times == 1.0
-
 
 class AttendingLayer:
-    """The part of a layer that can be watched and switched. It comes before ``torch.nn.Module`` among its bases.
+    """The part of a layer that can be captured and switched. It comes before ``torch.nn.Module`` among its bases.
 
     A layer says its ``estimator`` and how many heads it has, ``num_heads``, and hands its calls to :meth:`answer`.
 
@@ -239,8 +233,8 @@ class AttendingLayer:
     tol: float | None = None
     max_steps: int = DEFAULT_STEPS
     _estimator: str = "first_order"
-    onlooker: Callable[[nn.Module, LayerCall], None] | None = None
-    """Told of every call, inside of it; only while an audit looks."""
+    captured: bool = False
+    """Whether calls say where their templates come from; only inside of a capture."""
     other: OtherInference | None = None
     """Another inference, only inside of ``use_estimator``."""
 
@@ -301,19 +295,10 @@ class AttendingLayer:
             call: What is asked.
             **options: As :func:`fenchel.nn.inference.infer` takes them, but for the estimator.
         """
-        if self.other is None and self.onlooker is None:
-            return infer(call.problem, call.log_preference, estimator=self.solver, **options)
-        found = self._inferred_for_now(call, options)
-        if self.onlooker is not None:
-            other, problem = self.other, call.problem
-            if other is not None and not other.own_reliability:
-                problem = replace(problem, alpha=self._alpha_for_now(problem, other))
-            self.onlooker(self, call._replace(problem=problem))  # pyright: ignore[reportArgumentType]
-        return found
-
-    def _inferred_for_now(self, call: LayerCall, options: dict[str, Any]) -> Inferred:
-        other, problem, log_preference = self.other, call.problem, call.log_preference
-        if other is None or not self._in_part:
+        problem, log_preference = call.problem, call.log_preference
+        if self.other is None:
+            return infer(problem, log_preference, estimator=self.solver, **options)
+        if not self._in_part:
             alpha, solver = self._for_now(problem.alpha)
             return infer(replace(problem, alpha=alpha), log_preference, estimator=solver, **options)
         chosen, rest = self._parted(problem.evidence.device)
@@ -337,17 +322,6 @@ class AttendingLayer:
         chosen, rest = (torch.tensor(some, dtype=torch.int64, device=device) for some in both)
         return chosen, rest
 
-    def _alpha_for_now(self, problem: Problem, other: OtherInference) -> float | Tensor:
-        """α where some heads have another for a while."""
-        if not self._in_part:
-            return other.reliability(problem.alpha)
-        evidence = problem.evidence
-        own = torch.as_tensor(problem.alpha, dtype=torch.float64, device=evidence.device)
-        own = own.expand(self.num_heads, 1).clone()
-        chosen = self._parted(own.device)[0]
-        own[chosen] = torch.as_tensor(other.reliability(own[chosen]), dtype=own.dtype, device=own.device)
-        return own
-
     def reset_parameters(self) -> None:
         """Draw the weights anew, and put what heads learn of their own back to where it started."""
         self._reset_parameters()  # pyright: ignore[reportAttributeAccessIssue]
@@ -356,10 +330,10 @@ class AttendingLayer:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Who looks on and what lasts for a while is not the layer's: copies and files are without.
+        # What lasts for a while is not the layer's: copies and files are without.
         inherited = getattr(super(), "__getstate__", None)
         state = self.__dict__ if inherited is None else inherited()
-        return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
+        return {name: value for name, value in state.items() if name not in ("captured", "other")}
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
@@ -462,7 +436,7 @@ def _key_projection(layer: nn.MultiheadAttention, inputs: Tensor) -> KeyProjecti
 
 
 def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: AttentionInputs) -> LayerCall:
-    """A call with what an onlooker wants to know beside it.
+    """A call with what a capture wants to know beside it.
 
     Args:
         layer: The layer.

@@ -434,10 +434,9 @@ def _whole(batch: Batch) -> Batch:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Tensor]], list[Any]]:
     """The inputs of each batch by name, and what came with them."""
-    from fenchel.integrations.sites import check_names
+    from fenchel.integrations.sites import check_names, takes_any_name
 
-    forward = inspect.signature(model.forward).parameters.values()
-    anything = any(one.kind is one.VAR_KEYWORD for one in forward)
+    anything = takes_any_name(model)
     inputs, targets, rows = [], [], 0
     for number, batch in enumerate(batches, start=1):
         own, target = batch, None
