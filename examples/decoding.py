@@ -121,7 +121,12 @@ class Attention(AttendingLayer, nn.Module):
         captured, calls = vars(self).pop("answer", None), list[Any]()
         if captured is not None:
             own = self.answer
-            self.answer = lambda call, **options: (calls.append(call), own(call, **options))[1]
+
+            def kept(call: LayerCall, **options: Any) -> Any:
+                calls.append(call)
+                return own(call, **options)
+
+            self.answer = kept
         try:
             yield
         finally:

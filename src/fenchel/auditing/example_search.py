@@ -38,7 +38,6 @@ from fenchel.io.batches import Batch
 
 if TYPE_CHECKING:
     from fenchel.auditing.measure import Measures
-    from fenchel.integrations.capture import AttentionCall
 
 __all__ = ["Answers", "ExampleSearch", "Solving", "answers"]
 

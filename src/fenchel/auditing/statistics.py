@@ -142,10 +142,10 @@ class AuditStatistics:
             raise ProblemError(f"quantile fraction {fraction} must lie between 0 and 1.")
         for suffix, known in RECORD_QUANTILES.items():
             if fraction == known:
-                groups = self._quantiles_of_layers if head is None else self._of_heads
-                self._of(kind, layer, head)
-                place = (kind, layer) if head is None else (kind, layer, head)
-                return groups[place][f"{_known(metric)}_{suffix}"]
+                found = self._of(kind, layer, head)
+                if head is None:
+                    found = self._quantiles_of_layers[kind, layer]
+                return found[f"{_known(metric)}_{suffix}"]
         pl = polars_module()
         chosen = self.rows.filter(kind=kind, layer=layer, **({} if head is None else {"head": head}))
         found = chosen.select(pl.col(_known(metric)).quantile(fraction, "linear")).collect().item()

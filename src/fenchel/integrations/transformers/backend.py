@@ -1,4 +1,9 @@
-"""Attention of transformers' models as inference: the function in the registry and what it infers."""
+"""Attention that infers, as an attention function of transformers, and the names it goes by.
+
+After ``register()`` every model that dispatches its attention takes ``attn_implementation="fenchel_first_order"``,
+``"fenchel_second_order"`` or ``"fenchel_exact"``; and ``"fenchel_sparsemax"`` or ``"fenchel_entmax15"``, whose weights
+are exactly zero where they are.
+"""
 
 from __future__ import annotations
 
