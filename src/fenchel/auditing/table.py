@@ -76,7 +76,7 @@ def schema() -> dict[str, Any]:
 
     ========================  ==================================================================================
     kind, layer, head         the head, layer and head from 1
-    document, window          where the query stands, from 1 and from 0
+    document, window          where the query stands, both from 1
     position                  its position in the window, from 1
     token, text               its id in the vocabulary and its text; null where the input is not text
     type                      one of ``TOKEN_TYPES``
