@@ -40,7 +40,7 @@ bench: .venv/installed-dev ## Measure speed and memory; the results go to benchm
 	$(BIN)/python -m benchmarks
 
 docs: .venv/installed-docs ## Build the documentation site into a folder (SITE=site); it is read without a network
-	$(BIN)/python -m website --out '$(SITE)'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir "$(abspath $(SITE))"
 
 dist: .venv/installed-dev ## Build wheel and sdist into dist/
 	rm -rf dist

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from website.reference import PACKAGES
+from website.pages import PACKAGES
 
 __all__ = ["LIST", "MODULES", "PARTS", "commands", "listed", "names", "parts", "removed"]
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import griffe
 
 __all__ = ["Docstrings", "as_markdown"]
 
-_MATH = re.compile(r":math:`([^`]*)`")
 # A directive, and what is indented below it.
 _DISPLAY = re.compile(r"^( *)\.\. math::[ ]*(.*(?:\n(?:\1 +.*|[ ]*(?=\n\1 )))*)", flags=re.MULTILINE)
-_ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`(~?)([^`]*)`")
-_LITERAL = re.compile(r"``([^`]+)``")
-_EXAMPLE = re.compile(r"^(\s*)Example:$", flags=re.MULTILINE)
+_ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`(?:~[\w.]*?(\w+)|([^`]*))`")
 
 
 class Docstrings(griffe.Extension):
@@ -22,8 +21,14 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe with every module, class, function and attribute."""
-        if obj.docstring is not None:
-            obj.docstring.value = as_markdown(obj.docstring.value)
+        if obj.docstring is None:
+            return
+        text = obj.docstring.value
+        if "**options:" in text and obj.parent is not None and obj.parent.is_module:
+            function = getattr(import_module(obj.module.path), obj.name)
+            # What fenchel.options.takes has written out.
+            text = f"{inspect.getdoc(function)}" if hasattr(function, "__options__") else text
+        obj.docstring.value = as_markdown(text)
 
 
 def as_markdown(docstring: str) -> str:
@@ -42,7 +47,6 @@ def as_markdown(docstring: str) -> str:
     text = _DISPLAY.sub(
         lambda found: f"{found[1]}$$\n{found[1]}{' '.join(found[2].split())}\n{found[1]}$$", docstring
     )
-    text = _MATH.sub(r"$\1$", text)
-    text = _ROLE.sub(lambda found: f"`{found[2].split('.')[-1] if found[1] else found[2]}`", text)
-    text = _LITERAL.sub(r"`\1`", text)
-    return _EXAMPLE.sub(r"\1Examples:", text)
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    text = re.sub(r"``([^`]+)``", r"`\1`", _ROLE.sub(r"`\1\2`", text))
+    return re.sub(r"(?m)^(\s*)Example:$", r"\1Examples:", text)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert
 
@@ -15,24 +13,31 @@ from fenchel.errors import InputError
 __all__ = ["formula", "with_mathml"]
 
 # What pymdownx.arithmatex leaves of $...$ and $$...$$.
-_INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', flags=re.DOTALL)
-_DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', flags=re.DOTALL)
-
-# Browsers know no mathvariant but "normal": letters are written as what Unicode has for them.
-_STYLED = re.compile(r'<mi mathvariant="(double-struck|script|bold|monospace)">(\w)</mi>')
-_STYLES = {"double-struck": "DOUBLE-STRUCK", "script": "SCRIPT", "bold": "BOLD", "monospace": "MONOSPACE"}
+_LEFT = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
 # What latex2mathml does not know, and the same in what it does.
 _SPELT_OUT = (
-    (re.compile(r"\\arg\b"), r"\\operatorname{arg}"),
-    (re.compile(r"\\[bB]igg?[lrm]?\s*(?=\\[lr](?:angle|Vert|vert)\b)"), ""),
+    (r"\\arg\b", r"\\operatorname{arg}"),
+    (r"\\[bB]igg?[lrm]?\s*(?=\\[lr](?:angle|Vert|vert)\b)", ""),
 )
-# Signs of words that latex2mathml leaves as they are.
-_BARE = ((re.compile(r"&(?!#?\w+;)"), "&amp;"), (re.compile(r"<(?![/a-z])"), "&lt;"))
-_NAMED_OPERATOR = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
-# Which browsers draw with a gap as wide as the largest root they have.
-_SHORT_ROOT = re.compile(r"<msqrt>(<m[in]>[^<]+</m[in]>)</msqrt>")
-_SCRIPTED = ("msub", "msup", "msubsup", "munder", "mover", "munderover")
-_LIMITS = ("min", "max", "sup", "inf")
+_NO_SPACE = r"(?:(?:<msu\w+>)?<mo[^>]*>(?:&#x0002[89];|&#x0005[BD];|[()\[\]])|</(?:math|mrow|mtd)>)"
+_FOR_BROWSERS = (
+    (r' xmlns="http://www.w3.org/1998/Math/MathML"', ""),
+    # The name of an operator has a thin space at its sides, but for that of a sign, a parenthesis or an end.
+    (r"<m([oi])>([A-Za-z]{2,})</m\1>", r'<mo lspace="0.17em" rspace="0.17em">\2</mo>'),
+    (rf'rspace="0.17em">(\w+</mo>(?:(?:<m\w>[^<]*</m\w>){{0,2}}</msu\w+>)?{_NO_SPACE})', r'rspace="0">\1'),
+    (r'(<(?:math[^>]*|mrow|mtd)>(?:<msub>)?|</mo>(?:<msub>)?)<mo lspace="0.17em"', r'\1<mo lspace="0"'),
+    # A limit is below it in a line of its own.
+    (
+        r"<msub>(<mo [^>]*)>((?:min|max|sup|inf)</mo><m\w>[^<]*</m\w>)</msub>",
+        r'<munder>\1 movablelimits="true">\2</munder>',
+    ),
+    # Bars of a norm are as high as their line; a short root would be drawn as wide as the largest.
+    (r"<mo>(&#x02016;|&#x0007C;|‖|\|)</mo>", r'<mo stretchy="false">\1</mo>'),
+    (r"<msqrt>(<m[in]>[^<]+</m[in]>)</msqrt>", r"<mrow><mi>√</mi>\1</mrow>"),
+    # Signs of words that latex2mathml leaves as they are.
+    (r"<(?![/a-z])", "&lt;"),
+    (r"&(?!#?\w+;)", "&amp;"),
+)
 
 
 def with_mathml(page: str) -> str:
@@ -47,8 +52,7 @@ def with_mathml(page: str) -> str:
     Raises:
         InputError: If a formula has a command that is not known; it names both.
     """
-    page = _DISPLAY.sub(lambda found: formula(html.unescape(found[1]), display=True), page)
-    return _INLINE.sub(lambda found: formula(html.unescape(found[1])), page)
+    return _LEFT.sub(lambda found: formula(html.unescape(found[2]), display=found[1] == "div"), page)
 
 
 def formula(tex: str, *, display: bool = False) -> str:
@@ -62,7 +66,7 @@ def formula(tex: str, *, display: bool = False) -> str:
         A ``math`` element.
 
     Raises:
-        InputError: If a command is not known, or what comes of it is no MathML.
+        InputError: If a command is not known.
 
     Example:
         >>> formula(r"\mathbb E_p").replace("\U0001d53c", "E")  # one letter of Unicode, double-struck
@@ -70,62 +74,24 @@ def formula(tex: str, *, display: bool = False) -> str:
     """
     spelt = tex.strip()
     for pattern, instead in _SPELT_OUT:
-        spelt = pattern.sub(instead, spelt)
+        spelt = re.sub(pattern, instead, spelt)
     drawn = convert(spelt, display="block" if display else "inline")
-    unknown = re.search(r"\\[A-Za-z]+", drawn)
-    if unknown:
+    if unknown := re.search(r"\\[A-Za-z]+", drawn):
         raise InputError(
             f"{unknown[0]} in the formula {tex.strip()} is no command that latex2mathml knows. Write it otherwise, or "
             "say in website/mathml.py what to write for it."
         )
-    drawn = drawn.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
-    drawn = _STYLED.sub(lambda found: f"<mi>{_letter(found[2], found[1])}</mi>", drawn)
-    # Bars of a norm are as high as their line, whatever stands beside them.
-    drawn = re.sub(r"<mo>(&#x02016;|&#x0007C;|‖|\|)</mo>", r'<mo stretchy="false">\1</mo>', drawn)
-    drawn = _SHORT_ROOT.sub(r"<mrow><mi>√</mi>\1</mrow>", drawn)
-    # An operator's name is an identifier to a browser, or it stands apart from its parentheses.
-    try:
-        drawn = _with_operators(_NAMED_OPERATOR.sub(r"<mi>\1</mi>", drawn), display=display)
-    except ElementTree.ParseError as error:
-        raise InputError(f"the formula {tex.strip()} is no MathML after latex2mathml: {error}.") from error
+    # Browsers know no mathvariant but "normal": letters are written as what Unicode has for them.
+    drawn = re.sub(r'<mi mathvariant="(double-struck|script|bold|monospace)">(\w)</mi>', _letter, drawn)
+    for pattern, instead in _FOR_BROWSERS:
+        drawn = re.sub(pattern, instead, drawn)
     return f'<div class="formula">{drawn}</div>' if display else drawn
 
 
-def _with_operators(drawn: str, *, display: bool) -> str:
-    """Thin spaces around a named operator, whose index is below it where it is a limit in a line of its own."""
-    for pattern, instead in _BARE:
-        drawn = pattern.sub(instead, drawn)
-    tree = ElementTree.fromstring(drawn)  # noqa: S314 - what latex2mathml has just written
-    for parent in tree.iter():
-        if display and parent.tag == "msub" and parent[0].text in _LIMITS:
-            parent.tag = "munder"
-        if parent.tag in _SCRIPTED:
-            continue
-        for place in reversed(range(1, len(parent))):
-            before, after = parent[place - 1], parent[place]
-            if (_is_operator(before) and not _is_sign(after)) or (
-                _is_operator(after) and not _is_sign(before)
-            ):
-                parent.insert(place, Element("mspace", width="0.17em"))
-    return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
-
-
-def _is_operator(element: Element) -> bool:
-    base = element[0] if element.tag in _SCRIPTED else element
-    return base.tag == "mi" and re.fullmatch("[A-Za-z]{2,}", base.text or "") is not None
-
-
-def _is_sign(element: Element) -> bool:
-    """Whether it keeps its own distance: a space, or a sign that is no sum."""
-    base = element[0] if element.tag in _SCRIPTED else element
-    return base.tag == "mspace" or (base.tag == "mo" and (base.text or "") not in "∑∏")
-
-
-def _letter(letter: str, variant: str) -> str:
-    case = "DIGIT" if letter.isdigit() else ("CAPITAL" if letter.isupper() else "SMALL")
-    name = f"MATHEMATICAL {_STYLES[variant]} {case} {unicodedata.name(letter).split()[-1]}"
+def _letter(found: re.Match[str]) -> str:
+    name = re.sub("^(LATIN|GREEK) | LETTER", "", unicodedata.name(found[2]))
+    styled = f"{found[1].upper()} {name}"
     try:
-        return unicodedata.lookup(name)
-    except KeyError:
-        # Those that Unicode had before the others have names of their own, as ℝ and ℒ.
-        return unicodedata.lookup(f"{_STYLES[variant]} {case} {unicodedata.name(letter).split()[-1]}")
+        return f"<mi>{unicodedata.lookup(f'MATHEMATICAL {styled}')}</mi>"
+    except KeyError:  # what Unicode had before the others, as ℝ and ℒ
+        return f"<mi>{unicodedata.lookup(styled)}</mi>"

@@ -11,7 +11,7 @@ import pytest
 
 import fenchel
 from fenchel.cli.options import numbers
-from website.options import with_option_tables
+from website.pages import with_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
 COMMANDS = ("audit", "merge", "report", "compare", "swap", "reproduce", "catalogue")
@@ -19,7 +19,7 @@ COMMANDS = ("audit", "merge", "report", "compare", "swap", "reproduce", "catalog
 
 def options_on_page(command: str) -> dict[str, str]:
     """Options in the table of a command's section, with what stands where their value goes."""
-    table = with_option_tables(PAGE).split(f"## fenchel {command} ")[1].split("\n## ")[0]
+    table = with_tables(PAGE).split(f"## fenchel {command} ")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(--[a-z-]+)(?: ([^`]*))?` \|", table, flags=re.MULTILINE)
     return {name: value.replace("\\|", "|") for name, value in rows}
 

@@ -1,84 +1,71 @@
-"""Where the site cannot be written, one line says so and what is there stays."""
+"""What is wrong with a page fails the build and is named; what is in the folder is replaced only if it is a site."""
 
 from __future__ import annotations
 
-import errno
-import shutil
+import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("material", reason="the site needs pip install 'fenchel[docs]'")
 
-from fenchel.errors import InputError, OutputError
-from tests.pages import ROOT
-from website.build import NEEDED_BYTES, build_site
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort, ConfigurationError
+
+from website import hooks
+
+HOOKS = "from website.hooks import on_config, on_page_content, on_page_markdown\n"
 
 
-def former_site(folder: Path) -> Path:
-    out = folder / "site"
-    (out / "search").mkdir(parents=True)
-    (out / "search" / "search_index.json").write_text("{}")
-    return out
-
-
-def raising(error: OSError) -> Any:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise error
-
-    return fail
-
-
-def test_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = former_site(tmp_path)
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9 << 30, 9 << 30, 3 << 20)
+def build_pages(folder: Path, page: str, name: str = "index") -> None:
+    (folder / "docs").mkdir()
+    (folder / "docs" / f"{name}.md").write_text(f"# Here\n\n{page}\n")
+    (folder / "docs" / "one.png").write_bytes(b"")
+    (folder / "checks.py").write_text(HOOKS)
+    (folder / "mkdocs.yml").write_text(
+        "site_name: mine\nplugins: []\nhooks: [checks.py]\n"
+        "markdown_extensions: [pymdownx.arithmatex: {generic: true}]\n"
     )
-    with pytest.raises(
-        OutputError, match=r"no space for the site: .* has 3 MB free and 100 MB are needed\. Free"
-    ):
-        build_site(ROOT, out)
-    assert [path.name for path in tmp_path.iterdir()] == ["site"]
-    assert NEEDED_BYTES == 100 << 20
+    build(load_config(str(folder / "mkdocs.yml"), strict=True, site_url="https://here.org"))
+
+
+LONG = "word " * hooks.MOST_WORDS
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("page", "name", "message"),
     [
-        (errno.ENOSPC, "the disk is full. Free some space, or give another"),
-        (errno.EROFS, "Give another folder"),
+        ("[there](there.md)", "index", "'index.md' contains a link 'there.md'"),
+        ("![](one.png)", "index", "index.md has an image without alternative text: <img"),
+        ('<p><img src="one.png"></p>', "index", "index.md has an image without alternative text: <img"),
+        (LONG, "index", "index.md has 1502 words; expected at most 1500"),
+        ("word " * hooks.LONG_PAGES["paper"], "paper", "paper.md has 1552 words; expected at most 1550"),
+        ("$\\nosuch$", "index", "index.md: \\nosuch in the formula"),
     ],
 )
-def test_no_space_while_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+def test_a_fault_fails_the_build_and_its_page_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, page: str, name: str, message: str
 ) -> None:
-    out = former_site(tmp_path)
-    monkeypatch.setattr("mkdocs.commands.build.build", raising(OSError(number, "said by the system")))
-    with pytest.raises(OutputError, match=words) as raised:
-        build_site(ROOT, out)
-    assert str(out) in str(raised.value)
-    assert (out / "search" / "search_index.json").read_text() == "{}"
-    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(Abort, match="Aborted with 1 warnings in strict mode"),
+    ):
+        build_pages(tmp_path, page, name)
+    (warning,) = (one.getMessage() for one in caplog.records if one.name.startswith("mkdocs"))
+    assert message in warning
+
+
+def test_a_page_of_the_most_words_and_a_longer_one_of_the_list_are_built(tmp_path: Path) -> None:
+    for folder, page, name in (("a", LONG[15:], "index"), ("b", LONG, "paper")):
+        (tmp_path / folder).mkdir()
+        build_pages(tmp_path / folder, f"{page}\n\n![One](one.png)", name)
+        assert (tmp_path / folder / "site" / f"{name.replace('paper', 'paper/index')}.html").is_file()
 
 
 def test_a_folder_that_is_no_site_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("mine")
-    with pytest.raises(InputError, match="has other things in it than a site, which would be lost"):
-        build_site(ROOT, tmp_path)
-    assert (tmp_path / "letter.txt").read_text() == "mine"
-
-
-def test_a_file_where_the_folder_of_the_site_is_to_lie(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write the site to .*file/site"):
-        build_site(ROOT, tmp_path / "file" / "site")
-
-
-def test_a_link_that_leads_nowhere_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text("# Here\n\n[there](there.md)\n")
-    (tmp_path / "mkdocs.yml").write_text("site_name: mine\n")
-    with pytest.raises(InputError, match=r"the site was not built: .*'there\.md'"):
-        build_site(tmp_path, tmp_path / "site")
-    assert not (tmp_path / "site").exists()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "letter.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="has other things in it than a site, which would be lost"):
+        build_pages(tmp_path, "Here.")
+    assert (tmp_path / "site" / "letter.txt").read_text() == "mine"

@@ -8,13 +8,11 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-import torch
 
 from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.parts import AbstractFiniteParts
 from tests.website.html_page import HtmlPage
-from website.catalogue import family_page, with_overview
-from website.weights_picture import weights_picture
+from website.pages import family_page, picture, with_tables
 
 
 def of_the_site(site: Path, entry: Entry) -> Path:
@@ -61,7 +59,7 @@ def test_a_family_says_what_is_to_be_known_of_all_of_it(site: Path) -> None:
 
 
 def test_the_overview_lists_every_entry() -> None:
-    page = with_overview("<!-- catalogue: overview -->\nnothing yet\n<!-- end of catalogue -->")
+    page = with_tables("<!-- catalogue: overview -->\nnothing yet\n<!-- end of catalogue -->")
     assert "nothing yet" not in page
     rows = {
         name: f'{family_page(one.family)}#{name}) | <code class="name">{name}</code> |'
@@ -71,9 +69,7 @@ def test_the_overview_lists_every_entry() -> None:
 
 
 def test_a_picture_shows_more_weight_darker() -> None:
-    drawn = weights_picture(
-        {"first": torch.tensor([[0.0, 0.25, 0.75]]), "exact": torch.tensor([[1.0]])}, "<three>"
-    )
+    drawn = picture({"first": [[0.0, 0.25, 0.75]], "exact": [[1.0]]}, "<three>")
     opacities = [float(one) for one in re.findall(r'fill-opacity="([\d.]+)"', drawn)]
     assert opacities == pytest.approx([0.0, 0.5, 0.75**0.5, 1.0], abs=1e-3)
     assert 'aria-label="&lt;three&gt;"' in drawn
@@ -81,6 +77,6 @@ def test_a_picture_shows_more_weight_darker() -> None:
 
 
 def test_the_table_of_layers_stands_between_its_marks() -> None:
-    page = with_overview("before\n<!-- catalogue: layers -->\nold\n<!-- end of catalogue -->\nafter\n")
+    page = with_tables("before\n<!-- catalogue: layers -->\nold\n<!-- end of catalogue -->\nafter\n")
     assert "old" not in page
     assert "| Scaled dot-product attention (Vaswani et al. 2017) | `Uniform()` | `ScaledDot()` |" in page

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +15,7 @@ import fenchel
 from fenchel.catalogue import entry
 from fenchel.errors import FenchelError, require_packages
 from fenchel.nn import MultiheadAttention
-from tests.pages import ROOT, page
-from website.build import build_site
+from tests.pages import page
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,13 +97,6 @@ def hard_to_solve(around: Around) -> None:
     problem(preference=fenchel.Discrete(templates), evidence=evidence).solve("exact", tol=1e-12, max_steps=1)
 
 
-def no_space(around: Around) -> None:
-    around.patch.setattr(
-        shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 1 << 40, 3 << 20)
-    )
-    build_site(ROOT, around.folder / "site")
-
-
 PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     "A model that is not found": [offline],
     "A text that is not there": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
@@ -144,7 +135,6 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     "Hard attention with an estimator": [lambda _: problem(closeness=fenchel.Hard()).solve("exact")],
     "An order out of range": [lambda _: fenchel.Tsallis(3)],
     "A name that the catalogue does not know": [lambda _: entry("scaled-dott")],
-    "No space for the site": [no_space],
 }
 
 

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 from tests.pages import ROOT
-from website.notebook import as_page
-from website.running import run_cells
+from tests.running import run_cells
+from website.pages import made
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-+]\d+)?")
@@ -64,7 +64,7 @@ def test_a_page_has_text_code_and_outputs() -> None:
             ),
         ]
     )
-    page = as_page(notebook, "sums.ipynb")
+    page = made("notebook.md", name="sums.ipynb", cells=notebook.cells)
     assert page.startswith("# Sums\n")
     assert "```python\n1 < 2\n```" in page
     assert "&lt;True&gt;" in page

@@ -1,4 +1,4 @@
-"""Run notebooks in this process and record what their cells give: ``python -m website.running NOTEBOOK...``."""
+"""Run notebooks in this process and record what their cells give: ``python -m tests.running NOTEBOOK...``."""
 
 from __future__ import annotations
 

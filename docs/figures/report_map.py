@@ -1,4 +1,4 @@
-"""The picture on the first page: ``python -m website.report_map audit/report.html docs/images/report-map.png``."""
+"""The picture on the first page: ``python docs/figures/report_map.py audit/report.html docs/images/report-map.png``."""
 
 from __future__ import annotations
 
