@@ -364,7 +364,6 @@ def test_adapted_weights_are_refused_in_input_space() -> None:
     ("family", "message"),
     [
         ("gemma2", "layers.0.self_attn \\(Gemma2Attention\\) passes 'softcap'"),
-        ("gpt_oss", "layers.0.self_attn \\(GptOssAttention\\) passes 's_aux'"),
         ("deberta_v2", "DebertaV2Model computes attention in DisentangledSelfAttention"),
         ("longt5", "LongT5Model computes attention in LongT5LocalAttention"),
         ("diffllama", "layers.0.self_attn \\(DiffLlamaAttention\\) attended 2 times"),

@@ -11,7 +11,7 @@ from transformers import AttentionInterface, AutoModel
 
 from fenchel import functional
 from fenchel.errors import CaptureError, ModelError
-from fenchel.integrations.transformers import register
+from fenchel.integrations.transformers import register, use_backend
 from fenchel.integrations.transformers.backend import OWN, Inference, attend
 from tests.tiny_models import tiny_inputs, tiny_model
 
@@ -113,12 +113,64 @@ def test_dropout_acts_in_training_alone_and_keeps_the_mean():
     assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize(("family", "argument"), [("gemma2", "softcap"), ("gpt_oss", "s_aux")])
-def test_families_that_change_their_scores_are_refused(family, argument):
-    model = tiny_model(family)
+def test_capped_scores_are_the_familys_own_at_first_order_and_refused_elsewhere():
+    inputs = tiny_inputs("gemma2", padding="none")
+    model = tiny_model("gemma2", attn_implementation="eager", attn_logit_softcapping=0.5)
+    expected = model(**inputs).last_hidden_state
+    uncapped = tiny_model("gemma2", attn_implementation="eager", attn_logit_softcapping=None)
+    assert not torch.allclose(uncapped(**inputs).last_hidden_state, expected, atol=1e-2)
     model.set_attn_implementation(NAMES["first_order"])
-    with pytest.raises(ModelError, match=f"passes '{argument}'"):
-        model(**tiny_inputs(family))
+    torch.testing.assert_close(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-6)
+    for estimator in ("second_order", "exact"):
+        model.set_attn_implementation(NAMES[estimator])
+        with pytest.raises(ModelError, match=r"passes 'softcap'.*only first order"):
+            model(**inputs)
+    with use_backend(model, "first_order", alpha=0.5), pytest.raises(ModelError, match="passes 'softcap'"):
+        model(**inputs)
+
+
+def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is_its_logit():
+    query, key, value = problem(4, 2)
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64, requires_grad=True)
+    output, weights = attend(
+        Attention(), query, key, value, None, how=OWN, s_aux=sinks, output_attentions=True, scaling=0.5
+    )
+    scores = 0.5 * query @ key.repeat_interleave(2, 1).mT
+    with_sink = torch.cat((scores, sinks.view(1, 4, 1, 1).expand(2, 4, 5, 1)), -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(weights, with_sink, rtol=0, atol=1e-12)
+    expected = with_sink @ value.repeat_interleave(2, 1)
+    torch.testing.assert_close(output.transpose(1, 2), expected, rtol=0, atol=1e-12)
+    (found,) = torch.autograd.grad(output.sum(), sinks)
+    (gradient,) = torch.autograd.grad(expected.sum(), sinks)
+    torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
+    with pytest.raises(CaptureError, match=r"passes s_aux of shape \(3,\); expected a logit a head, \(4,\)"):
+        attend(Attention(), query, key, value, None, how=OWN, s_aux=torch.ones(3))
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_keys_that_a_family_does_not_select_are_masked(additive):
+    query, key, value = problem()
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
+    indices = torch.tensor([[0, 1], [0, 1], [1, 2], [0, 3], [4, 2]]).expand(2, 5, 2)
+    chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, value=True)[:, None]
+    given = torch.where(mask, 0.0, -3e38) if additive else mask
+    found, _ = attend(Attention(), query, key, value, given, how=OWN, indices=indices)
+    expected, _ = attend(Attention(), query, key, value, mask & chosen, how=OWN)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [None, [2]])
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+def test_attentions_that_are_returned_lie_on_the_path_to_the_output(estimator, heads):
+    model, inputs = tiny_model("llama"), tiny_inputs("llama")
+    with use_backend(model, estimator, heads=heads):
+        output = model(**inputs, output_attentions=True)
+        for weights in output.attentions:
+            weights.retain_grad()
+        output.last_hidden_state.square().sum().backward()
+        plain = model(**inputs).last_hidden_state
+    assert all(float(weights.grad.abs().max()) > 0 for weights in output.attentions)
+    torch.testing.assert_close(output.last_hidden_state, plain, rtol=0, atol=1e-7)
 
 
 def test_a_family_that_changes_its_scores_unseen_is_noticed_at_its_first_call(monkeypatch):

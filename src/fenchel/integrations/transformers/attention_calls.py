@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,12 +25,19 @@ from fenchel.integrations.sites import (
     PendingCall,
     check_names,
 )
-from fenchel.integrations.transformers.backend import AttentionProblem, refuse_unsupported, weights_wanted
+from fenchel.integrations.transformers.backend import (
+    OWN,
+    AttentionProblem,
+    has_softcap,
+    refuse_unsupported,
+    weights_wanted,
+)
 from fenchel.integrations.transformers.backend import infer as infer_heads
 from fenchel.integrations.transformers.key_map import KeyMap, Tracer, Visit, find_key_map
 from fenchel.integrations.transformers.log_preference import (
     LogPreference,
     LogPreferences,
+    among_indices,
     check_against_eager,
     softmax_attention,
 )
@@ -87,6 +95,7 @@ class ModelSource(AbstractSource):
         self._taken: dict[nn.Module, Tensor] = {}
         self._handles: list[RemovableHandle] = []
         self._saw_single_key = False
+        self._added = 0
         self._traces = True
 
     def _modules_of_decoder(self) -> frozenset[nn.Module]:
@@ -175,15 +184,31 @@ class ModelSource(AbstractSource):
                 f"{name} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key "
                 "heads"
             )
+        if has_softcap(arguments):
+            raise ModelError(
+                f"{name} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, "
+                "so scores are no longer a preference plus linear evidence, and how far first order is from exact is "
+                "not defined. Use a configuration without the cap"
+            )
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
         self._is_causal = is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
         preference = self._preferences(name, query, key, attention_mask, position_bias, is_causal)
         self._preference = preference
         self._visit = None if self._tracer is None else self._tracer.take(module)
+        asked = AttentionProblem(
+            query, key, value, preference.mask_or_bias, scale, dropout if module.training else 0.0
+        ).with_arguments(name, arguments)
+        self._added = asked.sinks
         if module not in self._checked:
             # Families know softmax alone: what is compared is how they make their scores.
             with torch.no_grad():
-                softmax = softmax_attention(query, key, value, scale, preference)
+                plain = infer_heads(replace(asked, dropout_p=0.0), OWN, site=name) if self._added else None
+                softmax = (
+                    softmax_attention(query, key, value, scale, preference)
+                    if plain is None
+                    else plain.output.transpose(1, 2)
+                )
                 call = (query, key, value, softmax)
                 check_against_eager(name, module, *call, scale, preference, position_bias, arguments)
             self._checked.add(module)
@@ -204,22 +229,25 @@ class ModelSource(AbstractSource):
             PendingCall(
                 module=module,
                 evidence=query,
-                templates=key,
-                values=value,
-                preference=preference.mask_or_bias,
+                templates=asked.key,
+                values=asked.value,
+                preference=asked.log_preference,
                 scale=scale,
                 alphas=how.alphas(query.shape[1]),
-                dropout=dropout if module.training else 0.0,
+                dropout=asked.dropout_p,
                 vectors=True,
                 reads_values=True,
                 how=infer,
             )
         )
-        return found.output.transpose(1, 2).contiguous(), found.weights if wanted else None
+        weights = found.weights if wanted else None
+        if weights is not None and asked.sinks:
+            weights = weights[..., : -asked.sinks]
+        return found.output.transpose(1, 2).contiguous(), weights
 
     @override
     def kind(self, call: PendingCall) -> Kind:
-        queries, keys = call.evidence.shape[2], call.templates.shape[2]
+        queries, keys = call.evidence.shape[2], call.templates.shape[2] - self._added
         visit = self._visit or Visit()
         # What a cache holds comes from the sequence itself.
         longer = queries != keys and not any(name.startswith("past_key_value") for name in visit.arguments)
@@ -256,7 +284,13 @@ class ModelSource(AbstractSource):
             key=call.templates,
             scaling=float(call.scale),
             preference=call.preference,
-            counted=real(site.name, call.evidence, self._preference.empty_rows, decoder=of_decoder),
+            counted=real(
+                site.name,
+                call.evidence,
+                self._preference.empty_rows,
+                decoder=of_decoder,
+                masked=self._preference.mask_or_bias is not None,
+            ),
             inputs=inputs,
             key_weight=None if key_map is None else key_map.weight,
             key_bias=None if key_map is None else key_map.bias,
@@ -266,6 +300,11 @@ class ModelSource(AbstractSource):
     def _key_map(self, call: PendingCall) -> tuple[Tensor, KeyMap]:
         """What the key map of a module took just now, (B, n, width), and the map."""
         module, key, name = call.module, call.templates, self.modules[call.module]
+        if self._added:
+            raise ModelError(
+                f"{name} ({type(module).__name__}) has an attention sink, a template that is no linear map of the "
+                "layer's input. Use space='key' for this model"
+            )
         if self._visit is not None:
             inputs, key_map = find_key_map(name, module, self._visit, key)
             self._key_maps[module] = key_map

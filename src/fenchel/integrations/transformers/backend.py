@@ -22,9 +22,14 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.log_preference import (
+    SINKS,
     LogPreferences,
+    among_indices,
     call_preference,
     check_against_eager,
+    sink_logits,
+    with_sink,
+    with_softcap,
 )
 from fenchel.integrations.transformers.registry import attention_modules, register_backend
 from fenchel.nn.inference import Inferred, joined
@@ -38,6 +43,7 @@ __all__ = [
     "Inference",
     "attend",
     "closeness_of",
+    "has_softcap",
     "infer",
     "inference_of",
     "own_estimators",
@@ -78,13 +84,11 @@ HARMLESS = frozenset(
 """Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
 
 _REFUSED = {
-    "softcap": "it squashes the scores, so they are no longer a preference plus linear evidence",
-    "s_aux": "attention sinks add a learned template to every softmax",
-    "sinks": "attention sinks add a learned template to every softmax",
-    "indices": "sparse attention keeps only selected keys, and the mask does not say which",
     "block_indices": "sparse attention keeps only selected blocks of keys, and the mask does not say which",
     "cache": "a paged cache holds keys that are not in this call",
 }
+
+_KNOWN = HARMLESS | {"softcap", "indices", *SINKS}
 
 
 def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> None:
@@ -93,14 +97,13 @@ def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> 
     Args:
         site: Qualified name of the attention module, for the message.
         family: Name of its class, for the message.
-        arguments: Keyword arguments of the call, without those that are used (scaling, position_bias,
-            is_causal).
+        arguments: Keyword arguments of the call, without scaling, position_bias and is_causal.
 
     Raises:
         ModelError: Naming site, class and argument. An argument that is None or False is absent.
     """
     for name, given in arguments.items():
-        if name in HARMLESS or given is None or given is False:
+        if name in _KNOWN or given is None or given is False:
             continue
         reason = _REFUSED.get(name)
         if reason is None:
@@ -113,6 +116,11 @@ def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> 
             f"{site} ({family}) passes {name!r} to its attention, which is not supported: {reason}. "
             f"Use a model without it, or a configuration that switches it off"
         )
+
+
+def has_softcap(arguments: Mapping[str, Any]) -> bool:
+    """Whether a call caps its scores. What that changes depends on the query: a preference at first order alone."""
+    return arguments.get("softcap") is not None
 
 
 def _gathered() -> Mapping[str, Any]:
@@ -180,6 +188,8 @@ class AttentionProblem:
         log_preference: Broadcastable to (B, H, m, n), or None.
         scale: Multiplies the keys; None is 1/√d.
         dropout_p: Of the weights.
+        sinks: How many of the last templates are attention sinks, whose values are 0 and whose weights models do not
+            return.
     """
 
     query: Tensor
@@ -188,11 +198,28 @@ class AttentionProblem:
     log_preference: Tensor | None
     scale: float | Tensor | None
     dropout_p: float
+    sinks: int = 0
 
     @property
     def heads(self) -> int:
         """H."""
         return self.query.shape[1]
+
+    def with_arguments(self, site: str, arguments: Mapping[str, Any]) -> AttentionProblem:
+        """The same with what the call's other arguments do to its scores: a soft cap, and an attention sink.
+
+        A sink is one more template at the end.
+        """
+        changed = self
+        if has_softcap(arguments):
+            scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+            capped = with_softcap(self.query, self.key, self.log_preference, scale, arguments["softcap"])
+            changed = replace(self, log_preference=capped)
+        sink = sink_logits(site, self.query, arguments)
+        if sink is None:
+            return changed
+        key, value, preference = with_sink(self.query, self.key, self.value, changed.log_preference, sink)
+        return replace(changed, key=key, value=value, log_preference=preference, sinks=1)
 
     def of_heads(self, index: Tensor) -> AttentionProblem:
         """The problems of some heads, with the keys and values that they share repeated."""
@@ -259,12 +286,35 @@ def infer(
         certificate: Whether to certify too.
 
     Returns:
-        What came of it, with the weights before dropout.
+        What came of it, with the weights before dropout and without those of sinks. Where gradients are recorded, the
+        output is a function of these weights.
 
     Raises:
         InputError: If a head does not exist.
         ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
     """
+    found = _infer(problem, how, heads, site, own, weights, certificate)
+    p, value = found.weights, problem.value
+    if p is None:
+        return found
+    if problem.sinks:
+        p, value = p[..., : -problem.sinks], value[..., : -problem.sinks, :]
+    if not torch.is_grad_enabled():
+        return found._replace(weights=p)
+    kept = torch.dropout(p, problem.dropout_p, train=problem.dropout_p > 0)
+    value = value.repeat_interleave(problem.heads // value.shape[1], 1)
+    return found._replace(output=kept.to(value.dtype) @ value, weights=p)
+
+
+def _infer(
+    problem: AttentionProblem,
+    how: Inference,
+    heads: Sequence[int] | None,
+    site: str,
+    own: Inference,
+    weights: bool,
+    certificate: bool,
+) -> Inferred:
     if heads is None:
         return _infer_alike(problem, how, weights, certificate)
     missing = sorted(head for head in heads if head > problem.heads)
@@ -438,12 +488,20 @@ def attend(
         raise CaptureError(
             f"{site} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
         )
+    alike = how.is_softmax and (heads is None or own.is_softmax)
+    if has_softcap(arguments) and (not alike or certificate is not None):
+        raise ModelError(
+            f"{site} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, so "
+            "only first order with α = 1 and softmax, without a certificate, is defined. Use that, or a configuration "
+            "without the cap"
+        )
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
     preference = call_preference(site, query, key, attention_mask, position_bias, is_causal)
-    dropout_p = dropout if module.training else 0.0
-    problem = AttentionProblem(query, key, value, preference, scaling, dropout_p)
+    problem = AttentionProblem(query, key, value, preference, scaling, dropout if module.training else 0.0)
+    problem = problem.with_arguments(site, arguments)
     if not torch.compiler.is_compiling() and module not in _checked:
-        _check(problem, module, site, attention_mask, position_bias, is_causal, arguments)
+        _check(problem, module, site, key, value, attention_mask, position_bias, is_causal, arguments)
         _checked.add(module)
     inferred = infer(
         problem,
@@ -464,14 +522,15 @@ def _check(
     problem: AttentionProblem,
     module: nn.Module,
     site: str,
+    key: Tensor,
+    value: Tensor,
     attention_mask: Tensor | None,
     position_bias: Tensor | None,
     is_causal: bool | None,
     arguments: dict[str, Any],
 ) -> None:
-    query, key, value = problem.query, problem.key, problem.value
+    query = problem.query
     scale = query.shape[-1] ** -0.5 if problem.scale is None else float(problem.scale)
     preference = LogPreferences()(site, query, key, attention_mask, position_bias, is_causal)
-    without_dropout = AttentionProblem(query, key, value, problem.log_preference, scale, 0.0)
-    output = infer(without_dropout, OWN, site=site).output.transpose(1, 2)
+    output = infer(replace(problem, scale=scale, dropout_p=0.0), OWN, site=site).output.transpose(1, 2)
     check_against_eager(site, module, query, key, value, output, scale, preference, position_bias, arguments)

@@ -12,17 +12,23 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.errors import CaptureError, ModelError
+from fenchel.preference.discrete import log_weights
 
 __all__ = [
     "HARD_MASK",
+    "SINKS",
     "LogPreference",
     "LogPreferences",
+    "among_indices",
     "call_preference",
     "check_against_eager",
     "hardened",
     "require_broadcastable",
+    "sink_logits",
     "softmax_attention",
     "stands_for_causal",
+    "with_sink",
+    "with_softcap",
 ]
 
 
@@ -312,6 +318,106 @@ def call_preference(
     return hardened(bias + mask)
 
 
+def among_indices(attention_mask: Tensor | None, indices: Tensor | None, keys: int) -> Tensor | None:
+    """A mask, and only the keys whose positions (B, m, k) a family selected for each query; None selects nothing."""
+    if indices is None:
+        return attention_mask
+    chosen = indices.new_zeros((*indices.shape[:2], keys), dtype=torch.bool)
+    chosen = chosen.scatter(-1, indices.long(), value=True).unsqueeze(1)
+    if attention_mask is None or attention_mask.dtype == torch.bool:
+        return chosen if attention_mask is None else chosen & attention_mask
+    return attention_mask.masked_fill(~chosen, -torch.inf)
+
+
+SINKS = ("s_aux", "sinks")
+
+"""Names under which families give the logits of their attention sinks."""
+
+
+def sink_logits(site: str, query: Tensor, arguments: Mapping[str, Any]) -> Tensor | None:
+    """The logit of the attention sink of every head, (1 or B, H, 1 or m, 1); None where there is no sink.
+
+    Args:
+        site: Qualified name of the attention module, for the message.
+        query: (B, H, m, d).
+        arguments: The keyword arguments of the call: a logit a head, (H,), or one a query, (B, H, m, 1).
+
+    Raises:
+        CaptureError: If the logits have another shape.
+    """
+    batch, heads, queries, _ = query.shape
+    for name in SINKS:
+        logits = arguments.get(name)
+        if logits is None:
+            continue
+        given = tuple(logits.shape) if isinstance(logits, Tensor) else None
+        sink = logits.reshape(1, -1, 1, 1) if given is not None and len(given) == 1 else logits
+        if given not in ((heads,), (batch, heads, queries, 1)):
+            raise CaptureError(
+                f"{site} passes {name} of shape {given}; expected a logit a head, ({heads},), or one a query, "
+                f"{(batch, heads, queries, 1)}"
+            )
+        return sink
+    return None
+
+
+def _as_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    if preference is None:
+        return query.new_zeros(1, 1, 1, keys, dtype=dtype)
+    return log_weights(preference, dtype)
+
+
+def with_sink(
+    query: Tensor, key: Tensor, value: Tensor, preference: Tensor | None, sink: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An attention sink as one more template: its template and value are 0, and its log-preference is its logit.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        preference: As :func:`call_preference` gives it.
+        sink: From :func:`sink_logits`.
+
+    Returns:
+        Keys and values of n + 1 templates, of which the sink is the last, and their log-preference.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1, 1)
+        >>> keys, values, u = with_sink(one, one, one, None, torch.tensor([[[[0.5]]]]))
+        >>> keys.flatten().tolist(), values.flatten().tolist(), u.flatten().tolist()
+        ([1.0, 0.0], [1.0, 0.0], [0.0, 0.5])
+    """
+    weights = _as_numbers(preference, query, key.shape[2])
+    sink = sink.to(weights.dtype)
+    rows = torch.broadcast_shapes(weights.shape[:3], sink.shape[:3])
+    joined = torch.cat((weights.expand(*rows, -1), sink.expand(*rows, 1)), -1)
+    last = (0, 0, 0, 1)
+    return nn.functional.pad(key, last), nn.functional.pad(value, last), joined
+
+
+def with_softcap(
+    query: Tensor, key: Tensor, preference: Tensor | None, scaling: float | Tensor, softcap: float
+) -> Tensor:
+    """The log-preference under which scores s are those of cap·tanh(s/cap). It depends on the query.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        preference: As :func:`call_preference` gives it.
+        scaling: Multiplies the scores.
+        softcap: The cap.
+
+    Returns:
+        (B, H, m, n).
+    """
+    weights = _as_numbers(preference, query, key.shape[2])
+    keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scores = (query.to(weights.dtype) @ keys.to(weights.dtype).mT) * scaling
+    return weights + softcap * (scores / softcap).tanh() - scores
+
+
 def softmax_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, preference: LogPreference
 ) -> Tensor:
@@ -413,6 +519,10 @@ def check_against_eager(
         blank = torch.zeros((), dtype=query.dtype, device=query.device)
         mask = torch.where(mask, blank, torch.finfo(query.dtype).min)
     bias = {} if position_bias is None else {"position_bias": _one_sequence(position_bias, batch, queries)}
+    for name in SINKS:
+        sink = arguments.get(name)
+        if sink is not None and sink.ndim == 4:
+            bias[name] = _one_sequence(sink, batch, queries)
     one = slice(batch, batch + 1)
     expected, _ = eager(
         module,
@@ -422,8 +532,7 @@ def check_against_eager(
         mask,
         scaling=scaling,
         dropout=0.0,
-        **bias,
-        **arguments,
+        **{**arguments, **bias},
     )
     found, family = output[batch, queries], type(module).__name__
     if not bool(found.isfinite().all()):

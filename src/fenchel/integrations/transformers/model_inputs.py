@@ -133,7 +133,9 @@ class RealQueries:
         real = self._decoder if decoder else self._main
         return real is not None and tuple(real.shape) == (query.shape[0], query.shape[2])
 
-    def __call__(self, site: str, query: Tensor, empty_rows: Tensor | None, *, decoder: bool) -> Tensor:
+    def __call__(
+        self, site: str, query: Tensor, empty_rows: Tensor | None, *, decoder: bool, masked: bool = True
+    ) -> Tensor:
         """The real queries at one site.
 
         Args:
@@ -142,6 +144,8 @@ class RealQueries:
             empty_rows: Bool, broadcastable to (B, H, m, 1): queries that attend to nothing, which have no
                 answer and are left out; or None.
             decoder: Whether the queries are the decoder's.
+            masked: Whether the call masks anything. Where it does not, and the padding mask is of another sequence (the
+                text beside an image), all queries are real.
 
         Returns:
             (B, m) bool on the query's device.
@@ -151,7 +155,7 @@ class RealQueries:
         """
         shape = (query.shape[0], query.shape[2])
         real = self._decoder if decoder else self._main
-        if real is None:
+        if real is None or (real.shape != shape and not masked):
             real = torch.ones(shape, dtype=torch.bool, device=query.device)
         elif real.shape != shape:
             raise CaptureError(
