@@ -1,4 +1,4 @@
-"""What docs/continuous.md and docs/positions.md show is what happens."""
+"""What docs/continuous.md, docs/positions.md and docs/catalogue.md show is what happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.pages import page, run_blocks
 def test_every_block_of_the_pages_runs(capsys):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        names = run_blocks("docs/continuous.md") | run_blocks("docs/positions.md")
+        pages = ("continuous", "positions", "catalogue")
+        names = {name: value for page in pages for name, value in run_blocks(f"docs/{page}.md").items()}
     printed = capsys.readouterr().out
     assert "tensor([[2.3333, 1.0000]], dtype=torch.float64)" in printed
     assert "Gaussian(queries=(1,), dim=2, covariance=diagonal" in printed
