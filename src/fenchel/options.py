@@ -192,9 +192,6 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
     return decorate
 
 
-_COLUMN = text("the name of a column, such as sentence_A")
-
-
 @dataclass(frozen=True)
 class PairColumns:
     """The columns of a table of pairs, by the names in its first line.
@@ -211,7 +208,7 @@ class PairColumns:
 
     def __post_init__(self) -> None:
         for name in ("first", "second", "score"):
-            _COLUMN.check(f"{name} column", getattr(self, name))
+            ARGUMENTS["column"].check(f"{name} column", getattr(self, name))
 
 
 def _observer(value: Any) -> Any:
@@ -225,9 +222,6 @@ def _closeness(value: Any) -> str | None:
     from fenchel.closeness.tsallis import closeness_name
 
     return closeness_name(value)
-
-
-_COUNT = 10**9  # of queries or pairs that are read one after the other
 
 
 class ReadingOptions(Options):
@@ -341,11 +335,8 @@ class ReadingOptions(Options):
 
     @model_validator(mode="after")
     def _with_a_folder(self) -> Self:
-        names = [name for name in ("resume", "overwrite") if name in type(self).model_fields]
-        if self.directory is None and any(getattr(self, name) for name in names):
-            raise InputError(
-                f"{', '.join(names[:-1])} and {names[-1]} are about files, but no directory was given for any."
-            )
+        if self.directory is None and (self.resume or self.overwrite):
+            raise InputError("resume and overwrite are about files, but no directory was given for any.")
         return self
 
 
@@ -369,7 +360,7 @@ class SourceOptions(ReadingOptions):
 def _queries(value: Any) -> int | str:
     if value is None or value in ("auto", "all"):
         return value or "all"
-    return whole(1, _COUNT, "32").take(value)
+    return ARGUMENTS["count"].take(value)
 
 
 class AuditOptions(SourceOptions):
@@ -524,7 +515,7 @@ class SwapOptions(SourceOptions):
         None,
         "Take only the first N of the scored pairs.",
         "N",
-        maybe(whole(3, _COUNT, "1000")),
+        maybe(whole(3, 10**9, "1000")),
         default_text="all",
     )
     sample_pairs: int = _option(10_000, "Pairs of texts whose similarities are ranked, at most.", "N")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fenchel
-from fenchel.cli.options import numbers
+from fenchel.cli.commands import numbers
 from website.pages import with_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
@@ -99,10 +99,8 @@ def test_wrong_usage(command, arguments, message):
     assert done.out == ""
 
 
-def test_numbers():
-    assert numbers("3", "--layers", 100) == [3]
-    assert numbers(" 7, 1 ,3 - 5,4", "--layers", 100) == [1, 3, 4, 5, 7]
-    assert numbers("2-2", "--layers", 100) == [2]
+def test_numbers_may_have_spaces_and_a_range_one_number():
+    assert numbers(" 7, 1 ,3 - 5,4,2-2", "--layers", 100) == [1, 2, 3, 4, 5, 7]
 
 
 @pytest.mark.parametrize("text", ["", ",", "1,", "a", "-3", "3-", "4-2", "1.5", "1;2"])

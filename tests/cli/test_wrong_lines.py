@@ -94,45 +94,15 @@ def test_wrong_usage_says_what_was_written(refused):
     assert line.endswith("Try 'fenchel audit -h' for help.")
 
 
-JSONL = {
-    "surrogate": ('{"text": "w1 \\ud800 w2"}', "one half of a surrogate pair"),
-    "digits": ('{"text": "w1", "n": ' + HUGE + "}", "thousands of digits"),
-    "nested": ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
-    "list": ("[1, 2]", "is a JSON list"),
-    "number": ("12", "is a JSON int"),
-    "mixed": ('{"text": 3}', "column 'text' is of type int"),
-    "keys": (json.dumps({f"k{k}": 1 for k in range(20_000)}), "and 19990 more"),
-}
-
-
-@pytest.mark.parametrize("name", ["audit", "swap"])
-@pytest.mark.parametrize(("content", "message"), JSONL.values(), ids=JSONL)
-def test_jsonl_that_holds_no_texts(refused, tmp_path, name, content, message):
-    file = tmp_path / "some.jsonl"
-    file.write_text(content + "\n")
-    assert message in refused(INPUT, name, "--text", file)
-
-
-def unpacked_to(megabytes: int, byte: bytes, first: bytes = b"") -> Callable[[], bytes]:
-    """Makes a gzip file of one byte again and again."""
-    return lambda: gzip.compress(first + byte * (megabytes << 20))
-
-
+@pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize(
     ("ending", "content", "message"),
-    [
-        (".txt", b"", "is empty"),
-        (".txt", b"\xff\xfew\x001\x00", "is not UTF-8"),
-        (".txt.gz", unpacked_to(2, b"\n"), "unpacks to more than 250 times its size"),
-        (".jsonl.gz", unpacked_to(257, b"a", b'{"text": "'), "has more than 268,435,456 bytes"),
-        (".txt.gz", b"w1 w2", "is not a whole gzip file"),
-        (".parquet", b"PAR1" + b"\0" * 50, "is not a whole parquet file"),
-    ],
+    [("txt", b"\xff\xfew\x001\x00", "is not UTF-8"), ("jsonl", b"[1, 2]", "is a JSON list")],
 )
-def test_files_that_hold_no_texts(refused, tmp_path, ending, content, message):
-    file = tmp_path / f"some{ending}"
-    file.write_bytes(content if isinstance(content, bytes) else content())
-    assert message in refused(INPUT, "audit", "--text", file)
+def test_files_that_hold_no_texts(refused, tmp_path, name, ending, content, message):
+    """More of them: tests/io/test_documents.py."""
+    (tmp_path / f"some.{ending}").write_bytes(content)
+    assert message in refused(INPUT, name, "--text", tmp_path / f"some.{ending}")
 
 
 def test_what_is_no_regular_file(refused, tmp_path):
@@ -140,35 +110,6 @@ def test_what_is_no_regular_file(refused, tmp_path):
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     for wrong in (tmp_path / "pipe.txt", tmp_path / "loop.txt", "/dev/zero", tmp_path, "~nobody-here/a.txt"):
         refused(INPUT, "audit", "--text", wrong)
-
-
-def test_parquet_with_damaged_pages(command, model, tmp_path):
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    file = tmp_path / "some.parquet"
-    parquet.write_table(pa.table({"text": some_texts(12)}), file)
-    whole, refusals = file.read_bytes(), 0
-    for place in (8, 45, 82, 119, 200, 300):
-        file.write_bytes(
-            whole[:place] + bytes([whole[place] ^ 0xFF, whole[place + 1] ^ 0x55]) + whole[place + 2 :]
-        )
-        done = command("audit", model, "--text", file, "--out", tmp_path / "out", "--overwrite")
-        assert done.code in (0, INPUT), done.err  # a letter that became another one is a text like any other
-        refusals += done.code == INPUT and "some.parquet is not" in done.line
-    assert refusals >= 4
-
-
-def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(command, model, tmp_path):
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["w1 " * 1_000_000]))
-    parquet.write_table(pa.table({"text": texts}), tmp_path / "some.parquet")  # 15 GB, were it unfolded
-    found = command(
-        "audit", model, "--text", tmp_path / "some.parquet", "--out", tmp_path / "out", "--max-tokens", "5"
-    )
-    assert found.code == 0
 
 
 PAIRS = {
@@ -190,7 +131,7 @@ def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
 
 
 def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
-    (tmp_path / "pairs.tsv.gz").write_bytes(unpacked_to(64, b"\t")())
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(b"\t" * (64 << 20)))
     done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
     assert done.code == INPUT
     assert "has more than 1,048,576 bytes" in done.line

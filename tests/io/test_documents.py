@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def file(tmp_path: Path) -> Callable[[str, bytes | str], Path]:
     return write
 
 
-def parquet_file(path: Path, columns: dict[str, list[object]], row_group_size: int = 100) -> Path:
+def parquet_file(path: Path, columns: dict[str, Any], row_group_size: int = 100) -> Path:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -80,7 +81,7 @@ def test_compressed_files(file, name):
 
 
 def test_parquet_streams_across_row_groups(tmp_path):
-    values: list[object] = [f"text {number}" for number in range(700)]
+    values = [f"text {number}" for number in range(700)]
     path = parquet_file(tmp_path / "some.parquet", {"text": values, "n": list(range(700))}, row_group_size=90)
     assert texts(open_documents(path)) == [(n, n + 1, f"text {n}") for n in range(700)]
 
@@ -140,7 +141,16 @@ def test_a_table_is_not_taken_for_text(file, name, whole_file):
         ("{}\n", r"has no column 'text'; it has none"),
         ('{"text": "a"}\n{"text": null}\n', r"line 2 of .*: column 'text' is null, not text"),
         ('{"text": 7}\n', r"line 1 of .*: column 'text' is of type int, not text"),
+        ("12", r"line 1 of .* is a JSON int"),
+        (
+            '{"text": "w1 \\ud800 w2"}',
+            r"line 1 of .* is no text: character 4 .* one half of a surrogate pair",
+        ),
+        ('{"text": "w1", "n": ' + "9" * 5000 + "}", r"line 1 of .* has a number of thousands of digits"),
+        ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", r"line 1 of .* is nested too deeply"),
+        (json.dumps({f"k{k}": 1 for k in range(20_000)}), r"has no column 'text'; .* and 19990 more"),
     ],
+    ids=lambda value: repr(value[:12]),
 )
 def test_bad_jsonl(file, content, message):
     with pytest.raises(InputError, match=message):
@@ -166,6 +176,47 @@ def test_a_file_that_is_not_gzip(file, whole_file):
     for content in (b"plain", gzip.compress(b"hello world")[:-6]):
         with pytest.raises(InputError, match=r"some\.txt\.gz is not a whole gzip file"):
             list(open_documents(file("some.txt.gz", content), whole_file=whole_file))
+
+
+@pytest.mark.parametrize(
+    ("name", "unpacked", "message"),
+    [
+        ("some.txt.gz", b"\n" * (2 << 20), "unpacks to more than 250 times its size"),
+        ("some.jsonl.gz", b'{"text": "' + b"a" * (257 << 20), "has more than 268,435,456 bytes"),
+    ],
+    ids=["lines", "line"],
+)
+def test_a_small_file_that_unpacks_to_a_giant_is_not_unpacked(file, name, unpacked, message):
+    with pytest.raises(InputError, match=message):
+        list(open_documents(file(name, gzip.compress(unpacked))))
+
+
+def test_parquet_with_damaged_pages(tmp_path):
+    path, refusals = (
+        parquet_file(tmp_path / "some.parquet", {"text": [f"w{k} w{k + 1}" for k in range(40)]}),
+        0,
+    )
+    whole = path.read_bytes()
+    path.write_bytes(b"PAR1" + b"\0" * 50)
+    with pytest.raises(InputError, match="is not a whole parquet file"):
+        list(open_documents(path))
+    for place in (8, 45, 82, 119, 200, 300):
+        changed = bytes([whole[place] ^ 0xFF, whole[place + 1] ^ 0x55])
+        path.write_bytes(whole[:place] + changed + whole[place + 2 :])
+        try:
+            list(open_documents(path))  # a letter that became another one is a text like any other
+        except InputError as error:
+            refusals += "some.parquet is not" in str(error)
+    assert refusals >= 4
+
+
+def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(tmp_path):
+    import pyarrow as pa
+
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["w1 " * 1_000_000]))
+    path = parquet_file(tmp_path / "some.parquet", {"text": texts}, row_group_size=5000)
+    documents = iter(open_documents(path))  # 15 GB, were it unfolded
+    assert len(next(documents).text) == len(next(documents).text) == 3_000_000
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,9 @@ from fenchel.errors import InputError, OutputError
 from fenchel.io.runs import (
     LOCK_FILE,
     ProgressClock,
-    ReadingObserver,
     RunKind,
     Saved,
     Shard,
-    SilentObserver,
     claimed,
     differences,
     versions,
@@ -217,11 +215,3 @@ def test_a_resumed_audit_takes_its_own_speed_and_what_cannot_be_told_is_not() ->
     assert unknown.progress(1, 5, None).tokens_per_second == 0.0
     clock.seconds += 1.0
     assert unknown.progress(1, 5, None).seconds_left is None
-
-
-def test_the_silent_observer_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    observer: ReadingObserver = SilentObserver()
-    observer.started({"model": "m"})
-    observer.advanced(ProgressClock().progress(1, 2, 0.5))
-    observer.finished()
-    assert capsys.readouterr() == ("", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from fenchel.errors import FenchelError, OutputError
 from fenchel.io.runs import RunObserver
@@ -21,11 +22,12 @@ from fenchel.io.runs import RunObserver
 if TYPE_CHECKING:
     from fenchel.io.runs import RunKind
 
-__all__ = ["Interrupted", "explained", "interruptible", "one_line", "say"]
+__all__ = ["Interrupted", "explained", "interruptible", "say"]
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
 _LONGEST = 1000
+_WITHOUT_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -47,72 +49,43 @@ def explained(command: Callable[[], int]) -> int:
     warnings.showwarning = _show_warning
     try:
         return command()
-    except (Interrupted, KeyboardInterrupt) as interrupt:
-        _show_traceback()
-        say(str(interrupt) or "interrupted")
-        return _INTERRUPTED
-    except FenchelError as error:
-        _show_traceback()
-        say(f"error: {error}")
-        return error.exit_code
-    except MemoryError as error:
-        return _out_of_memory(error)
-    except RuntimeError as error:
-        if "out of memory" in str(error) or "can't allocate memory" in str(error):
-            return _out_of_memory(error)
-        return _unexpected(error)
-    except Exception as error:
-        return _unexpected(error)
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("FENCHEL_TRACEBACK", "") not in ("", "0"):
+            traceback.print_exc()
+        code, message = _code_and_words(error)
+        say(message)
+        return code
     finally:
         warnings.showwarning = before
 
 
-def say(message: str) -> None:
-    """Writes one line to standard error, with the program's name before it."""
-    print(f"fenchel: {one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def one_line(message: str) -> str:
-    """The same words on one line, cut off where they are more than anybody reads."""
-    text = " ".join(message.split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _out_of_memory(error: Exception) -> int:
-    _show_traceback()
-    say(
-        f"error: out of memory ({error}). Lower --batch-size or --max-length and start again; an audit or a swap "
-        "goes on where it was with --resume."
-    )
-    return _UNEXPECTED
-
-
-def _unexpected(error: Exception) -> int:
+def _code_and_words(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return _INTERRUPTED, str(error) or "interrupted"
+    if isinstance(error, FenchelError):
+        return error.exit_code, f"error: {error}"
     if isinstance(error, OSError) and error.filename is not None:
-        _show_traceback()
-        say(f"error: {error.filename}: {error.strerror or error}.")
-        return OutputError.exit_code
-    _show_traceback()
-    say(
+        return OutputError.exit_code, f"error: {error.filename}: {error.strerror or error}."
+    without_memory = isinstance(error, RuntimeError) and _WITHOUT_MEMORY.search(str(error))
+    if isinstance(error, MemoryError) or without_memory:
+        return _UNEXPECTED, (
+            f"error: out of memory ({error}). Lower --batch-size or --max-length and start again; an audit or a swap "
+            "goes on where it was with --resume."
+        )
+    return _UNEXPECTED, (
         f"error: unexpected {type(error).__name__}: {error}. This is a fault in fenchel: please report it, "
         "with what FENCHEL_TRACEBACK=1 shows."
     )
-    return _UNEXPECTED
 
 
-def _show_traceback() -> None:
-    if os.environ.get("FENCHEL_TRACEBACK", "") not in ("", "0"):
-        traceback.print_exc()
+def say(message: str) -> None:
+    """Writes a message to standard error: one line, cut off where it is more than anybody reads."""
+    text = " ".join(message.split())
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    print(f"fenchel: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *_: Any) -> None:
     say(f"warning: {message}")
 
 
@@ -178,15 +151,7 @@ class _Insisting:
 
 
 def _what_was_saved(kind: RunKind, folder: Path) -> str:
-    """What an interrupted run has left behind, and how to go on.
-
-    Args:
-        kind: What was run.
-        folder: Where.
-
-    Returns:
-        One line.
-    """
+    """What an interrupted run has left behind, and how to go on."""
     try:
         saved = kind.saved(folder)
     except FenchelError:

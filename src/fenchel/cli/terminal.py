@@ -25,6 +25,7 @@ from fenchel.io.runs import Progress, ReadingObserver, SilentObserver
 
 if TYPE_CHECKING:
     from fenchel.catalogue import Entry
+    from fenchel.swap.report import SwapReport
 
 __all__ = [
     "TerminalObserver",
@@ -46,7 +47,6 @@ _MEANING = (
     "Gap: how much less the problem's objective could still be, at most; 0 is exact. The others: the share of the "
     "weight, and of the answer's length, by which it is off."
 )
-_LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
 
 
 def show(table: RenderableType, *sentences: str) -> None:
@@ -130,9 +130,7 @@ def require_swap(swap: str | None, model: str) -> None:
         InputError: If it does not.
     """
     if swap is not None:
-        from fenchel.swap.report import SwapReport
-
-        found = SwapReport.load(checked("folder", swap, name="swap"))
+        found = _swap(swap)
         require_model(found, model)
         exact_heads(found)
 
@@ -143,11 +141,13 @@ def beside_swap(report: AuditReport, swap: str | None) -> AuditReport:
     Raises:
         InputError: If the folder holds no swap, or one of another model or text.
     """
-    if swap is None:
-        return report
+    return report if swap is None else report.beside_swap(_swap(swap))
+
+
+def _swap(folder: str) -> SwapReport:
     from fenchel.swap.report import SwapReport
 
-    return report.beside_swap(SwapReport.load(checked("folder", swap, name="swap")))
+    return SwapReport.load(checked("folder", folder, name="swap"))
 
 
 def show_result(report: AuditReport, folder: Path | None) -> None:
@@ -224,6 +224,7 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     for heading in ("estimator", "gap, at most", "total variation from exact", "output from exact"):
         table.add_column(heading, justify="left" if heading == "estimator" else "right")
     for one in measured:
-        table.add_row(_LABELS[one.estimator], short(one.gap), short(one.total_variation), short(one.output))
+        numbers = (short(number) for number in (one.gap, one.total_variation, one.output))
+        table.add_row(one.estimator.replace("_", " "), *numbers)
     console.print(table)
     console.print(Text(_MEANING, style="dim"))
