@@ -249,6 +249,8 @@ def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> No
     single = [
         name for name in ("input_ids", "decoder_input_ids") if name in inputs and inputs[name].dim() == 1
     ]
+    if any(name.endswith(_GRID) for name in inputs):
+        pixels = None
     # Patches that are cut already have three dimensions too: rows, patches, width.
     if pixels is not None and (
         pixels.dim() == 2
@@ -266,6 +268,9 @@ def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> No
         )
 
 
+_GRID = "grid_thw"
+
+
 def _rows(inputs: Mapping[str, Tensor], number: int) -> int:
     if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
         raise InputError(
@@ -273,6 +278,10 @@ def _rows(inputs: Mapping[str, Tensor], number: int) -> int:
             "a tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
         )
     sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
+    # The patches of all images, one after another, stand beside a grid with a row an image.
+    grids = [size for name, size in sizes.items() if name.endswith(_GRID)]
+    if grids:
+        return sizes.get("input_ids", grids[0])
     if len(set(sizes.values())) != 1:
         raise InputError(f"model input {number} has no one batch size: its tensors have {sizes} rows.")
     return next(iter(sizes.values()))

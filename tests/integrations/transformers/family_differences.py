@@ -1,7 +1,4 @@
-"""How far first order is from each family's eager attention, in float32: the table of ``docs/transformers.md``.
-
-Run ``python -m tests.integrations.transformers.family_differences`` to print it.
-"""
+"""How far first order is from each family's eager attention, in float32."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fenchel.integrations.transformers import attention_names, use_backend
-from tests.tiny_models import DISPATCHING, tiny_inputs, tiny_model
+from fenchel.integrations.transformers import use_backend
+from tests.tiny_models import tiny_inputs, tiny_model
 
 __all__ = ["IMAGES", "Difference", "first_order_difference", "paddings", "real_rows"]
 
@@ -50,16 +47,3 @@ def first_order_difference(family: str, padding: str) -> Difference:
         with use_backend(model, "first_order"):
             found = model(**inputs).last_hidden_state[real]
     return Difference(float((found - expected).abs().max()), float(expected.abs().max()))
-
-
-def main() -> None:
-    """Print one row a family."""
-    for family in DISPATCHING:
-        differences = [first_order_difference(family, padding) for padding in paddings(family)]
-        absolute, largest = (max(column) for column in zip(*differences, strict=True))
-        layers = len(attention_names(tiny_model(family)))
-        print(f"| {family} | {layers} | {absolute:.1e} | {largest:.2g} |")  # noqa: T201 - a script
-
-
-if __name__ == "__main__":
-    main()

@@ -50,9 +50,11 @@ def test_modules_are_found_by_their_qualified_names(family: str, count: int, nam
     assert name in found.values()
 
 
-def test_torchs_own_attention_beside_the_models_is_named() -> None:
+def test_torchs_own_attention_is_found_unless_it_adds_templates() -> None:
     model = tiny_model("vit")
     model.head = nn.MultiheadAttention(24, 4)
+    assert "head" in attention_modules(model).values()
+    model.head = nn.MultiheadAttention(24, 4, add_zero_attn=True)
     with pytest.raises(
         ModelError, match=r"ViTModel computes attention in MultiheadAttention \(such as 'head'\)"
     ):

@@ -58,11 +58,13 @@ class Visit:
         arguments: Names of the keyword arguments that were given and not None.
         tensors: The tensors among all its arguments.
         traces: Its linear maps in the order in which they ran.
+        module: The module.
     """
 
     arguments: set[str] = field(default_factory=set)
     tensors: list[Tensor] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    module: nn.Module | None = None
 
     def reads_two_sources(self, value: Tensor) -> bool:
         """Whether queries and keys come from different arguments of the module.
@@ -71,6 +73,8 @@ class Visit:
             value: (B, H_kv, n, d_v). A map that gives nothing else is left aside: MobileBERT takes its values
                 from another tensor than queries and keys, and yet attends from a sequence to itself.
         """
+        if isinstance(self.module, nn.MultiheadAttention):
+            return not _same_memory(*self.tensors[:2])
         traces = [trace for trace in self.traces if not _gives(trace, value)]
         sources: list[Tensor] = []
         for tensor in self.tensors:
@@ -101,7 +105,7 @@ class Tracer:
     def _open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {name for name, value in kwargs.items() if value is not None}
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        self._visits[module] = Visit(given, tensors)
+        self._visits[module] = Visit(given, tensors, module=module)
 
     def _linear_hook(self, owner: nn.Module, name: str) -> Any:
         def note(linear: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:

@@ -116,7 +116,7 @@ class LogPreference:
             opened up, since kernels disagree about those; None is uniform.
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
             none.
-        family_mask: The mask as the family gave it, or the causal one that it meant without giving any.
+        family_mask: The mask as the family gave it; None where it gave none and said at most that it is causal.
         only_causal: Whether it is the causal mask, without padding or bias, which kernels know without reading one.
     """
 
@@ -257,7 +257,7 @@ class LogPreferences:
             if causal:
                 mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
             built = _build(mask, position_bias, query.dtype)
-            self._known[identity] = replace(built, family_mask=mask)
+            self._known[identity] = replace(built, family_mask=attention_mask)
             self._held.append((attention_mask, position_bias))
         return self._known[identity]
 
@@ -542,6 +542,16 @@ def check_against_eager(
         )
     difference = float((expected[0] - found).abs().max())
     allowed = _tolerance(query, float(value[batch].abs().max()))
+    if (
+        not difference <= allowed
+        and mask is None
+        and preference.mask_or_bias is not None
+        and position_bias is None
+    ):
+        raise CaptureError(
+            f"{site} ({family}) is causal and passes no mask: eager attention of its family then sees every key, other "
+            "attention no later one, so what is meant is not known. Give the model an attention_mask"
+        )
     if not difference <= allowed:
         raise ModelError(
             f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v is off by "

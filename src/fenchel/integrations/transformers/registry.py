@@ -7,13 +7,14 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
@@ -124,11 +125,26 @@ def _dispatches(module: nn.Module) -> bool:
     return not isinstance(module, PreTrainedModel) and _DISPATCHES in _source(type(module))
 
 
+def _is_torchs(module: nn.Module) -> bool:
+    """Whether it is torch's own attention, whose forward is replaced where the registry is not asked."""
+    if not isinstance(module, nn.MultiheadAttention):
+        return False
+    return (
+        type(module).forward is nn.MultiheadAttention.forward
+        and module.bias_k is None
+        and not module.add_zero_attn
+    )
+
+
+def _attends(module: nn.Module) -> bool:
+    return _dispatches(module) or _is_torchs(module)
+
+
 def _computes_itself(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
-        return True
+        return not _is_torchs(module)
     if not _ATTENTION_NAME.search(type(module).__name__) or any(
-        _dispatches(below) for below in module.modules()
+        _attends(below) for below in module.modules()
     ):
         return False
     return _COMPUTES_ITSELF.search(_source(type(module))) is not None
@@ -152,7 +168,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
-    """The modules of ``model`` that ask the attention registry for their function, by their qualified names.
+    """The modules of ``model`` that ask the attention registry, or are torch's own, by their qualified names.
 
     They are recognised by what their class does, not by name or by ``layer_idx``, which many families lack or
     repeat.
@@ -169,7 +185,7 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
             would be missing from a result without notice.
     """
     check_model(model)
-    found = {module: name for name, module in model.named_modules() if _dispatches(module)}
+    found = {module: name for name, module in model.named_modules() if _attends(module)}
     bypassing = {
         type(module).__name__: name for name, module in model.named_modules() if _computes_itself(module)
     }
@@ -305,6 +321,94 @@ def _configurations(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+def _mask_of(
+    layer: nn.MultiheadAttention, batch: int, attn_mask: Tensor | None, padding: Tensor | None
+) -> Tensor | None:
+    """Torch's masks, where True is masked, as one additive mask (B or 1, H or 1, m or 1, n)."""
+    masks = []
+    if attn_mask is not None:
+        heads = (batch, layer.num_heads) if attn_mask.ndim == 3 else (1, 1)
+        masks.append(attn_mask.view(*heads, *attn_mask.shape[-2:]))
+    if padding is not None:
+        masks.append(padding[:, None, None, :])
+    added = [
+        torch.zeros(mask.shape, device=mask.device).masked_fill(mask, -torch.inf)
+        if mask.dtype == torch.bool
+        else mask
+        for mask in masks
+    ]
+    return sum(added[1:], added[0]) if added else None
+
+
+def _torchs_attention(
+    layer: nn.MultiheadAttention,
+    name: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The forward of ``nn.MultiheadAttention`` by way of the attention function ``name``."""
+    del is_causal  # a hint, beside the mask that says so
+    if query.is_nested:
+        raise ModelError(
+            "an nn.MultiheadAttention got a nested tensor, whose attention cannot be taken over. Build the encoder "
+            "with enable_nested_tensor=False"
+        )
+    unbatched = query.ndim == 2
+    if unbatched:
+        query, key, value = (given.unsqueeze(0) for given in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    elif not layer.batch_first:
+        query, key, value = (given.transpose(0, 1) for given in (query, key, value))
+    if layer.in_proj_weight is None:
+        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    else:
+        weights = layer.in_proj_weight.chunk(3)
+    biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+    parts = [
+        nn.functional.linear(given, weight, bias).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for given, weight, bias in zip((query, key, value), weights, biases, strict=True)
+    ]
+    mask = _mask_of(layer, len(query), attn_mask, key_padding_mask)
+    function = require_transformers().AttentionInterface()[name]
+    output, p = function(
+        layer,
+        *parts,
+        mask,
+        scaling=layer.head_dim**-0.5,
+        dropout=layer.dropout,
+        is_causal=False,
+        output_attentions=need_weights,
+    )
+    output = layer.out_proj(output.flatten(2))
+    p = p.mean(1) if p is not None and average_attn_weights else p
+    if unbatched:
+        return output.squeeze(0), p if p is None else p.squeeze(0)
+    return output if layer.batch_first else output.transpose(0, 1), p
+
+
+@contextmanager
+def _asks_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]:
+    """Have torch's own attention ask for the attention function ``name``."""
+    before = vars(layer).get("forward")
+    # With a hook, layers of torch do not call a fused kernel in the place of the layer.
+    handle = layer.register_forward_pre_hook(lambda _layer, _given: None)
+    layer.forward = partial(_torchs_attention, layer, name)
+    try:
+        yield
+    finally:
+        handle.remove()
+        if before is None:
+            del layer.forward
+        else:
+            layer.forward = before
+
+
 @contextmanager
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Have every stack of ``model`` compute attention by the backend ``name`` until the block ends.
@@ -324,14 +428,23 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     if name not in require_transformers().AttentionInterface().valid_keys():
         raise ModelError(f"name is {name!r}, which is not registered; expected one given to register_backend")
     configurations = _configurations(model)
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.MultiheadAttention) and _is_torchs(module)
+    ]
     before = [getattr(configuration, _SETTING) for configuration in configurations]
     witness = _Witness()
     _witnesses[name].append(witness)
+    stack = ExitStack()
     try:
         for configuration in configurations:
             setattr(configuration, _SETTING, name)
+        for layer in layers:
+            stack.enter_context(_asks_registry(layer, name))
         yield
     finally:
+        stack.close()
         _witnesses[name][:] = [other for other in _witnesses[name] if other is not witness]
         for configuration, setting in zip(configurations, before, strict=True):
             setattr(configuration, _SETTING, setting)

@@ -1,0 +1,102 @@
+"""Tiny random models of families unlike each other: swapped, captured and audited, or refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.families import TOLERANCE, outcome_of
+from fenchel.integrations.transformers import attention_implementation, register
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FAMILIES = (
+    *("gpt_oss", "mimo_v2_flash", "glm_moe_dsa"),  # sinks, and selected keys
+    *("gemma3", "qwen2_vl", "siglip", "idefics2"),  # images beside text, torch's own attention
+    *("whisper", "wav2vec2", "audioflamingo3"),  # sounds
+    *("deepseek_v3", "mixtral", "florence2"),
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_swapped_and_audited(family):
+    found = outcome_of(family, seed=1)
+    assert (found.outcome, found.reason) == ("works", "")
+    assert found.difference is not None
+    assert found.difference <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("gemma2", "passes 'softcap'"),
+        ("bloom", "without the attention registry"),
+        ("bridgetower", "is causal and passes no mask"),
+    ],
+)
+def test_a_family_is_refused_with_the_reason(family, reason):
+    found = outcome_of(family, seed=1)
+    assert found.outcome == "refused"
+    assert reason in found.reason
+
+
+MASKS = {
+    "none": {},
+    "padding": {"key_padding_mask": torch.tensor([[False, False, True], [False, True, True]])},
+    "a head": {"attn_mask": torch.arange(72.0, dtype=torch.float64).view(6, 4, 3).sin()},
+    "both": {
+        "attn_mask": torch.ones(4, 3, dtype=torch.bool).triu(1),
+        "key_padding_mask": torch.tensor([[0.0, 0.5, -1.0], [2.0, 0.0, 0.0]], dtype=torch.float64),
+    },
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "options", [{"batch_first": True}, {"kdim": 5, "vdim": 7, "bias": False}, {"unbatched": True}]
+)
+def test_torchs_own_attention_goes_through_the_registry(options, mask):
+    register()
+    generator = torch.Generator().manual_seed(0)
+    unbatched = options.get("unbatched", False)
+    layer = nn.MultiheadAttention(
+        12, 3, **{name: one for name, one in options.items() if name != "unbatched"}
+    )
+    layer = layer.double().eval()
+
+    def normal(tokens: int, width: int) -> Tensor:
+        given = torch.randn(2, tokens, width, generator=generator, dtype=torch.float64)
+        return given[0] if unbatched else given if layer.batch_first else given.transpose(0, 1)
+
+    inputs = normal(4, 12), normal(3, layer.kdim), normal(3, layer.vdim)
+    masks = dict(MASKS[mask])
+    if unbatched:
+        masks = {
+            name: one[: len(one) // 2] if name == "key_padding_mask" else one for name, one in masks.items()
+        }
+        masks = {name: one[0] if name == "key_padding_mask" else one[:3] for name, one in masks.items()}
+        if mask == "both":
+            masks["attn_mask"] = MASKS[mask]["attn_mask"]
+    for average in (True, False):
+        expected = layer(*inputs, **masks, average_attn_weights=average)
+        with attention_implementation(layer, "fenchel_first_order"):
+            found = layer(*inputs, **masks, average_attn_weights=average)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert "forward" not in vars(layer)
+
+
+def test_torchs_encoder_layers_ask_the_registry_too():
+    register()
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
+    tokens = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    real = ~padding
+    with torch.no_grad():
+        expected = model(tokens, src_key_padding_mask=padding)[real]
+        with attention_implementation(model, "fenchel_first_order"):
+            found = model(tokens, src_key_padding_mask=padding)[real]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        with attention_implementation(model, "fenchel_exact"):
+            assert not torch.allclose(model(tokens, src_key_padding_mask=padding)[real], expected, atol=1e-6)
