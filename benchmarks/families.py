@@ -30,7 +30,6 @@ from benchmarks.family_models import (
     Inputs,
     Shrinking,
     built,
-    default_configuration,
     model_class,
     small_enough,
 )
@@ -180,7 +179,7 @@ def outcome_of(family: str, seed: int = 0) -> Outcome:
             found.reason = "no model class"
             return found
         found.model = cls.__name__
-        base = default_configuration(config_type)
+        base = config_type()
     except Exception as error:
         found.reason = f"configuration: {_line(error)}"
         return found
@@ -267,6 +266,7 @@ _REASONS = (
     ("times in one forward", "have a module that attends several times in a forward pass"),
     ("did not attend", "have attention that the inputs do not reach"),
     ("padding mask of the batch", "attend to padding of which nothing is known"),
+    ("passes (attention_mask|position_bias) of shape", "pass a mask that does not fit queries and keys"),
     ("passes '", "pass an argument whose effect is not known"),
     ("is off by", "change their scores in a way that no argument shows"),
     ("needs decoder_input_ids", "have a decoder whose inputs are not known"),

@@ -52,7 +52,7 @@ _NARROW: tuple[_Rule, ...] = (
 )
 
 
-_NEEDED = {"vocab_size": VOCABULARY, "head_dim": 16}
+_NEEDED = {"vocab_size": VOCABULARY, "head_dim": 16, "prediction_length": 8}
 """What some configurations leave open."""
 
 
@@ -149,13 +149,6 @@ class Shrinking:
             return None
         small = [4, 2, 2] if self._how == "small" else [2, 3, 3]
         return {**value, "mrope_section": small}
-
-
-def default_configuration(config_type: type[Any]) -> Any:
-    try:
-        return config_type()
-    except ValueError:
-        return config_type(prediction_length=8)  # what forecasts has no default
 
 
 # Models.

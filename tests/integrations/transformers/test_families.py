@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.families import TOLERANCE, outcome_of
-from fenchel.integrations.transformers import attention_implementation, register
+from fenchel import Capture
+from fenchel.integrations.transformers import attention_implementation, register, use_backend
+from tests.tiny_models import tiny_inputs, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -100,3 +102,34 @@ def test_torchs_encoder_layers_ask_the_registry_too():
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         with attention_implementation(model, "fenchel_exact"):
             assert not torch.allclose(model(tokens, src_key_padding_mask=padding)[real], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("gpt_oss", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")]
+)
+def test_a_static_cache_generates_what_eager_attention_does(family, head):
+    model = tiny_model(family, head=head, dtype=torch.float32, attn_implementation="eager")
+    given = tiny_inputs(family, padding="left", dtype=torch.float32)
+    inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+    with use_backend(model, "first_order"):
+        found = model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
+
+
+def test_a_sink_is_the_last_template_of_a_captured_head():
+    model = tiny_model("gpt_oss", dtype=torch.float32, attn_implementation="eager")
+    inputs = tiny_inputs("gpt_oss", padding="none")
+    expected = model(**inputs).last_hidden_state
+    with Capture(model) as heads:
+        found = model(**inputs).last_hidden_state
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    head = heads[1, 2]
+    assert head.templates.shape[1] == inputs["input_ids"].shape[1] + 1
+    assert not head.templates[:, -1].any()
+    sink = model.layers[0].self_attn.sinks[1]
+    torch.testing.assert_close(head.log_preference[..., -1], sink.expand_as(head.log_preference[..., -1]))
+    (gradient,) = torch.autograd.grad(found.square().mean(), head.weights)
+    assert gradient.shape == head.weights.shape
