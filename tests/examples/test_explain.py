@@ -1,0 +1,139 @@
+"""examples/explain.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from numpy.polynomial.legendre import leggauss
+from torch.nn.functional import kl_div
+
+import explain
+import reading
+from fenchel.errors import InputError
+from fenchel.functional import attention
+from tests.examples.measured import few_toys, parquet, trained
+
+
+@pytest.fixture
+def classifier(request: pytest.FixtureRequest) -> reading.Classifier:
+    torch.manual_seed(0)
+    options = reading.ReadingOptions(width=16, heads=4, encoder=getattr(request, "param", "words"))
+    model = reading.Classifier(30, 3, options).eval()
+    for one in model.parameters():  # so that weights are not uniform, and answers not all alike
+        one.data.mul_(3)
+    return model
+
+
+WORDS = torch.arange(2, 16)
+
+
+@pytest.mark.parametrize("classifier", ["words", "lstm"], indirect=True)
+def test_answers_of_weights_are_the_classifiers(classifier: reading.Classifier) -> None:
+    opened = explain.Opened(classifier, WORDS)
+    with torch.no_grad():
+        said = classifier(WORDS[None])["logits"].softmax(-1)[0]
+    assert torch.allclose(opened.chances(opened.weights), said, atol=1e-6)
+
+
+@pytest.mark.parametrize("classifier", ["words", "lstm"], indirect=True)
+def test_integrated_gradients_are_a_sum_over_the_way_and_add_up(classifier: reading.Classifier) -> None:
+    opened = explain.Opened(classifier, WORDS)
+    found = explain.measures(classifier, WORDS, opened, "exact")
+    assert tuple(found) == explain.MEASURES
+    said, target = explain.from_embeddings(classifier, WORDS), opened.chances(opened.weights).argmax()
+    embedded = classifier.states.embed(WORDS[None]).detach()
+    total = torch.zeros_like(embedded)
+    for place, share in zip(*leggauss(explain.STEPS), strict=True):
+        at = ((1 + place) / 2 * embedded).requires_grad_()
+        (slope,) = torch.autograd.grad(said(at)[0, target], at)
+        total += share / 2 * slope
+    expected = (total * embedded)[0].sum(-1)
+    assert torch.allclose(found["integrated gradients"], expected.abs(), rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        change = (said(embedded) - said(0 * embedded))[0, target]
+    assert float(expected.sum()) == pytest.approx(float(change), rel=0.1, abs=1e-3)
+    (slope,) = torch.autograd.grad(said(at := embedded.clone().requires_grad_())[0, target], at)
+    assert torch.allclose(found["gradient"], slope[0].norm(dim=-1), rtol=1e-4)
+    with torch.no_grad():
+        without = classifier(torch.cat((WORDS[:3], WORDS[4:]))[None])["logits"].softmax(-1)[0, target]
+    change = opened.chances(opened.weights)[target] - without
+    assert float(found["leave one out"][3]) == pytest.approx(abs(float(change)), abs=1e-6)
+
+
+def test_other_weights_and_effective_ones_leave_outputs_unchanged(classifier: reading.Classifier) -> None:
+    opened = explain.Opened(classifier, WORDS)
+    reaching = explain.effective(opened.weights, opened.values)
+    before, after = (torch.einsum("hn,hnd->hd", one, opened.values) for one in (opened.weights, reaching))
+    assert torch.allclose(before, after, atol=1e-5)
+    assert (reaching - opened.weights).norm() > 1e-3 * opened.weights.norm()  # 14 words, values of 4 numbers
+    assert (reaching.norm(dim=-1) <= opened.weights.norm(dim=-1) + 1e-6).all()
+    other = explain.other_weights(opened)
+    assert torch.allclose(other.sum(-1), torch.ones(4), atol=1e-5)
+    assert (other >= 0).all()
+    assert torch.allclose(opened.chances(other), opened.chances(opened.weights), atol=1e-4)
+    assert (other - opened.weights).abs().sum(-1).mean() > 1  # of at most 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_first_order_weights_are_the_nearest_to_the_preference_of_the_same_mean(seed: int) -> None:
+    torch.manual_seed(seed)
+    keys, query, preference = (
+        torch.randn(4, 9, 3).double(),
+        torch.randn(4, 1, 3).double(),
+        torch.randn(9).double(),
+    )
+    eye = torch.eye(9).double().expand(4, -1, -1)
+    told = {"log_preference": preference, "scale": 1.0}
+    weights = attention(query[None], keys[None], eye[None], **told)[0, :, 0]
+    preference = preference.softmax(-1)
+    for _ in range(20):
+        other = explain.same_mean(weights, keys)
+        assert (other >= 0).all()
+        assert torch.allclose(other.sum(-1), torch.ones(4).double())
+        assert torch.allclose((other.unsqueeze(-2) @ keys), weights.unsqueeze(-2) @ keys)
+        farther = explain.divergence(other, preference) - explain.divergence(weights, preference)
+        assert (farther > 1e-6).all()
+        assert torch.allclose(farther, kl_div(weights.log(), other, reduction="none").sum(-1))
+
+
+def test_words_are_erased_until_the_decision_changes(classifier: reading.Classifier) -> None:
+    opened = explain.Opened(classifier, WORDS[:4])
+    opened.weights = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
+    opened.said = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]])
+    opened.bias = torch.zeros(2)
+    assert explain.erased(opened, torch.tensor([3.0, 2, 1, 0])) == 1 / 4
+    assert explain.erased(opened, torch.tensor([0.0, 2, 1, 3])) == 1
+    assert explain.erased(opened, torch.tensor([2.0, 0, 3, 1])) == 2 / 4
+
+
+def test_a_run_is_explained_and_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "toy", few_toys)
+    monkeypatch.setattr(explain, "SOME", 20)
+    trained(reading.Reading, reading.ReadingOptions, tmp_path / "run", epochs=1, width=16)
+    found = explain.study(explain.Options(run=str(tmp_path / "run"), texts=2, epochs=1))
+    lines = [*explain.printed(found)]
+    assert sum(line.startswith("| effective attention") for line in lines) == 1
+    one = found["encoders"]["run"]
+    assert one["trained"]["other weights: change"][0] < 1e-4
+    assert one["trained"]["same mean: farther"][0] == pytest.approx(
+        one["trained"]["same mean: divergence"][0], abs=1e-5
+    )
+    assert one["models"]["as trained"]["agrees"] == (1, 0)
+    trained(reading.Reading, reading.ReadingOptions, tmp_path / "mean", epochs=1, width=16, attention="mean")
+    with pytest.raises(InputError, match="soft attention"):
+        explain.study(explain.Options(run=str(tmp_path / "mean")))
+    rows = {"sentence_A": ["a b"] * 20, "sentence_B": ["a"] * 20, "label": [0, 1] * 10}
+    with pytest.raises(InputError, match="pairs of texts"):
+        explain.study(explain.Options(data=parquet(tmp_path / "pairs", **rows)))
+
+
+def test_a_frozen_encoder_gives_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "toy", few_toys)
+    task, make = explain.prepared(explain.Options(train=40), "demo")
+    model = explain.trained(task, make("soft"), 1)
+    words = torch.tensor(task.splits["test"][0]["words"][0])
+    found = explain.explained(model, words, "exact")
+    assert found["attention: tau to attention"] == pytest.approx(1)
+    assert not any(one.requires_grad for one in model.states.parameters())
