@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fenchel.auditing.heads import METRICS
-from fenchel.auditing.measure import measure
-from fenchel.auditing.solution import exact_duals
+from fenchel.auditing.layer import layer_problem
+from fenchel.auditing.solution import BlockSolution, Solving, exact_solutions
 from fenchel.integrations.capture import AttentionCall
-from tests.auditing.test_measure import PREFERENCES, SITE, slow
+from tests.auditing.test_measure import PREFERENCES, SITE, measure, slow
 
 
 def call(
@@ -58,6 +59,31 @@ def widened(given: AttentionCall) -> AttentionCall:
     return replace(
         given, **{name: None if (value := getattr(given, name)) is None else value.double() for name in parts}
     )
+
+
+def dual_of(solution: BlockSolution) -> Tensor:
+    """λ* of a block in the space of the templates, float64, (g, h, q, d)."""
+    group, lam = solution.group, solution.found.dual.double()
+    if group._basis is not None:
+        queries = solution.block.queries.double()
+        whole = queries if group._lift is None else queries @ group._lift[solution.block.where[1]]
+        whole = whole.flatten(1, 2)
+        outside = whole - whole @ group._basis @ group._basis.mT
+        lam = lam @ group._basis.mT + group._alpha * outside
+    return lam.reshape(*solution.converged.shape, -1)
+
+
+def exact_duals(given: AttentionCall, **solving: Any) -> tuple[Tensor, Tensor]:
+    """λ* of every query, (batch, heads, m, d), and where it is certified, (batch, heads, m)."""
+    with torch.no_grad():
+        problem = layer_problem(given, solving["space"])
+        shape = problem.queries.shape[:3]
+        dual = problem.queries.new_zeros((*shape, problem.vectors.shape[-1]), dtype=torch.float64)
+        converged = torch.zeros(shape, dtype=torch.bool)
+        for solution in exact_solutions(problem, problem.counted(given), Solving(**solving)):
+            dual[solution.block.where] = dual_of(solution)
+            converged[solution.block.where] = solution.converged
+    return dual.reshape(len(given.query), -1, *dual.shape[2:]), problem.by_head(converged)
 
 
 def certified_errors(given: AttentionCall, space: str, alpha: float, dual: Tensor) -> Tensor:

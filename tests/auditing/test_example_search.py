@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.example_search import ExampleSearch, Solving
+from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, Packing, unpacked
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, Measures
+from fenchel.auditing.moves import TokenClasses, TokenClassifier, moves_by_class
+from fenchel.auditing.solution import Solving
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor
@@ -31,13 +33,15 @@ def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) 
 FIRST_ORDER, EXACT = [0.1, 0.45, 0.0, 0.2, 0.25], [0.1, 0.2, 0.0, 0.6, 0.1]
 
 
-def measured(variation: Tensor, counted: Tensor) -> Measures:
+def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measures:
     """Measures with that total variation and weights that do not depend on the query."""
     deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
     values, order = variation.masked_fill(~counted[:, None], -1).sort(dim=-1, descending=True, stable=True)
     positions = order.masked_fill(values < 0, -1)[..., :OF_A_WINDOW]
     first_order, exact = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
+    every = (torch.tensor(w).expand(*variation.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
     values = {"total_variation": variation, "relative_deviation": deviations}
+    values |= moves_by_class(*every, classes)
     return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
 
 
@@ -67,6 +71,21 @@ def search_of(examples: FarQueries | None = None) -> ExampleSearch:
     return ExampleSearch({} if examples is None else examples, {}, SOLVING)
 
 
+def look(
+    search: ExampleSearch,
+    counted: Tensor,
+    variation: Tensor,
+    batch: Batch,
+    heads: tuple[int, ...] = (1,),
+    kind: str = "encoder_self",
+) -> None:
+    """Have a search look at a call with these counted queries and total variations."""
+    classifier, call = TokenClassifier(), call_of(counted, kind)
+    classifier.begin_batch(batch)
+    classes = classifier.of(call, batch)
+    search.look(call, heads, measured(variation, counted, classes), batch, classes)
+
+
 def searched(
     *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
 ) -> ExampleSearch:
@@ -74,7 +93,7 @@ def searched(
     search = search_of()
     for counted, variation, batch in batches:
         search.begin_batch()
-        search.look(call_of(counted, kind), heads, measured(variation, counted), batch)
+        look(search, counted, variation, batch, heads, kind)
         search.end_batch()
     return search
 
@@ -127,8 +146,8 @@ def test_only_a_farther_query_takes_the_place_of_the_one_kept() -> None:
     for where, value, document in [(5, 0.5, 4), (3, 0.4, 4), (5, 0.6, 5), (3, 0.6, 3)]:
         search.begin_batch()
         variation = torch.full((1, 1, TOKENS), value)
-        search.look(call_of(~counted), (1,), measured(variation, ~counted), batch_of((1,), (1,)))
-        search.look(call_of(counted), (1,), measured(variation, counted), batch_of((where,), (1,)))
+        look(search, ~counted, variation, batch_of((1,), (1,)))
+        look(search, counted, variation, batch_of((where,), (1,)))
         search.end_batch()
         assert search.examples[key][0].document == document
 
@@ -148,9 +167,7 @@ def test_a_batch_that_does_not_end_leaves_nothing() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
     search = search_of()
     search.begin_batch()
-    search.look(
-        call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5), counted), batch_of((4,), (1,))
-    )
+    look(search, counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,)))
     search.begin_batch()
     search.end_batch()
     assert search.examples == search.matrices == {}

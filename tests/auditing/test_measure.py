@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.example_search import Solving, answers
+from fenchel.auditing.example_search import answers
 from fenchel.auditing.heads import METRICS
-from fenchel.auditing.measure import OF_A_WINDOW, Measures, measure
+from fenchel.auditing.measure import OF_A_WINDOW, Measures
+from fenchel.auditing.measure import measure as measure_as
+from fenchel.auditing.moves import TokenClasses
+from fenchel.auditing.solution import Solving
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
@@ -55,6 +58,18 @@ def call(
     return AttentionCall(
         SITE, normal(batch, heads, m, d_h), key, 0.6, log_preference, counted, inputs, weight, bias
     )
+
+
+def measure(
+    given: AttentionCall,
+    *,
+    heads: list[int] | None = None,
+    tokens: TokenClasses | None = None,
+    beginning: tuple[int, int] | None = None,
+    **solving: Any,
+) -> Measures:
+    """The measures of a call that is solved as the other arguments say."""
+    return measure_as(given, Solving(**solving), heads=heads, tokens=tokens, beginning=beginning)
 
 
 def slow(call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int) -> dict[str, float]:
@@ -220,8 +235,8 @@ def test_the_beginning_of_a_window_comes_with_its_weights(
     chosen = heads or [1, 2, 3, 4]
     solving = Solving(space, alpha=1.0, tol=1e-9, memory_budget=2**24)
     again = answers(given, 1, chosen, [[0, 1, 2]] * len(chosen), solving)
-    torch.testing.assert_close(first.float(), again.first_order, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(exact.float(), again.exact, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(first.float(), again[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(exact.float(), again[1], atol=1e-6, rtol=1e-5)
     variation = (first - exact).abs().sum(-1) / 2
     torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3])
     assert measure(given, **options).farthest.beginning is None  # pyright: ignore[reportOptionalMemberAccess]

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.measure import measure
 from fenchel.auditing.moves import KEY_CLASSES, MOVES, TokenClasses, TokenClassifier
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, Cursor
-from tests.auditing.test_measure import call
+from tests.auditing.test_measure import call, measure
 
 IDS = [[2, 9, 4, 5, 9, 6, 3, 0, 0], [2, 7, 8, 4, 4, 3, 0, 0, 0]]
 TEXTS = {0: "[PAD]", 2: "[CLS]", 3: "[SEP]", 4: "the", 5: "##ing", 6: "1957", 7: ".", 8: "river", 9: ","}
@@ -52,9 +51,7 @@ def batch(**changes: Any) -> Batch:
 def classes_of(given: AttentionCall, of: Batch | None = None) -> TokenClasses:
     classifier = TokenClassifier()
     classifier.begin_batch(of or batch())
-    found = classifier.of(given)
-    assert found is not None
-    return found
+    return classifier.of(given, of or batch())
 
 
 def class_of(row: int, query: int | None, key: int) -> str:

@@ -45,8 +45,9 @@ def drawn(
     sample: QuerySample, counted: torch.Tensor, documents: tuple[int, ...], kind: str = "encoder_self"
 ) -> Any:
     """What is drawn of a batch with these counted positions."""
-    sample.begin_batch(SimpleNamespace(documents=documents, windows=(1,) * len(documents)))  # pyright: ignore[reportArgumentType]
-    return sample.of(SimpleNamespace(counted=counted, site=SimpleNamespace(kind=kind)))  # pyright: ignore[reportArgumentType]
+    batch: Any = SimpleNamespace(documents=documents, windows=(1,) * len(documents))
+    call: Any = SimpleNamespace(counted=counted, site=SimpleNamespace(kind=kind))
+    return sample.of(call, batch)
 
 
 def positions_of(folder: Path) -> set[tuple[Any, ...]]:
@@ -196,8 +197,8 @@ def test_layers_and_the_twin_answer_the_same_queries_and_kinds_their_own(
     seen: list[tuple[str, list[Any]]] = []
     draw = QuerySample.of
 
-    def record(self: QuerySample, call: Any) -> SampledQueries:
-        found = draw(self, call)
+    def record(self: QuerySample, call: Any, batch: Any) -> SampledQueries:
+        found = draw(self, call, batch)
         seen.append((call.site.kind, found.index.tolist()))
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES, TokenClassifier, TokenTypes
+from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES, TokenTypes
 from fenchel.integrations.sites import AttentionSite
 from tests.auditing.test_measure import call
 from tests.auditing.test_moves import IDS, batch, class_of, classes_of
@@ -137,7 +137,6 @@ def test_the_first_token_is_the_first_that_is_not_padding() -> None:
 
 def test_what_is_no_text_has_a_first_position_and_neighbours() -> None:
     found = classes_of(call("none"), batch(inputs={"pixel_values": torch.zeros(2, 3)}, tokenizer=None))
-    assert found.key_ids is None
     assert found.types.unique().tolist() == [TOKEN_TYPES.index("other")]
     assert known(found, 0, 4, 0) == "first"
     assert known(found, 0, 4, 3) == "neighbour"
@@ -150,7 +149,3 @@ def test_a_query_has_a_type_and_a_class_of_its_own() -> None:
     assert types[0][:6] == ["special", "punctuation", "word", "piece", "punctuation", "number"]
     classes = [[KEY_CLASSES[number] for number in row] for row in found.classes.tolist()]
     assert classes[0][:7] == ["first", "punctuation", "rest", "rest", "punctuation", "rest", "special"]
-
-
-def test_outside_of_a_batch_nothing_is_known() -> None:
-    assert TokenClassifier().of(call("none")) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -30,56 +30,21 @@ from fenchel.auditing.examples import (
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.layer import LayerProblem, layer_problem
 from fenchel.auditing.measure import FarthestQueries
-from fenchel.auditing.solution import solutions_of
+from fenchel.auditing.moves import KEY_CLASSES, TokenClasses
+from fenchel.auditing.solution import Solving, solutions_of
 from fenchel.auditing.window_text import WindowText, WindowTexts
-from fenchel.closeness import AbstractCloseness
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
 if TYPE_CHECKING:
     from fenchel.auditing.measure import Measures
 
-__all__ = ["Answers", "ExampleSearch", "Solving", "answers"]
-
-
-_MOST_STEPS = 50
-
-
-@dataclass(frozen=True)
-class Solving:
-    """How the queries of an audit are solved.
-
-    Attributes:
-        space: ``"input"`` or ``"key"``.
-        alpha: α > 0.
-        tol: Relative tolerance on λ.
-        memory_budget: Bytes of working memory.
-        closeness: D; None is softmax.
-    """
-
-    space: str
-    alpha: float
-    tol: float
-    memory_budget: int
-    closeness: AbstractCloseness | None = None
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The weights of some queries of some heads, on the CPU.
-
-    Attributes:
-        first_order: Those of the model's attention, (heads, queries, n).
-        exact: Those of the exact answer, (heads, queries, n).
-    """
-
-    first_order: Tensor
-    exact: Tensor
+__all__ = ["ExampleSearch", "answers"]
 
 
 def answers(
     call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[Sequence[int]], solving: Solving
-) -> Answers:
+) -> tuple[Tensor, Tensor]:
     """The weights of a few queries.
 
     Args:
@@ -90,27 +55,20 @@ def answers(
         solving: How they are solved.
 
     Returns:
-        Weights over all templates.
+        Those of the model's attention and those of the exact answer, over all templates, (heads, queries, n), on the
+        CPU.
     """
     with torch.no_grad():
         problem = _of_queries(layer_problem(_of_row(call, row), solving.space, heads), queries)
         shape = (*problem.queries.shape[:3], problem.vectors.shape[1])
         found = [problem.queries.new_zeros(shape) for _ in range(2)]
         counted = torch.ones(shape[:3], dtype=torch.bool, device=problem.queries.device)
-        for solution in solutions_of(
-            problem,
-            counted,
-            closeness=solving.closeness,
-            alpha=solving.alpha,
-            tol=solving.tol,
-            max_steps=_MOST_STEPS,
-            memory_budget=solving.memory_budget,
-        ):
+        for solution in solutions_of(problem, counted, solving):
             g, h, q = solution.block.where
             for into, weights in zip(found, solution.weights(), strict=True):
                 into[g, h, q] = weights.reshape(into[g, h, q].shape)
         first_order, exact = (part.flatten(0, 1).float().cpu() for part in found)
-        return Answers(first_order, exact)
+        return first_order, exact
 
 
 def _of_row(call: AttentionCall, row: int) -> AttentionCall:
@@ -194,20 +152,28 @@ class ExampleSearch:
         """Forget what was found in a batch that did not come to its end."""
         self._found, self._matrices, self._texts = [], [], None
 
-    def look(self, call: AttentionCall, heads: Sequence[int], measures: Measures, batch: Batch) -> None:
+    def look(
+        self,
+        call: AttentionCall,
+        heads: Sequence[int],
+        measures: Measures,
+        batch: Batch,
+        classes: TokenClasses,
+    ) -> None:
         """Find the queries of one attention call that are farther than those kept.
 
         Args:
             call: The attention call.
             heads: Numbers of the heads that were measured, from 1.
-            measures: What was measured of them, with the farthest queries.
+            measures: What was measured of them, with the farthest queries and what moves between their keys.
             batch: The batch that the model was called with.
+            classes: What its tokens are.
         """
         if measures.farthest is None:
             return
         sides = self._sides(call, batch)
         by_head: dict[HeadKey, list[_Candidate]] = defaultdict(list)
-        for key, candidate in self._candidates(sides, heads, measures, measures.farthest):
+        for key, candidate in self._candidates(sides, heads, measures, measures.farthest, classes):
             by_head[key].append(candidate)
         for key, some in by_head.items():
             kept = {example.rank for example in self.examples.get(key, ())}
@@ -223,7 +189,12 @@ class ExampleSearch:
         self.begin_batch()
 
     def _candidates(
-        self, sides: _Sides, heads: Sequence[int], measures: Measures, farthest: FarthestQueries
+        self,
+        sides: _Sides,
+        heads: Sequence[int],
+        measures: Measures,
+        farthest: FarthestQueries,
+        classes: TokenClasses,
     ) -> Iterator[tuple[HeadKey, _Candidate]]:
         """Queries that may have to be kept, with their patterns."""
         batch, call = sides.batch, sides.call
@@ -233,6 +204,12 @@ class ExampleSearch:
             measures.values[name].gather(-1, index).float().cpu()
             for name in ("total_variation", "relative_deviation")
         )
+        own = classes.classes.cpu()
+        sums = [
+            torch.stack([measures.values[f"{side}_{name}"].gather(-1, index) for name in KEY_CLASSES], -1)
+            for side in ("leaves", "reaches")
+        ]
+        leaves, reaches = (of_side.argmax(-1).cpu() for of_side in sums)
         # Each kept query costs a sentence in words: those that cannot stay are not looked at.
         kept = [self.examples.get(key, ()) for key in keys]
         least = torch.tensor(
@@ -251,21 +228,21 @@ class ExampleSearch:
                 continue
             chosen = columns.to(index.device), places.to(index.device)
             positions = index[row][chosen].cpu()
-            of_row = zip(
+            patterns = own[row][positions], *(ends[row][columns, places] for ends in (leaves, reaches))
+            first_order, exact = (
+                part[row][chosen].float().cpu() for part in (farthest.first_order, farthest.exact)
+            )
+            for column, position, far, off, pattern, *weights in zip(
                 columns.tolist(),
                 positions.tolist(),
                 variation[row][columns, places].tolist(),
                 deviation[row][columns, places].tolist(),
+                torch.stack(patterns, -1).tolist(),
+                first_order,
+                exact,
                 strict=True,
-            )
-            first_order, exact = (
-                part[row][chosen].float().cpu() for part in (farthest.first_order, farthest.exact)
-            )
-            weights = list(zip(first_order.unbind(), exact.unbind(), strict=True))
-            queries, templates = sides.of(row)
-            own = None if call.site.kind == "cross" else positions
-            moved = templates.moved(first_order, exact, own)
-            for number, (column, position, far, off) in enumerate(of_row):
+            ):
+                query, left, reached = (KEY_CLASSES[number] for number in pattern)
                 yield (
                     keys[column],
                     _Candidate(
@@ -273,10 +250,10 @@ class ExampleSearch:
                         batch.documents[row],
                         batch.windows[row],
                         position + 1,
-                        (queries.place(position), *moved[number]),
+                        (query, left, reached),
                         row,
                         off,
-                        *weights[number],
+                        *weights,
                     ),
                 )
 
@@ -314,8 +291,7 @@ class ExampleSearch:
         shown, on = list(range(count)), templates.beginning(MOST_TOKENS)
         # Queries that do not count, which overlap the window before, were not solved.
         if measured is None or not bool(call.counted[row, :count].all()):
-            solved = answers(call, row, heads, [shown] * len(heads), self._rough)
-            measured = solved.first_order, solved.exact
+            measured = answers(call, row, heads, [shown] * len(heads), self._rough)
         first_order, exact = (weights.float().cpu() for weights in measured)
         place = batch.documents[row], batch.windows[row], queries.length
         pieces = queries.pieces, templates.pieces

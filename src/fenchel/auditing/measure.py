@@ -33,10 +33,8 @@ from torch import Tensor
 from fenchel.auditing.heads import MEASURES
 from fenchel.auditing.layer import LayerProblem, layer_problem
 from fenchel.auditing.moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
-from fenchel.auditing.solution import solutions_of
-from fenchel.closeness import AbstractCloseness
+from fenchel.auditing.solution import Solving, solutions_of
 from fenchel.integrations.capture import AttentionCall
-from fenchel.layout import DEFAULT_MEMORY_BUDGET
 
 __all__ = ["OF_A_WINDOW", "FarthestQueries", "FarthestSearch", "Measures", "measure"]
 
@@ -166,13 +164,8 @@ class Measures:
 
 def measure(
     call: AttentionCall,
+    solving: Solving,
     *,
-    space: str,
-    closeness: AbstractCloseness | None = None,
-    alpha: float = 1.0,
-    tol: float = 2e-4,
-    max_steps: int = 50,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
     beginning: tuple[int, int] | None = None,
@@ -181,12 +174,7 @@ def measure(
 
     Args:
         call: What reached the attention function.
-        space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.layer`).
-        closeness: D, under which attention is the first-order answer; None is softmax.
-        alpha: α > 0.
-        tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
-        max_steps: Steps a query may take.
-        memory_budget: Bytes of working memory.
+        solving: How its queries are solved.
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.
         beginning: A row of the batch and how many of its first queries have their weights kept.
@@ -195,7 +183,7 @@ def measure(
         The measures, in float64 for a float64 model and float32 otherwise.
     """
     with torch.no_grad():
-        problem = layer_problem(call, space, heads)
+        problem = layer_problem(call, solving.space, heads)
         shape = problem.queries.shape[:3]
         names = [*MEASURES, "leaves_weight", "reaches_weight", *(() if tokens is None else MOVE_COLUMNS)]
         values = {name: problem.queries.new_zeros(shape) for name in names}
@@ -206,15 +194,7 @@ def measure(
         sequences = torch.arange(len(counted), device=counted.device) // (len(counted) // problem.batch)
         farthest = FarthestSearch(problem, beginning)
         read = _values_read(call, problem, heads)
-        for solution in solutions_of(
-            problem,
-            counted,
-            closeness=closeness,
-            alpha=alpha,
-            tol=tol,
-            max_steps=max_steps,
-            memory_budget=memory_budget,
-        ):
+        for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where
             first, exact = (part.reshape(*steps[where].shape, -1) for part in solution.weights())
             found = solution.measures()

@@ -70,7 +70,6 @@ class TokenClasses:
         beside: (B, m, 3), the keys before, at and after each query; None between different texts.
         corrections: (B, m, 3, C), what such a key adds to its class: 1 to ``itself`` or ``neighbour`` and -1 to what
             it is in ``keys``, or nothing where it is a sink or not there; None as above.
-        key_ids: (B, n), token ids of the keys, on the CPU; None where the input is not text.
     """
 
     types: Tensor
@@ -78,7 +77,11 @@ class TokenClasses:
     keys: Tensor
     beside: Tensor | None
     corrections: Tensor | None
-    key_ids: Tensor | None
+
+    def to(self, device: torch.device) -> TokenClasses:
+        """The same on a device."""
+        moved: dict[str, Any] = {name: x if x is None else x.to(device) for name, x in vars(self).items()}
+        return TokenClasses(**moved)
 
     def of_block(self, sequences: Tensor, queries: slice) -> TokenClasses:
         """The same of a block: one sequence for each of its groups, and some of the queries."""
@@ -89,7 +92,6 @@ class TokenClasses:
             keys=self.keys[sequences],
             beside=None if beside is None else beside[sequences][:, queries],
             corrections=None if corrections is None else corrections[sequences][:, queries],
-            key_ids=None,
         )
 
 
@@ -228,35 +230,30 @@ class TokenTypes:
 
 
 class TokenClassifier:
-    """What the queries and keys of every attention call of a batch are; worked out once a batch and kind of attention.
-
-    Args:
-        tokenizer: The tokenizer that batches were made with; None where the input is not text.
-    """
+    """What the queries and keys of every attention call of a batch are, worked out once for each kind of attention."""
 
     def __init__(self) -> None:
-        self._types: TokenTypes | None = None
-        self._tokenizer: Any = None
-        self._batch: Batch | None = None
+        self._types, self._tokenizer = TokenTypes(), None
         self._made: dict[tuple[Any, ...], TokenClasses] = {}
 
     @property
     def texts(self) -> dict[int, str]:
         """Text of every token that was seen."""
-        return {} if self._types is None else self._types.texts
+        return self._types.texts
 
     def begin_batch(self, batch: Batch) -> None:
         """The calls that follow are of this batch."""
-        if self._types is None or batch.tokenizer is not self._tokenizer:
+        if batch.tokenizer is not self._tokenizer:
             self._types, self._tokenizer = TokenTypes(batch.tokenizer), batch.tokenizer
-        self._batch, self._made = batch, {}
+        self._made = {}
 
-    def of(self, call: AttentionCall) -> TokenClasses | None:
-        """What the tokens of an attention call are; None outside of a batch."""
-        batch, types = self._batch, self._types
-        if batch is None or types is None:
-            return None
-        batch = batch.of_sequences(len(call.query))
+    def of(self, call: AttentionCall, batch: Batch) -> TokenClasses:
+        """What the tokens of an attention call are.
+
+        Args:
+            call: The call.
+            batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
+        """
         crosses = call.site.kind == "cross"
         decoder = reads_decoder(call.site.kind, batch)
         dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
@@ -264,8 +261,8 @@ class TokenClassifier:
         name = (crosses, decoder, len(call.query), *sizes, dtype)
         if name not in self._made:
             sides = _Side(batch, decoder, sizes[0]), _Side(batch, decoder and not crosses, sizes[1])
-            found = _classes(types, *sides, crosses=crosses, dtype=dtype)
-            self._made[name] = _on(found, call.query.device)
+            found = _classes(self._types, *sides, crosses=crosses, dtype=dtype)
+            self._made[name] = found.to(call.query.device)
         return self._made[name]
 
 
@@ -306,7 +303,6 @@ def _classes(
         keys=known.to(dtype),
         beside=beside,
         corrections=None if corrections is None else corrections.to(dtype),
-        key_ids=keys.ids,
     )
 
 
@@ -330,17 +326,3 @@ def _neighbourhood(m: int, classes: Tensor, known: Tensor) -> tuple[Tensor, Tens
     own = torch.tensor([_CLASS["itself" if step == 0 else "neighbour"] for step in _STEPS])
     change = torch.nn.functional.one_hot(own, len(KEY_CLASSES)) - old
     return beside.contiguous(), change * movable.unsqueeze(-1)
-
-
-def _on(classes: TokenClasses, device: torch.device) -> TokenClasses:
-    def moved(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(device)
-
-    return TokenClasses(
-        classes.types.to(device),
-        classes.classes.to(device),
-        classes.keys.to(device),
-        moved(classes.beside),
-        moved(classes.corrections),
-        classes.key_ids,
-    )

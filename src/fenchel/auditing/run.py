@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
-from typing_extensions import override
 
 from fenchel.auditing.audit_report import AUDIT, AuditReport, Checkpoints, open_state, require_extras
-from fenchel.auditing.example_search import ExampleSearch, Solving
+from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import check_model_closeness, describe
-from fenchel.auditing.measure import Measures, measure
+from fenchel.auditing.measure import measure
 from fenchel.auditing.moves import TokenClassifier
 from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
+from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.table import query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
@@ -34,22 +34,7 @@ from fenchel.options import AuditOptions, takes
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["AuditRun", "MeasuredSite", "SiteMeasures", "audit"]
-
-
-@dataclass(frozen=True)
-class MeasuredSite:
-    """One site's queries in the batch under way.
-
-    Attributes:
-        call: What the site attended with.
-        heads: Numbers of the heads that were measured, from 1.
-        measures: What was measured of them.
-    """
-
-    call: AttentionCall
-    heads: tuple[int, ...]
-    measures: Measures
+__all__ = ["AuditRun", "SiteMeasures", "audit"]
 
 
 class SiteMeasures:
@@ -59,15 +44,23 @@ class SiteMeasures:
         model: The model, in eval mode.
         options: What to measure, and how.
         tokens: What the tokens of the batch are.
+        examples: Keeps the farthest queries of each head; None to keep none.
     """
 
-    def __init__(self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        options: AuditOptions,
+        tokens: TokenClassifier,
+        examples: ExampleSearch | None = None,
+    ) -> None:
         self.model = model
         self.rows: list[polars.DataFrame] = []
         """The rows of the batch that was read last."""
         self.longest: int | None = None
         """How many queries the longest window of that batch has; None where nothing was measured."""
-        self._options, self._tokens = options, tokens
+        self._options, self._tokens, self._examples = options, tokens, examples
+        self._solving = Solving.of(options)
         self._heads = None if options.heads is None else frozenset(options.heads)
         self._sample = (
             QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
@@ -102,19 +95,11 @@ class SiteMeasures:
     def read(self, batch: Batch) -> None:
         """Measure a batch; the rows of an earlier one are held no longer."""
         self._batch, self.rows, self.longest = batch, [], None
-        if self._sample is not None:
-            self._sample.begin_batch(batch)
+        if self._examples is not None:
+            self._examples.begin_batch()
         self._capture.run(
             on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
         )
-
-    def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
-        """A row of the batch and how many of its first queries are to be kept with their weights, if any."""
-        del call, heads
-        return None
-
-    def found(self, site: MeasuredSite) -> None:
-        """Look at a site while its tensors are there; the batch may yet fail."""
 
     def _consume(self, call: AttentionCall) -> None:
         options, site = self._options, call.site
@@ -125,31 +110,29 @@ class SiteMeasures:
             return
         if options.template_scale == "sqrt_d":
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
-        drawn = None if self._sample is None else self._sample.of(call)
-        tokens = self._tokens.of(call)
+        batch = self.batch.of_sequences(len(call.query))
+        drawn = None if self._sample is None else self._sample.of(call, batch)
+        tokens, examples = self._tokens.of(call, batch), self._examples
         measures = measure(
             call if drawn is None else drawn.of_call(call),
-            space=options.space,
-            closeness=options.measured_closeness,
-            alpha=options.alpha,
-            tol=options.tol,
-            memory_budget=options.memory_budget,
+            self._solving,
             heads=None if len(heads) == site.num_heads else heads,
             tokens=tokens if drawn is None else drawn.of_tokens(tokens),
-            beginning=self.beginning(call, heads),
+            beginning=None if examples is None else examples.beginning(call, heads, batch),
         )
         if drawn is not None:
             # Whoever looks at the site sees a window in which these queries alone count.
             measures, call = drawn.put_back(measures), replace(call, counted=drawn.counted)
-        self.found(MeasuredSite(call, heads, measures))
+        if examples is not None:
+            examples.look(call, heads, measures, batch, tokens)
         self.longest = max(self.longest or 0, call.counted.shape[1])
         self.rows.append(
             query_rows(
                 call,
                 heads,
                 measures,
-                self.batch.of_sequences(len(call.query)),
-                classes=tokens,
+                batch,
+                tokens,
                 texts=self._tokens.texts,
                 population=None if drawn is None else drawn.population,
             )
@@ -184,10 +167,7 @@ class AuditRun:
         self.options = options
         self.checkpoints = checkpoints
         self._tokens = TokenClassifier()
-        solving = Solving(
-            options.space, options.alpha, options.tol, options.memory_budget, options.measured_closeness
-        )
-        self._examples = ExampleSearch(state.far_queries, state.matrices, solving)
+        self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(options))
         self._cost = TwinCost()
         self._counting = False
 
@@ -238,7 +218,7 @@ class AuditRun:
     def _run(self, twin: nn.Module | None) -> None:
         clock, before = ProgressClock(self.state.cursor.tokens), self.state.manifest.get("seconds", 0.0)
         with contextlib.ExitStack() as stack:
-            own = stack.enter_context(_ModelMeasures(self.model, self.options, self._tokens, self._examples))
+            own = stack.enter_context(SiteMeasures(self.model, self.options, self._tokens, self._examples))
             beside = None
             if twin is not None:
                 beside = stack.enter_context(SiteMeasures(twin, self.options, self._tokens))
@@ -262,7 +242,7 @@ class AuditRun:
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
 
-    def _count(self, batch: Batch, own: _ModelMeasures, beside: SiteMeasures | None) -> None:
+    def _count(self, batch: Batch, own: SiteMeasures, beside: SiteMeasures | None) -> None:
         state = self.state
         self._counting = True
         state.table.add(own.rows)
@@ -282,7 +262,7 @@ class AuditRun:
         elif full:
             self.state.write_rows()
 
-    def _check_sample(self, own: _ModelMeasures) -> None:
+    def _check_sample(self, own: SiteMeasures) -> None:
         # Inputs that are ready do not say beforehand how long they are.
         if self.batches.max_length is None and self.state.cursor.tokens == 0:
             asked = self.options.queries
@@ -327,38 +307,6 @@ class AuditRun:
             return
         with contextlib.suppress(Exception):  # the first error is the one to be told
             self.checkpoints.save()
-
-
-class _ModelMeasures(SiteMeasures):
-    """The model's own measures, with examples.
-
-    Args:
-        model: The model, in eval mode.
-        options: What to measure, and how.
-        tokens: What the tokens of the batch are.
-        examples: Finds the query that is kept for each head.
-    """
-
-    def __init__(
-        self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier, examples: ExampleSearch
-    ) -> None:
-        super().__init__(model, options, tokens)
-        self._examples = examples
-
-    @override
-    def read(self, batch: Batch) -> None:
-        self._examples.begin_batch()
-        super().read(batch)
-
-    @override
-    def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
-        return self._examples.beginning(call, heads, self.batch)
-
-    @override
-    def found(self, site: MeasuredSite) -> None:
-        self._examples.look(
-            site.call, site.heads, site.measures, self.batch.of_sequences(len(site.call.query))
-        )
 
 
 @takes(AuditOptions)

@@ -36,16 +36,20 @@ class QuerySample:
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
-        self._batch: Batch | None = None
 
-    def begin_batch(self, batch: Batch) -> None:
-        """The calls that follow are of this batch."""
-        self._batch = batch
+    def of(self, call: AttentionCall, batch: Batch) -> SampledQueries:
+        """The queries of an attention call that are looked at.
 
-    def of(self, call: AttentionCall) -> SampledQueries:
-        """The queries of an attention call that are looked at."""
+        Args:
+            call: The call.
+            batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
+        """
         counted = call.counted.cpu()
-        rows = [self._of_window(call.site.kind, row, counted[row]) for row in range(len(counted))]
+        names = [
+            f"{self.seed}/{call.site.kind}/{document}/{window}"
+            for document, window in zip(batch.documents, batch.windows, strict=True)
+        ]
+        rows = [self._of_window(name, of_row) for name, of_row in zip(names, counted, strict=True)]
         most = max(1, *(len(row) for row in rows))
         index, there = torch.zeros(len(rows), most, dtype=torch.int64), torch.zeros(len(rows), most).bool()
         for number, row in enumerate(rows):
@@ -54,21 +58,15 @@ class QuerySample:
         device = call.counted.device
         return SampledQueries(index.to(device), there.to(device), counted.sum(1), counted.shape[1])
 
-    def _of_window(self, kind: str, row: int, counted: Tensor) -> Tensor:
+    def _of_window(self, name: str, counted: Tensor) -> Tensor:
         """The positions that are taken of one row, in their order."""
         places = counted.nonzero().flatten()
         if len(places) <= self.size:
             return places
-        numbers = self._numbers(kind, row, len(counted))[places]
+        # Those of the first positions do not depend on how many there are.
+        drawn = hashlib.shake_128(name.encode()).digest(_BYTES * len(counted))
+        numbers = torch.frombuffer(bytearray(drawn), dtype=torch.int64)[places]
         return places[numbers.argsort(stable=True)[: self.size]].sort().values
-
-    def _numbers(self, kind: str, row: int, length: int) -> Tensor:
-        """A number for each position; those of the first positions do not depend on how many there are."""
-        batch = self._batch
-        document, window = (0, row) if batch is None else (batch.documents[row], batch.windows[row])
-        name = f"{self.seed}/{kind}/{document}/{window}".encode()
-        drawn = hashlib.shake_128(name).digest(_BYTES * length)
-        return torch.frombuffer(bytearray(drawn), dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,8 @@ class SampledQueries:
             preference = self._taken(preference.expand(len(self.index), -1, -1, -1), 2)
         return replace(call, query=self._taken(call.query, 2), counted=self.there, preference=preference)
 
-    def of_tokens(self, tokens: TokenClasses | None) -> TokenClasses | None:
+    def of_tokens(self, tokens: TokenClasses) -> TokenClasses:
         """What these queries are, from what all of them are."""
-        if tokens is None:
-            return None
         beside, corrections = tokens.beside, tokens.corrections
         return replace(
             tokens,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
+from fenchel.auditing.heads import SCALED
+from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
-from fenchel.integrations.capture import AttentionCall
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import may_attend
@@ -23,14 +24,89 @@ from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import Solution, infer
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 
+if TYPE_CHECKING:
+    from fenchel.options import AuditOptions
+
 __all__ = [
     "BlockSolution",
     "CloseSolution",
+    "Solving",
     "close_solutions",
-    "exact_duals",
     "exact_solutions",
     "solutions_of",
 ]
+
+
+@dataclass(frozen=True)
+class Solving:
+    """How the queries of an audit are solved.
+
+    Attributes:
+        space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.layer`).
+        alpha: α > 0.
+        tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
+        memory_budget: Bytes of working memory.
+        closeness: D, under which attention is the first-order answer; None is softmax.
+        max_steps: Steps that a query may take.
+    """
+
+    space: str
+    alpha: float = 1.0
+    tol: float = 2e-4
+    memory_budget: int = DEFAULT_MEMORY_BUDGET
+    closeness: AbstractCloseness | None = None
+    max_steps: int = 50
+
+    @classmethod
+    def of(cls, options: AuditOptions) -> Solving:
+        """As the options of an audit say."""
+        return cls(
+            options.space, options.alpha, options.tol, options.memory_budget, options.measured_closeness
+        )
+
+
+def _ratios(
+    *,
+    alpha: Tensor,
+    first_off: Tensor,
+    second_off: Tensor,
+    predicted: Tensor,
+    exact: Tensor,
+    second: Tensor,
+    error: Tensor,
+    evidence: Tensor,
+    shift: Tensor,
+    mean_off: Tensor,
+    mean: Tensor,
+) -> dict[str, Tensor]:
+    """The measures that lengths alone give.
+
+    Args:
+        alpha: α.
+        first_off: ‖λ* - αz‖.
+        second_off: ‖λ* - λ₂‖.
+        predicted: ‖λ₂ - αz‖.
+        exact: ‖λ*‖.
+        second: ‖λ₂‖.
+        error: A bound on the error of λ*.
+        evidence: ‖z‖.
+        shift: ‖ĥ - μ‖.
+        mean_off: ‖ĥ - h*‖.
+        mean: ‖h*‖, above 0.
+    """
+    room = evidence - shift
+    values = {
+        "relative_deviation": first_off / exact,
+        "second_order_deviation": second_off / exact,
+        "mean_error": mean_off / mean,
+        "certificate": torch.where(room > 0, shift / room, torch.inf),
+        "gap": alpha / 2 * shift.square(),
+        "predicted_deviation": predicted / second.clamp(min=torch.finfo(second.dtype).tiny),
+        "evidence_norm": evidence,
+        "dual_error": error / exact,
+    }
+    # No evidence: λ* = αz = 0, and every estimator is exact.
+    return values | {name: values[name].masked_fill(exact == 0, 0) for name in SCALED}
 
 
 class LayerGroup:
@@ -123,17 +199,6 @@ class LayerGroup:
             self._second_order = second_order_point(one).to(self._dtype)
         return rows.evidence @ self._second_order
 
-    def dual(self, block: LayerBlock, lam: Tensor) -> Tensor:
-        """Dual points in the space of the templates, float64, (g, r, d), of those in these coordinates."""
-        lam = lam.double()
-        if self._basis is None:
-            return lam
-        queries = block.queries.double()
-        whole = queries if self._lift is None else queries @ self._lift[block.where[1]]
-        whole = whole.flatten(1, 2)
-        outside = whole - whole @ self._basis @ self._basis.mT
-        return lam @ self._basis.mT + self._alpha * outside
-
 
 @dataclass(frozen=True)
 class BlockSolution:
@@ -162,11 +227,6 @@ class BlockSolution:
         """Of the exact solve, (g, h, q)."""
         return self.found.steps.reshape(self.converged.shape)
 
-    def dual(self) -> Tensor:
-        """λ*, float64, (g, h, q, d)."""
-        found = self.group.dual(self.block, self.found.dual)
-        return found.reshape(*self.converged.shape, -1)
-
     @cached_property
     def _exact(self) -> TemplatePoint:
         return self.first.family.at(self.found.further.to(self.rows.evidence.dtype))
@@ -184,64 +244,43 @@ class BlockSolution:
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
-        tiny = torch.finfo(first.dtype).tiny
-        length, shift = self._length(exact), norm(at_first.shift)
-        room = self._length(first) / rows.alpha - shift
         # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
         inside = self.first.family.rest + at_exact.shift
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
-        values = {
-            "relative_deviation": norm(exact - first) / length,
-            "second_order_deviation": norm(exact - second) / length,
-            "total_variation": total((at_first.weights - at_exact.weights).abs()) / 2,
-            "mean_error": norm(at_first.shift - at_exact.shift) / mean.clamp(min=tiny).sqrt(),
-            "certificate": torch.where(room > 0, shift / room, torch.inf),
-            "gap": rows.alpha / 2 * shift.square(),
-            "predicted_deviation": norm(second - first) / self._length(second).clamp(min=tiny),
-            "evidence_norm": self._length(first) / rows.alpha,
-            "dual_error": self.found.error / length,
-        }
-        still = length == 0
-        for name in (
-            "relative_deviation",
-            "second_order_deviation",
-            "certificate",
-            "predicted_deviation",
-            "dual_error",
-        ):
-            # No evidence: λ* = αz = 0, and every estimator is exact.
-            values[name] = values[name].masked_fill(still, 0)
+        values = _ratios(
+            alpha=rows.alpha,
+            first_off=norm(exact - first),
+            second_off=norm(exact - second),
+            predicted=norm(second - first),
+            exact=self._length(exact),
+            second=self._length(second),
+            error=self.found.error,
+            evidence=self._length(first) / rows.alpha,
+            shift=norm(at_first.shift),
+            mean_off=norm(at_first.shift - at_exact.shift),
+            mean=mean.clamp(min=torch.finfo(mean.dtype).tiny).sqrt(),
+        )
+        values["total_variation"] = total((at_first.weights - at_exact.weights).abs()) / 2
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 
 
-def exact_solutions(
-    problem: LayerProblem,
-    counted: Tensor,
-    *,
-    alpha: float,
-    tol: float,
-    max_steps: int,
-    memory_budget: int,
-) -> Iterator[BlockSolution]:
-    r"""Solve a layer, each row to a certificate that includes what rounding can hide.
+def exact_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[BlockSolution]:
+    """Solve a layer, each row to a certificate that includes what rounding can hide.
 
     Args:
         problem: The layer.
         counted: Queries that are wanted, bool (groups, heads, m); the others are given no evidence.
-        alpha: α > 0.
-        tol: Relative tolerance on λ.
-        max_steps: Steps that a query may take.
-        memory_budget: Bytes of working memory.
+        solving: How.
 
     Yields:
         Solutions of blocks of queries that together make the layer.
     """
     group = None
-    for block in problem.blocks(memory_budget, WORKING_ARRAYS):
+    for block in problem.blocks(solving.memory_budget, WORKING_ARRAYS):
         if group is None or group.where != block.where[0]:
-            group = LayerGroup(problem, block.where[0], alpha)
+            group = LayerGroup(problem, block.where[0], solving.alpha)
         wanted = counted[block.where]
         evidence, outside = group.evidence(block)
         mask = wanted.flatten(1, 2).unsqueeze(-1)
@@ -252,48 +291,9 @@ def exact_solutions(
         beyond = None if outside is None else rows.alpha * outside
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        found = infer(rows, tol=tol, max_steps=max_steps, beyond=beyond, shift=first.shift)
-        converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
+        found = infer(rows, tol=solving.tol, max_steps=solving.max_steps, beyond=beyond, shift=first.shift)
+        converged = (found.error <= solving.tol * found.reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, first, outside, found, converged)
-
-
-def exact_duals(
-    call: AttentionCall,
-    *,
-    space: str,
-    alpha: float = 1.0,
-    tol: float = 2e-4,
-    max_steps: int = 50,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
-    heads: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The exact dual points of a captured call.
-
-    Args:
-        call: What reached the attention function.
-        space: ``"input"`` or ``"key"``.
-        alpha: α > 0.
-        tol: Relative tolerance on λ that the certificate has to meet.
-        max_steps: Steps a query may take.
-        memory_budget: Bytes of working memory.
-        heads: Heads to solve, from 1; all where None.
-
-    Returns:
-        λ in float64, (batch, heads, m, d), and where it is certified, bool (batch, heads, m).
-    """
-    with torch.no_grad():
-        problem = layer_problem(call, space, heads)
-        shape = problem.queries.shape[:3]
-        dual = problem.queries.new_zeros((*shape, problem.vectors.shape[-1]), dtype=torch.float64)
-        converged = torch.zeros(shape, dtype=torch.bool, device=dual.device)
-        counted = problem.counted(call)
-        for solution in exact_solutions(
-            problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
-        ):
-            dual[solution.block.where] = solution.dual()
-            converged[solution.block.where] = solution.converged
-        heads_of_all = converged.shape[0] * converged.shape[1] // problem.batch
-        return dual.reshape(problem.batch, heads_of_all, *dual.shape[2:]), problem.by_head(converged)
 
 
 ARRAYS = 40
@@ -345,118 +345,58 @@ class CloseSolution:
         """Each of ``MEASURES`` that needs no weights, (g, h, q)."""
         (first, of_first), (exact, of_exact) = self._inferred
         problem, lam = self.problem, self._first
-        dual_norm, shift = self.dual.norm(dim=-1), of_first.norm(dim=-1)
-        room = problem.evidence.norm(dim=-1) - shift
-        least = torch.finfo(torch.float64).tiny
         mean = (problem.conjugate.rest_mean() + of_exact).norm(dim=-1)
-        values = {
-            "relative_deviation": (self.dual - lam).norm(dim=-1) / dual_norm,
-            "second_order_deviation": (self.dual - self.second).norm(dim=-1) / dual_norm,
-            "total_variation": (first - exact).abs().sum(-1) / 2,
-            "mean_error": (of_first - of_exact).norm(dim=-1) / mean.clamp(min=least),
-            "certificate": torch.where(room > 0, shift / room, torch.inf),
-            "gap": problem.alpha / 2 * shift.square(),
-            "predicted_deviation": (self.second - lam).norm(dim=-1)
-            / self.second.norm(dim=-1).clamp(min=least),
-            "evidence_norm": problem.evidence.norm(dim=-1),
-            "dual_error": self.error / dual_norm,
-        }
-        for name in (
-            "relative_deviation",
-            "second_order_deviation",
-            "certificate",
-            "predicted_deviation",
-            "dual_error",
-        ):
-            # No evidence: λ* = αz = 0, and every estimator is exact.
-            values[name] = values[name].masked_fill(dual_norm == 0, 0)
+        values = _ratios(
+            alpha=problem.alpha,
+            first_off=(self.dual - lam).norm(dim=-1),
+            second_off=(self.dual - self.second).norm(dim=-1),
+            predicted=(self.second - lam).norm(dim=-1),
+            exact=self.dual.norm(dim=-1),
+            second=self.second.norm(dim=-1),
+            error=self.error,
+            evidence=problem.evidence.norm(dim=-1),
+            shift=of_first.norm(dim=-1),
+            mean_off=(of_first - of_exact).norm(dim=-1),
+            mean=mean.clamp(min=torch.finfo(mean.dtype).tiny),
+        )
+        values["total_variation"] = (first - exact).abs().sum(-1) / 2
         return {name: value.to(self.block.queries.dtype) for name, value in values.items()}
 
 
-def close_solutions(
-    problem: LayerProblem,
-    counted: Tensor,
-    *,
-    closeness: AbstractCloseness,
-    alpha: float,
-    tol: float,
-    max_steps: int,
-    memory_budget: int,
-) -> Iterator[CloseSolution]:
-    """Solve a layer under a closeness.
-
-    Args:
-        problem: The layer.
-        counted: Queries that are wanted, bool (groups, heads, m); the others are given no evidence.
-        closeness: D.
-        alpha: α > 0.
-        tol: Relative tolerance on λ that the float64 certificate has to meet.
-        max_steps: Steps that a query may take.
-        memory_budget: Bytes of working memory.
-
-    Yields:
-        Solutions of blocks of queries that together make the layer.
-    """
-    for block in problem.blocks(memory_budget, ARRAYS):
+def close_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[CloseSolution]:
+    """Solve a layer under a closeness; as ``exact_solutions``."""
+    for block in problem.blocks(solving.memory_budget, ARRAYS):
         g, h, _ = block.where
         queries = block.queries * counted[block.where].unsqueeze(-1)
         evidence = queries if problem.lift is None else queries @ problem.lift[h]
         templates = (problem.vectors[g] * problem.scaling).unsqueeze(1)
-        believed = Discrete(templates, block.log_preference)
-        asked = Problem(conjugate_of(believed, closeness), evidence, alpha)
-        yield _solved(block, asked, counted[block.where], tol, max_steps, memory_budget)
+        conjugate = conjugate_of(Discrete(templates, block.log_preference), solving.closeness)
+        asked = Problem(conjugate, evidence, solving.alpha)
+        yield _solved(block, asked, counted[block.where], solving)
 
 
-def _solved(
-    block: LayerBlock, problem: Problem, counted: Tensor, tol: float, max_steps: int, memory_budget: int
-) -> CloseSolution:
+def _solved(block: LayerBlock, problem: Problem, counted: Tensor, solving: Solving) -> CloseSolution:
     def of_part(where: Where, part: Block) -> dict[str, Tensor]:
         del where
-        certificate, steps = solved_block(part, problem.dtype, tol=BEYOND * tol, max_steps=max_steps)
+        certificate, steps = solved_block(
+            part, problem.dtype, tol=BEYOND * solving.tol, max_steps=solving.max_steps
+        )
         return {
             "dual": certificate.dual.double(),
             "second": second_order_point(part.to(torch.float64)),
             "steps": steps,
-            "converged": certificate.meets(tol),
+            "converged": certificate.meets(solving.tol),
             "error": certificate.dual_error.double(),
         }
 
-    found = QueryLayout(problem).solved(of_part, memory_budget, WORKING_ARRAYS)
+    found = QueryLayout(problem).solved(of_part, solving.memory_budget, WORKING_ARRAYS)
     found["converged"] &= counted
     return CloseSolution(block, problem.to(torch.float64), *found.values())
 
 
 def solutions_of(
-    problem: LayerProblem,
-    counted: Tensor,
-    *,
-    closeness: AbstractCloseness | None,
-    alpha: float,
-    tol: float,
-    max_steps: int,
-    memory_budget: int,
+    problem: LayerProblem, counted: Tensor, solving: Solving
 ) -> Iterator[BlockSolution] | Iterator[CloseSolution]:
-    """Attention's answer and the exact one of every query, block by block.
-
-    Args:
-        problem: The layer.
-        counted: Queries that are wanted, bool (groups, heads, m).
-        closeness: D; None is softmax.
-        alpha: α > 0.
-        tol: Relative tolerance on λ that the float64 certificate has to meet.
-        max_steps: Steps that a query may take.
-        memory_budget: Bytes of working memory.
-    """
-    if closeness is None:
-        return exact_solutions(
-            problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
-        )
-    return close_solutions(
-        problem,
-        counted,
-        closeness=closeness,
-        alpha=alpha,
-        tol=tol,
-        max_steps=max_steps,
-        memory_budget=memory_budget,
-    )
+    """Attention's answer and the exact one of every query, block by block; as ``exact_solutions``."""
+    solve = exact_solutions if solving.closeness is None else close_solutions
+    return solve(problem, counted, solving)

@@ -123,9 +123,9 @@ def query_rows(
     heads: Sequence[int],
     measures: Measures,
     batch: Batch,
+    classes: TokenClasses,
     *,
-    classes: TokenClasses | None = None,
-    texts: Mapping[int, str] | None = None,
+    texts: Mapping[int, str],
     population: Tensor | None = None,
 ) -> polars.DataFrame:
     """The rows of the counted queries of one attention call, head by head, in the order of the batch.
@@ -164,7 +164,7 @@ def query_rows(
     decoder = reads_decoder(site.kind, batch)
     tokens = _ids(batch, decoder, call.query.shape[2])[rows, positions]
     keys = _ids(batch, decoder and site.kind != "cross", call.key.shape[2])
-    known = {} if batch.tokenizer is None or texts is None else texts
+    known = {} if batch.tokenizer is None else texts
     weight = torch.ones(len(counted), dtype=torch.float64)
     if population is not None:
         weight = population / counted.sum(1).clamp(min=1)
@@ -183,12 +183,8 @@ def query_rows(
         "position": of_each_head(positions + 1),
         "token": of_each_head(tokens),
         "text": pl.concat([text] * several) if several else text,
-        "type": _named(
-            None if classes is None else classes.types.cpu()[rows, positions], TOKEN_TYPES, several
-        ),
-        "class": _named(
-            None if classes is None else classes.classes.cpu()[rows, positions], KEY_CLASSES, several
-        ),
+        "type": _named(classes.types.cpu()[rows, positions], TOKEN_TYPES, several),
+        "class": _named(classes.classes.cpu()[rows, positions], KEY_CLASSES, several),
         "weight": of_each_head(weight[rows].double()),
         **{name: value.numpy() for name, value in found.items()},
         "newton_steps": measured(measures.newton_steps).numpy(),
@@ -196,7 +192,6 @@ def query_rows(
         **{name: (place + 1).numpy() for name, place in places.items()},
         **{name: ids.numpy() for name, ids in moves_tokens.items()},
     }
-    columns |= {name: None for name in MOVE_COLUMNS if name not in columns}
     typed = schema()
     frame = pl.DataFrame({name: columns[name] for name in typed}).with_columns(
         *(pl.col(name).cast(kind) for name, kind in typed.items())
@@ -216,11 +211,9 @@ def _ids(batch: Batch, decoder: bool, length: int) -> Tensor:
     return ids.cpu()
 
 
-def _named(numbers: Tensor | None, names: Sequence[str], several: int) -> Any:
+def _named(numbers: Tensor, names: Sequence[str], several: int) -> Any:
     """Names by their numbers, for each head."""
     pl = polars_module()
-    if numbers is None:
-        return None
     every = pl.Series(names, dtype=pl.Enum(names))
     return every.gather(pl.Series(numbers.repeat(several).numpy()))
 

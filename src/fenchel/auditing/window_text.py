@@ -1,11 +1,10 @@
-"""The tokens of a window as text, what each is to a query, and which part is shown around one."""
+"""The tokens of a window as text, and which part is shown around one."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fenchel.auditing.examples import Picture, reads_decoder
@@ -95,11 +94,6 @@ def _cut(words: Sequence[int], position: int, first: int, last: int, most: int) 
     return range(start, last if last <= low + most else words[high - 1])
 
 
-_PLACES = ("first", "special", "punctuation", "rest", "itself", "neighbour")
-
-_FIRST, _SPECIAL, _PUNCTUATION, _REST, _ITSELF, _NEIGHBOUR = range(len(_PLACES))
-
-
 class WindowText:
     """One side of one window.
 
@@ -126,8 +120,6 @@ class WindowText:
         self._passages: dict[tuple[int, int], range] = {}
         self._contexts: dict[range, tuple[str, dict[int, int]]] = {}
         self._tokens: dict[int, str] = {}
-        places = [self._own_place(position) for position in range(self.length)]
-        self._places, self._names = torch.tensor(places), [_PLACES[place] for place in places]
 
     def token(self, position: int) -> str:
         """A token's text."""
@@ -140,31 +132,6 @@ class WindowText:
     def picture(self, first_order: Tensor, exact: Tensor) -> Picture | None:
         """The image with the weights of all positions; None where positions are no patches of one."""
         return Picture.of(self._batch.pictures, self._row, first_order, exact)
-
-    def place(self, position: int) -> str:
-        """What a token is by itself."""
-        return self._names[position]
-
-    def moved(self, first_order: Tensor, exact: Tensor, queries: Tensor | None) -> list[tuple[str, str]]:
-        """What most of the weight leaves that moves from attention to the exact answer, and what it reaches.
-
-        Args:
-            first_order: Attention's weights of some queries on all positions, padding included, (some, n).
-            exact: The exact ones.
-            queries: Positions of the queries; None where they are other tokens.
-        """
-        change = (exact - first_order)[:, : self.length]
-        places = self._places.expand(len(change), -1)
-        if queries is not None:
-            for step, place in ((-1, _NEIGHBOUR), (1, _NEIGHBOUR), (0, _ITSELF)):
-                near = (queries + step).clamp(0, self.length - 1)[:, None]
-                old = places.gather(1, near)
-                inside = (queries + step == near[:, 0])[:, None] & (old >= _PUNCTUATION)
-                places = places.scatter(1, near, torch.where(inside, place, old))
-        sums = change.new_zeros(2, len(change), len(_PLACES))
-        sums[0].scatter_add_(1, places, (-change).clamp(min=0))
-        sums[1].scatter_add_(1, places, change.clamp(min=0))
-        return [(_PLACES[leaves], _PLACES[reaches]) for leaves, reaches in sums.argmax(-1).mT.tolist()]
 
     def passage(self, position: int, most: int) -> range:
         """The passage around a token."""
@@ -201,14 +168,6 @@ class WindowText:
                 starts[place] = len(text) + len(piece) - len(piece.lstrip())
                 text += piece
         return (f"{text} …" if not all(self._special[span.stop :]) else text), starts
-
-    def _own_place(self, position: int) -> int:
-        if position == 0:
-            return _FIRST
-        if self._special[position]:
-            return _SPECIAL
-        piece = self.pieces[position] if self.pieces else ""
-        return _PUNCTUATION if piece.strip() and not any(map(str.isalnum, piece)) else _REST
 
 
 class WindowTexts:
