@@ -23,6 +23,7 @@ __all__ = [
     "decimal",
     "duration",
     "ink",
+    "json_number",
     "level",
     "luminance",
     "percent",
@@ -87,6 +88,20 @@ def stylesheet(colours: tuple[str, ...]) -> str:
     return "".join(
         f".q{step}{{background:{colour};color:{ink(colour)}}}" for step, colour in enumerate(colours)
     )
+
+
+def json_number(value: float | None, decimals: int | None = None) -> float | str | None:
+    """A number for the data of a page: six digits, or some decimals; infinity spelt out, as JSON needs it.
+
+    Example:
+        >>> json_number(0.12345678), json_number(0.12345678, 2), json_number(math.inf), json_number(math.nan)
+        (0.123457, 0.12, 'inf', None)
+    """
+    if value is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "inf"
+    return float(f"{value:.6g}") if decimals is None else round(value, decimals)
 
 
 MISSING = "–"

@@ -26,7 +26,7 @@ from tests.tiny_models import tiny_images, tiny_model
 
 def moved(key: HeadKey, **leaves: float) -> HeadPattern:
     found = pattern(leaves, {"rest": sum(leaves.values())})
-    return HeadPattern(key, found.queries, found.moved, found.classes, {}, (), ())
+    return HeadPattern(key, found.queries, found.moved, found.classes, (), ())
 
 
 def test_the_pattern_that_moves_most_comes_first_and_still_heads_last() -> None:

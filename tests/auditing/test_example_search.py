@@ -39,9 +39,11 @@ def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measu
     values, order = variation.masked_fill(~counted[:, None], -1).sort(dim=-1, descending=True, stable=True)
     positions = order.masked_fill(values < 0, -1)[..., :OF_A_WINDOW]
     first_order, exact = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
-    every = (torch.tensor(w).expand(*variation.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
+    every_first, every_exact = (
+        torch.tensor(w).expand(*variation.shape, TOKENS) for w in (FIRST_ORDER, EXACT)
+    )
     values = {"total_variation": variation, "relative_deviation": deviations}
-    values |= moves_by_class(*every, classes)
+    values |= moves_by_class(every_first, every_exact, classes)
     return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
 
 

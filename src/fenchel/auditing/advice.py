@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import KINDS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent
 
@@ -27,7 +27,6 @@ __all__ = [
     "Importance",
     "Suggestion",
     "TokenMove",
-    "TypeMoves",
     "head_patterns",
     "importance",
     "is_loaded",
@@ -86,21 +85,6 @@ class ClassMove:
 
 
 @dataclass(frozen=True)
-class TypeMoves:
-    """The queries of one type.
-
-    Attributes:
-        queries: How many there are.
-        moved: Share of their weight that would move: their mean total variation.
-        classes: By class of key, means over these queries.
-    """
-
-    queries: int
-    moved: float
-    classes: Mapping[str, ClassMove]
-
-
-@dataclass(frozen=True)
 class TokenMove:
     """One token where it is the key that loses, or gains, most of a query's weight, as shares of the weight of all.
 
@@ -131,7 +115,6 @@ class HeadPattern:
         queries: How many queries were looked at.
         moved: Share of their weight that would move: their mean total variation.
         classes: By class of key (``KEY_CLASSES``), means over all queries.
-        types: By type of query (``TOKEN_TYPES``), those that occurred.
         too_much: Tokens that attention gives too much: those that lose most, most first.
         too_little: Tokens that it gives too little.
     """
@@ -140,7 +123,6 @@ class HeadPattern:
     queries: int
     moved: float
     classes: Mapping[str, ClassMove]
-    types: Mapping[str, TypeMoves]
     too_much: tuple[TokenMove, ...]
     too_little: tuple[TokenMove, ...]
 
@@ -184,50 +166,18 @@ def head_patterns(
     Returns:
         One for each head, ordered by kind, layer and number; empty where nothing was looked at.
     """
-    rows: dict[HeadKey, list[dict[str, Any]]] = defaultdict(list)
-    for row in moves.iter_rows(named=True):
-        rows[HeadKey(row["kind"], row["layer"], row["head"])].append(row)
     of_tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
     for kind, layer, head, *token in tokens.iter_rows():
         of_tokens[HeadKey(kind, layer, head)].append(tuple(token))
-    order = sorted(rows, key=lambda key: (KINDS.index(key.kind), key.layer, key.head))
-    return [_head_pattern(key, rows[key], of_tokens[key], words) for key in order]
-
-
-def _head_pattern(
-    key: HeadKey,
-    rows: list[dict[str, Any]],
-    tokens: list[tuple[int, float, float]],
-    words: Mapping[int, str],
-) -> HeadPattern:
-    weight = sum(row["weight"] for row in rows)
-    classes = _moves(rows, weight)
-    types = {
-        row["type"]: TypeMoves(row["queries"], _moved(of_type := _moves([row], row["weight"])), of_type)
-        for row in rows
-    }
-    return HeadPattern(
-        key,
-        sum(row["queries"] for row in rows),
-        _moved(classes),
-        classes,
-        types,
-        *_tokens(tokens, weight, words),
-    )
-
-
-def _moves(rows: list[dict[str, Any]], weight: float) -> dict[str, ClassMove]:
-    return {
-        name: ClassMove(
-            *(sum(row["weight"] * row[f"{move}_{name}"] for row in rows) / weight for move in MOVES)
-        )
-        for name in KEY_CLASSES
-    }
-
-
-def _moved(classes: Mapping[str, ClassMove]) -> float:
-    # Either side sums to the total variation but for rounding.
-    return sum(move.leaves + move.reaches for move in classes.values()) / 2
+    found = []
+    for row in moves.iter_rows(named=True):
+        key = HeadKey(row["kind"], row["layer"], row["head"])
+        classes = {name: ClassMove(*(row[f"{move}_{name}"] for move in MOVES)) for name in KEY_CLASSES}
+        # Either side sums to the total variation but for rounding.
+        moved = sum(move.leaves + move.reaches for move in classes.values()) / 2
+        named = _tokens(of_tokens[key], row["weight"], words)
+        found.append(HeadPattern(key, row["queries"], moved, classes, *named))
+    return found
 
 
 def _tokens(

@@ -47,7 +47,7 @@ class AuditStatistics:
         self.rows = self.table.scan()
         self.words: dict[int, str] = dict(words or {})
         self._layer = lru_cache(maxsize=1)(self._values_of_layer)
-        self._counts = lru_cache(maxsize=16)(self._histogram_of_heads)
+        self._aggregated = lru_cache(self._aggregate)
 
     @cached_property
     def documents(self) -> int:
@@ -60,24 +60,12 @@ class AuditStatistics:
         return "documents" if self.documents > 1 else "windows"
 
     @cached_property
-    def _of_heads(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return self._aggregated(_HEAD)
-
-    @cached_property
-    def _of_layers(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return self._aggregated(_LAYER)
-
-    @cached_property
     def _quantiles_of_layers(self) -> dict[tuple[Any, ...], dict[str, Any]]:
         return _by_place(self.rows.group_by(*_LAYER).agg(_quantiles()).collect(), _LAYER)
 
-    @cached_property
-    def _of_kinds(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return self._aggregated(("kind",))
-
     def _of(self, kind: Kind | str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
         place = tuple(part for part in (kind, layer, head) if part is not None)
-        groups = (self._of_kinds, self._of_layers, self._of_heads)[len(place) - 1]
+        groups = self._aggregated(_HEAD[: len(place)])
         if place not in groups:
             there = ", ".join(" ".join(map(str, known)) for known in groups) or "nothing"
             raise InputError(f"{' '.join(map(str, place))} was not audited; what was: {there}.")
@@ -85,7 +73,7 @@ class AuditStatistics:
 
     def keys(self) -> list[HeadKey]:
         """Every head, ordered by kind (as in ``KINDS``), layer and number."""
-        return [HeadKey(*key) for key in self._of_heads]
+        return [HeadKey(*key) for key in self._aggregated(_HEAD)]
 
     def layers(self) -> list[tuple[Kind, int]]:
         """Every layer, ordered by kind (as in ``KINDS``) and number."""
@@ -98,7 +86,7 @@ class AuditStatistics:
     @cached_property
     def sampled(self) -> bool:
         """Whether what was counted is a sample of each window's queries."""
-        return any(found["population"] > found["queries"] for found in self._of_heads.values())
+        return any(found["population"] > found["queries"] for found in self._aggregated(_HEAD).values())
 
     def population(self, key: HeadKey) -> int:
         """For how many queries of this head means speak: all of the windows' of which some were counted."""
@@ -142,9 +130,7 @@ class AuditStatistics:
             raise ProblemError(f"quantile fraction {fraction} must lie between 0 and 1.")
         for suffix, known in RECORD_QUANTILES.items():
             if fraction == known:
-                found = self._of(kind, layer, head)
-                if head is None:
-                    found = self._quantiles_of_layers[kind, layer]
+                found = self._of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
                 return found[f"{_known(metric)}_{suffix}"]
         pl = polars_module()
         chosen = self.rows.filter(kind=kind, layer=layer, **({} if head is None else {"head": head}))
@@ -165,46 +151,45 @@ class AuditStatistics:
                 found.rows = found.rows.join(other.rows.select(place), on=place, how="semi")
         return found
 
-    def histogram(
-        self, metric: str, kind: Kind, layer: int, head: int | None = None, *, upper: float, bins: int
-    ) -> list[int]:
-        """Counts of the queries of a head, or of a layer, in equal bins from 0 to ``upper``; the last is open above."""
-        counts = self._counts(_known(metric), upper, bins)
-        chosen = [
-            found
-            for key, found in counts.items()
-            if key[:2] == (kind, layer) and (head is None or key[2] == head)
-        ]
-        return [sum(column) for column in zip(*chosen, strict=True)] if chosen else [0] * bins
+    def histograms(
+        self, metric: str, uppers: float | Mapping[HeadKey, float], bins: int
+    ) -> dict[HeadKey, list[int]]:
+        """Counts of the queries of heads in equal bins from 0 on; the last is open above.
 
-    def histograms(self, metric: str, uppers: Mapping[HeadKey, float], bins: int) -> dict[HeadKey, list[int]]:
-        """The same for many heads, each with a range of its own, in one pass."""
+        Args:
+            metric: One of ``METRICS``.
+            uppers: Where the last bin ends: for all heads, or of each that is wanted.
+            bins: How many there are.
+        """
         pl = polars_module()
+        if not isinstance(uppers, Mapping):
+            uppers = dict.fromkeys(self.keys(), uppers)
         ranges = pl.LazyFrame(
             [{**key._asdict(), "upper": float(upper)} for key, upper in uppers.items()],
             schema={name: kind for name, kind in self.rows.collect_schema().items() if name in _HEAD}
             | {"upper": pl.Float64},
         )
+        place = pl.col(_known(metric)).cast(pl.Float64) / pl.col("upper") * bins
+        number = place.clip(0, bins - 1).floor().cast(pl.Int32).alias("bin")
+        counts = self.rows.join(ranges, on=list(_HEAD)).group_by(*_HEAD, number).len().collect()
         found = {key: [0] * bins for key in uppers}
-        for *place, bin_number, count in self._binned(
-            self.rows.join(ranges, on=list(_HEAD)), metric, pl.col("upper"), bins
-        ).iter_rows():
-            found[HeadKey(*place)][bin_number] = count
+        for *head, bin_number, count in counts.iter_rows():
+            found[HeadKey(*head)][bin_number] = count
         return found
 
     def moves(self) -> polars.DataFrame:
-        """Means of ``MOVE_COLUMNS`` over the queries of each type of each head, with their number and weight."""
+        """Means of ``MOVE_COLUMNS`` over the queries of each head, with their number and weight."""
         pl = polars_module()
         weight = pl.col("weight")
         return (
             self.rows.filter(pl.col(MOVE_COLUMNS[0]).is_not_null())
-            .group_by(*_HEAD, "type", maintain_order=True)
+            .group_by(*_HEAD, maintain_order=True)
             .agg(
                 pl.len().alias("queries"),
                 weight.sum(),
                 *((pl.col(name) * weight).sum() / weight.sum() for name in MOVE_COLUMNS),
             )
-            .sort(*_HEAD, "type")
+            .sort(*_HEAD)
             .collect()
         )
 
@@ -263,7 +248,7 @@ class AuditStatistics:
             for name in self.record_keys()
         }
 
-    def _aggregated(self, by: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    def _aggregate(self, by: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
         pl = polars_module()
         weight = pl.col("weight")
         numbers = [
@@ -307,19 +292,6 @@ class AuditStatistics:
 
     def _values_of_layer(self, kind: Kind, layer: int) -> polars.DataFrame:
         return self.rows.filter(kind=kind, layer=layer).select("head", "document", *METRICS).collect()
-
-    def _histogram_of_heads(self, metric: str, upper: float, bins: int) -> dict[tuple[Any, ...], list[int]]:
-        pl = polars_module()
-        found: dict[tuple[Any, ...], list[int]] = {tuple(key): [0] * bins for key in self.keys()}
-        for *place, number, count in self._binned(self.rows, metric, pl.lit(upper), bins).iter_rows():
-            found[tuple(place)][number] = count
-        return found
-
-    @staticmethod
-    def _binned(rows: polars.LazyFrame, metric: str, upper: Any, bins: int) -> polars.DataFrame:
-        pl = polars_module()
-        place = (pl.col(metric).cast(pl.Float64) / upper * bins).clip(0, bins - 1).floor().cast(pl.Int32)
-        return rows.group_by(*_HEAD, place.alias("bin")).len().collect()
 
 
 def _quantiles() -> list[polars.Expr]:

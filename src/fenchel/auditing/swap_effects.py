@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import torch
+
 from fenchel.arguments import shown
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.correlation import spearman
 from fenchel.errors import InputError
 
 __all__ = [
@@ -240,21 +244,8 @@ def _effect(
 
 
 def _rank_correlation(pairs: Sequence[tuple[float | None, float]]) -> float | None:
-    known = [(one, other) for one, other in pairs if one is not None]
+    known = [pair for pair in pairs if pair[0] is not None]
     if len(known) < 3:
         return None
-    ranks = [_midranks(side) for side in zip(*known, strict=True)]
-    middle = (len(known) + 1) / 2
-    products = [
-        sum((a - middle) * (b - middle) for a, b in zip(ranks[i], ranks[j], strict=True))
-        for i, j in ((0, 1), (0, 0), (1, 1))
-    ]
-    size = (products[1] * products[2]) ** 0.5
-    return products[0] / size if size > 0 else None
-
-
-def _midranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
-        for value in values
-    ]
+    found = float(spearman(*torch.tensor(known, dtype=torch.float64).T))
+    return None if math.isnan(found) else found

@@ -19,7 +19,7 @@ from fenchel.auditing.report.html import (
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.bootstrap import Interval
 from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, finding
-from fenchel.drawing import WhiskerAxis, count, plain, short, titled_table
+from fenchel.drawing import WhiskerAxis, count, json_number, plain, short, titled_table
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
@@ -178,10 +178,10 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         changes = comparison.changes[key]
         numbers = [
             [
-                *(_number(value) for value in (change.first.median, change.second.median)),
-                *(_number(value) for value in (change.first.mean, change.second.mean)),
-                _number(change.median),
-                _number(change.mean),
+                *(json_number(value) for value in (change.first.median, change.second.median)),
+                *(json_number(value) for value in (change.first.mean, change.second.mean)),
+                json_number(change.median),
+                json_number(change.mean),
                 signed(change.interval.low),
                 signed(change.interval.high),
                 change.interval.direction,
@@ -190,12 +190,6 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         ]
         rows.append([SHORT_KIND_NAMES[key.kind], key.layer, key.head, numbers])
     return {"metrics": list(_ORDER), "metric_names": METRIC_NAMES, "rows": rows}
-
-
-def _number(value: float | None) -> float | str | None:
-    if value is None or math.isnan(value):
-        return None
-    return "inf" if math.isinf(value) else float(f"{value:.6g}")
 
 
 def _entry(value: object) -> str:

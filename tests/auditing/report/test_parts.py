@@ -17,7 +17,7 @@ from fenchel.auditing.report import notebook_html, summary_sentence, terminal_ta
 from fenchel.auditing.report.findings import Findings
 from fenchel.auditing.report.html import command, manifest_entries
 from fenchel.auditing.report.opened import farthest_heads, head_address, marked, opened_data, shown_queries
-from fenchel.auditing.report.plots import AXES, distribution, outline, scatters
+from fenchel.auditing.report.plots import AXES, outline, panels, scatters
 from fenchel.drawing import short
 from tests.auditing.report.samples import HOSTILE, TEXT, effects_of, manifest, sample_report
 from tests.auditing.small_audits import known_statistics
@@ -47,10 +47,10 @@ def test_an_outline_has_the_area_of_its_bars() -> None:
 def test_a_distribution_counts_every_query_and_puts_the_mean_of_all() -> None:
     report = sample_report({"encoder_self": (2, 3)}, queries=40)
     for axis in AXES:
-        shape = distribution(report.statistics, axis, "encoder_self", 2)
-        assert shape.queries == 120
-        assert sum(shape.fractions) == pytest.approx(1.0)
-        assert shape.mean == report.statistics.mean(axis.metric, "encoder_self", 2)
+        layers, rows = panels(report.statistics, Findings.of(report), axis)["encoder_self"]
+        mean = report.statistics.mean(axis.metric, "encoder_self", 2)
+        assert [(panel.queries, panel.mean) for panel in layers][1] == (120, short(mean))
+        assert [panel.queries for _, heads in rows for panel in heads if panel] == [40] * 6
 
 
 def test_findings_weigh_heads_by_their_queries() -> None:

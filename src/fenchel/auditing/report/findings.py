@@ -15,7 +15,7 @@ from fenchel.drawing import count, percent, reading, short
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.audit_report import AuditReport
 
 __all__ = [
     "KIND_NAMES",
@@ -124,7 +124,7 @@ class Findings:
     heads: tuple[Head, ...]
 
     @classmethod
-    def of(cls, report: AuditResults) -> Findings:
+    def of(cls, report: AuditReport) -> Findings:
         """Read a report's records.
 
         Raises:
@@ -237,7 +237,7 @@ def model_name(manifest: Mapping[str, Any]) -> str:
 _LEARNED = 2.0  # how many times the twin's what moves has to be for it to be said that it came with training
 
 
-def headline(report: AuditResults) -> list[str]:
+def headline(report: AuditReport) -> list[str]:
     """What came out, in three or four sentences of plain text.
 
     Args:
@@ -337,7 +337,7 @@ def certified_sentence(findings: Findings, tolerance: float | None) -> str:
     )
 
 
-def summary_sentence(report: AuditResults) -> str:
+def summary_sentence(report: AuditReport) -> str:
     """What the audit found, in one sentence.
 
     Raises:
@@ -374,5 +374,5 @@ def summary_sentence(report: AuditResults) -> str:
     )
 
 
-def _twin(report: AuditResults) -> Findings | None:
+def _twin(report: AuditReport) -> Findings | None:
     return Findings.of_records(report.twin_heads) if report.twin_heads else None

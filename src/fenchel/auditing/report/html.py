@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -30,21 +30,21 @@ from fenchel.auditing.report.opened import KIND_PREFIXES, farthest_heads, head_a
 from fenchel.auditing.report.plots import (
     AXES,
     MOST_PANELS,
-    head_panels,
+    Axis,
     heat_maps,
     highest_finite,
-    layer_panels,
+    panels,
     scatters,
     strips,
 )
 from fenchel.auditing.twin import AUDITED
-from fenchel.drawing import LEVELS, SCALE, duration, plain, stylesheet
+from fenchel.drawing import LEVELS, SCALE, duration, json_number, plain, stylesheet
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.audit_report import AuditReport
 
 __all__ = [
     "command",
@@ -91,13 +91,7 @@ def embedded_json(data: object) -> str:
     return text
 
 
-def _number(value: float | None) -> float | str | None:
-    if value is None:
-        return None
-    return "inf" if math.isinf(value) else float(f"{value:.6g}")
-
-
-def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> dict[str, Any]:
+def page_data(report: AuditReport, findings: Findings, *, most_rows: int) -> dict[str, Any]:
     """Every head's numbers, a row a head, with the names of the columns, and what a head shows when it is opened.
 
     Args:
@@ -111,8 +105,8 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
     rows = []
     for head in findings.heads:
         row: list[object] = [findings.kinds.index(head.key.kind), head.key.layer, head.key.head]
-        row += [head.queries, head.not_converged, _number(head.newton_steps)]
-        row += [_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
+        row += [head.queries, head.not_converged, json_number(head.newton_steps)]
+        row += [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
         rows.append(row)
     return {
         "kinds": [KIND_NAMES[kind] for kind in findings.kinds],
@@ -128,7 +122,7 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
         "most_rows": most_rows,
         "rows": rows,
         "sampled": [
-            [head.population, *(_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
+            [head.population, *(json_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
             for head in findings.heads
         ]
         if report.sample
@@ -346,10 +340,9 @@ def _highest_order_mean(findings: Findings) -> float | None:
 
 
 def _kind_section(
-    report: AuditResults, findings: Findings, kind: Kind, highest: float | None
+    findings: Findings, kind: Kind, highest: float | None, drawn: Sequence[tuple[Axis, Any]]
 ) -> dict[str, Any]:
     crowded = len(findings.of_kind(kind)) > MOST_PANELS
-    statistics = report.statistics
     return {
         "kind": kind,
         "name": KIND_NAMES[kind],
@@ -358,10 +351,8 @@ def _kind_section(
         "means": {metric: findings.mean(metric, findings.of_kind(kind)) for metric in METRICS},
         "not_converged": sum(head.not_converged for head in findings.of_kind(kind)),
         "heat_maps": heat_maps(findings, kind),
-        "layer_panels": [(axis, layer_panels(statistics, findings, axis, kind)) for axis in AXES],
-        "head_panels": []
-        if crowded
-        else [(axis, head_panels(statistics, findings, axis, kind)) for axis in AXES],
+        "layer_panels": [(axis, of_kind[kind][0]) for axis, of_kind in drawn],
+        "head_panels": [] if crowded else [(axis, of_kind[kind][1]) for axis, of_kind in drawn],
         "strips": [(axis, strips(findings, axis, kind)) for axis in AXES] if crowded else [],
         "order_pairs": list(_order_pairs(findings, kind, highest)),
     }
@@ -382,7 +373,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _base_rate(report: AuditResults, suggestion: Suggestion) -> float | None:
+def _base_rate(report: AuditReport, suggestion: Suggestion) -> float | None:
     """Which share of the positions a pattern's keys are; None where they are places beside a query."""
     classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
     found = report.statistics.positions(suggestion.heads[0].kind)
@@ -404,7 +395,7 @@ def _difference(value: float | None, other: float | None, write: Callable[[float
     return f"{'−' if value < other else '+'}{write(abs(value - other))}"
 
 
-def render_html(report: AuditResults) -> str:
+def render_html(report: AuditReport) -> str:
     """The report as one HTML page that needs no network.
 
     Args:
@@ -420,6 +411,7 @@ def render_html(report: AuditResults) -> str:
     environment = _environment()
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
+    drawn = [(axis, panels(report.statistics, findings, axis)) for axis in AXES]
     script = page_script(_PACKAGE, *_SCRIPTS)
     colours = SCALE
     return environment.get_template("report.html.jinja").render(
@@ -430,7 +422,7 @@ def render_html(report: AuditResults) -> str:
         findings=findings,
         headline=headline(report),
         several_kinds=len(findings.kinds) > 1,
-        kinds=[_kind_section(report, findings, kind, highest) for kind in findings.kinds],
+        kinds=[_kind_section(findings, kind, highest, drawn) for kind in findings.kinds],
         highest_order_mean=highest,
         axes=AXES,
         levels=range(LEVELS),

@@ -12,12 +12,12 @@ from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
 from fenchel.auditing.report.plots import AXES
-from fenchel.drawing import reading, short
+from fenchel.drawing import json_number, reading, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
+    from fenchel.auditing.audit_report import AuditReport
     from fenchel.auditing.examples import AttentionMatrix, HeadExample
-    from fenchel.auditing.results import AuditResults
 
 __all__ = [
     "KIND_PREFIXES",
@@ -66,10 +66,10 @@ class Card:
 
     head: Head
     reasons: list[str]
-    example: HeadExample | None
-    context: tuple[str, str, str]
-    bars: list[Bar]
-    longest: str
+    example: HeadExample | None = None
+    context: tuple[str, str, str] = ("", "", "")
+    bars: Sequence[Bar] = ()
+    longest: str = ""
     picture: str = ""
 
 
@@ -104,10 +104,6 @@ def _bars(example: HeadExample) -> tuple[list[Bar], float]:
     return bars, longest
 
 
-def _picture(example: HeadExample, picture: Picture) -> str:
-    return drawn_picture(picture, None if example.key.kind == "cross" else example.position)
-
-
 def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     ranked = {metric: findings.farthest(metric, _MOST_CARDS) for metric in ("total_variation", "mean_error")}
     reasons: dict[HeadKey, list[str]] = {}
@@ -120,16 +116,19 @@ def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     return reasons
 
 
-def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
+def farthest_heads(report: AuditReport, findings: Findings) -> list[Card]:
     """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
     by_key = {head.key: head for head in findings.heads}
     cards = []
     for key, why in _reasons(findings).items():
         example = report.examples.get(key)
-        bars, longest = _bars(example) if example is not None else ([], 0.0)
-        context = marked(example) if example is not None else ("", "", "")
-        picture = "" if example is None or example.picture is None else _picture(example, example.picture)
-        cards.append(Card(by_key[key], why, example, context, bars, short(longest), picture))
+        if example is None:
+            cards.append(Card(by_key[key], why))
+            continue
+        bars, longest = _bars(example)
+        own = None if key.kind == "cross" else example.position
+        picture = "" if example.picture is None else drawn_picture(example.picture, own)
+        cards.append(Card(by_key[key], why, example, marked(example), bars, short(longest), picture))
     return cards
 
 
@@ -274,7 +273,7 @@ def _place(example: HeadExample) -> object:
     return example.position, example.token
 
 
-def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
+def opened_data(report: AuditReport, findings: Findings) -> dict[str, Any]:
     """Entries of the page's data, each a list with one entry a head, in the order of the rows.
 
     Args:
@@ -340,20 +339,15 @@ class _Numbered:
         return self._number[entry]
 
 
-def _short(value: float | None, digits: int = 4) -> float | str | None:
-    if value is None:
-        return None
-    return "inf" if math.isinf(value) else round(value, digits)
+def _short(value: float | None) -> float | str | None:
+    return json_number(value, 4)
 
 
 def _numbers(head: Head) -> list[float | str | None]:
-    values = [head.value(metric, statistic) for metric in METRICS for statistic in STATISTICS]
-    return [
-        None if value is None else "inf" if math.isinf(value) else float(f"{value:.6g}") for value in values
-    ]
+    return [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
 
 
-def _histograms(report: AuditResults, findings: Findings) -> list[list[list[Any] | None]]:
+def _histograms(report: AuditReport, findings: Findings) -> list[list[list[Any] | None]]:
     """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
     found: dict[HeadKey, list[list[Any] | None]] = {head.key: [] for head in findings.heads}
     for axis in AXES:
@@ -392,7 +386,7 @@ def _round_number(value: float) -> float:
 
 
 def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[str, Any]:
-    passage, mark = example.passage, example.context_token
+    passage = example.passage
     weights = {template.position: astuple(template)[1:] for template in example.templates}
     found: dict[str, Any] = {
         "variation": _short(example.total_variation),
@@ -416,12 +410,7 @@ def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[st
         image = images.of(picture.image, picture.image)
         found["picture"] = [image, picture.rows, picture.columns, picture.extra, *sides]
     if passage is None or example.key.kind == "cross":
-        before, token, after = (
-            ("", "", example.context)
-            if mark is None
-            else (example.context[: mark[0]], example.context[slice(*mark)], example.context[mark[1] :])
-        )
-        found["context"] = [before, token, after]
+        found["context"] = ["", "", example.context] if example.context_token is None else [*marked(example)]
     order = sorted(weights.items(), key=lambda item: (item[1][1] - item[1][2], item[0]))
     found["little"] = list(_named(order, 1))
     found["much"] = list(_named(order[::-1], -1))

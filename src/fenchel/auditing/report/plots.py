@@ -21,19 +21,16 @@ __all__ = [
     "MOST_PANELS",
     "Axis",
     "Cell",
-    "Distribution",
     "HeadGrid",
     "HeatMap",
     "Panel",
     "Point",
     "Scatter",
     "Strip",
-    "distribution",
-    "head_panels",
     "heat_maps",
     "highest_finite",
-    "layer_panels",
     "outline",
+    "panels",
     "scatters",
     "strips",
 ]
@@ -55,31 +52,6 @@ AXES: tuple[Axis, ...] = (
     Axis("total_variation", 1.0),
     Axis("mean_error", 1.0),
 )
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Shares of the queries by bin, with their mean.
-
-    Args:
-        fractions: One a bin, summing to 1; all 0 where there were no queries.
-        mean: Over all queries, those above the range included.
-        queries: How many queries there were.
-    """
-
-    fractions: Sequence[float]
-    mean: float | None
-    queries: int
-
-
-def distribution(
-    statistics: AuditStatistics, axis: Axis, kind: Kind, layer: int, head: int | None = None
-) -> Distribution:
-    """The distribution of one metric over the queries of a head, or of the layer if ``head`` is None."""
-    counts = statistics.histogram(axis.metric, kind, layer, head, upper=axis.upper, bins=BINS)
-    queries = sum(counts)
-    mean = reading(statistics.mean(axis.metric, kind, layer, head)) if queries else None
-    return Distribution([c / queries if queries else 0.0 for c in counts], mean, queries)
 
 
 MOST_PANELS = 400
@@ -144,33 +116,35 @@ def _position(value: float | None, axis: Axis) -> float | None:
     return round(min(100.0, 100 * value / axis.upper), 2)
 
 
-def _panel(statistics: AuditStatistics, axis: Axis, kind: Kind, layer: int, head: int | None) -> Panel:
-    shape = distribution(statistics, axis, kind, layer, head)
-    return Panel(
-        layer, head, outline(shape.fractions), _position(shape.mean, axis), short(shape.mean), shape.queries
-    )
+def _panel(axis: Axis, layer: int, head: int | None, counts: Sequence[int], mean: float) -> Panel:
+    queries = sum(counts)
+    shown = reading(mean) if queries else None
+    path = outline([count / queries if queries else 0.0 for count in counts])
+    return Panel(layer, head, path, _position(shown, axis), short(shown), queries)
 
 
-def layer_panels(statistics: AuditStatistics, findings: Findings, axis: Axis, kind: Kind) -> list[Panel]:
-    """One panel a layer, as in figure 4."""
-    return [_panel(statistics, axis, kind, layer, None) for layer in findings.layers(kind)]
+def panels(
+    statistics: AuditStatistics, findings: Findings, axis: Axis
+) -> dict[Kind, tuple[list[Panel], list[tuple[int, list[Panel | None]]]]]:
+    """By kind one panel a layer, as in figure 4, and one a head, a row a layer, as in figure 5.
 
-
-def head_panels(
-    statistics: AuditStatistics, findings: Findings, axis: Axis, kind: Kind
-) -> list[tuple[int, list[Panel | None]]]:
-    """One panel a head, a row a layer, as in figure 5; None where a layer lacks that head."""
-    present = {(head.key.layer, head.key.head) for head in findings.of_kind(kind)}
-    return [
-        (
-            layer,
-            [
-                _panel(statistics, axis, kind, layer, number) if (layer, number) in present else None
-                for number in findings.head_numbers(kind)
-            ],
-        )
-        for layer in findings.layers(kind)
-    ]
+    Where a layer lacks a head, its row has None.
+    """
+    counts = statistics.histograms(axis.metric, axis.upper, BINS)
+    found = {}
+    for kind in findings.kinds:
+        of_layers, rows = [], []
+        for layer in findings.layers(kind):
+            own = {key.head: counts[key] for key in counts if (key.kind, key.layer) == (kind, layer)}
+            together = [sum(column) for column in zip(*own.values(), strict=True)]
+            of_layers.append(_panel(axis, layer, None, together, statistics.mean(axis.metric, kind, layer)))
+            of_heads = {
+                head: _panel(axis, layer, head, its, statistics.mean(axis.metric, kind, layer, head))
+                for head, its in own.items()
+            }
+            rows.append((layer, [of_heads.get(number) for number in findings.head_numbers(kind)]))
+        found[kind] = of_layers, rows
+    return found
 
 
 def strips(findings: Findings, axis: Axis, kind: Kind) -> list[Strip]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.audit_report import AuditReport
 
 __all__ = ["COLUMNS", "notebook_html", "notebook_map", "terminal_table"]
 
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
 _FARTHEST = 3
 
 
-def terminal_table(report: AuditResults) -> RenderableType:
+def terminal_table(report: AuditReport) -> RenderableType:
     """A table of the means of every layer, followed by the heads that are farthest off, for rich.
 
     Args:
@@ -199,7 +199,7 @@ _LEFT = 'style="text-align:left;padding:.1em .6em"'
 _RIGHT = 'style="text-align:right;padding:.1em .6em"'
 
 
-def notebook_html(report: AuditResults) -> str:
+def notebook_html(report: AuditReport) -> str:
     """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
 
     Args:
