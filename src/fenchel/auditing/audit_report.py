@@ -347,23 +347,16 @@ class AuditReport:
 
 
 def _means(statistics: AuditStatistics, kind: Kind, layer: int | None = None) -> dict[str, Any]:
-    keys = [key for key in statistics.keys() if key.kind == kind and layer in (None, key.layer)]  # noqa: SIM118
-    queries = sum(map(statistics.queries, keys))
-    found: dict[str, Any] = {
-        "heads": len(keys),
-        "queries": queries,
-        "population": sum(map(statistics.population, keys)),
-        "not_converged": sum(statistics.not_converged(*key) for key in keys),
-        "certificate_unbounded": sum(statistics.unbounded("certificate", *key) for key in keys),
-        "newton_steps_mean": sum(statistics.newton_steps(*key) for key in keys) / queries
-        if queries
-        else None,
+    found = statistics.of(kind, layer)
+    heads = sum(key.kind == kind and layer in (None, key.layer) for key in statistics.keys())  # noqa: SIM118
+    counts = ("queries", "population", "not_converged", "certificate_unbounded")
+    means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
+    return {
+        "heads": heads,
+        "newton_steps_mean": found["newton_steps"] / found["queries"] if found["queries"] else None,
+        **{name: found[name] for name in counts},
+        **{name: found[name] if math.isfinite(found[name]) else None for name in means},
     }
-    for metric in METRICS:
-        for name, of in (("mean", statistics.mean), ("se", statistics.standard_error)):
-            value = of(metric, kind, layer)
-            found[f"{metric}_{name}"] = value if math.isfinite(value) else None
-    return found
 
 
 def _patterns(statistics: AuditStatistics) -> list[HeadPattern]:

@@ -25,7 +25,7 @@ from fenchel.auditing.examples import (
     keep_the_farthest,
     keep_the_longest,
     matrix_rank,
-    packed_rows,
+    packed,
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.layer import LayerProblem, layer_problem
@@ -180,7 +180,7 @@ class ExampleSearch:
             for one in farthest((*self.examples.get(key, ()), *some)):
                 if isinstance(one, _Candidate) and one.rank not in kept:
                     self._found.append(_with_words(key, one, *sides.of(one.row)))
-        self._matrices += self._seen(sides, heads, measures.farthest.beginning)
+        self._matrices += self._longest(sides, heads)
 
     def end_batch(self) -> None:
         """Keep what was found in the batch."""
@@ -257,54 +257,23 @@ class ExampleSearch:
                     ),
                 )
 
-    def beginning(self, call: AttentionCall, heads: Sequence[int], batch: Batch) -> tuple[int, int] | None:
-        """The window whose attention is worth keeping, and how many of its queries, before it is measured.
-
-        Args:
-            call: The attention call.
-            heads: Numbers of the heads that will be measured, from 1.
-            batch: The batch that the model was called with.
-
-        Returns:
-            The row and the number of queries; None where those that are kept show as much.
-        """
-        sides = self._sides(call, batch)
-        windows = range(len(batch.documents))
-        lengths = [sides.of(row)[0].length for row in windows]
-        ranks = [matrix_rank(batch.documents[row], batch.windows[row], lengths[row]) for row in windows]
-        row = max(windows, key=ranks.__getitem__)
-        kept = [self.matrices.get(HeadKey(call.site.kind, call.site.layer, head)) for head in heads]
-        if not lengths[row] or all(matrix is not None and matrix.rank >= ranks[row] for matrix in kept):
-            return None
-        return row, len(sides.of(row)[0].beginning(MOST_TOKENS))
-
-    def _seen(
-        self, sides: _Sides, heads: Sequence[int], measured: tuple[Tensor, Tensor] | None
-    ) -> list[AttentionMatrix]:
-        """The matrices of the window that ``beginning`` found."""
+    def _longest(self, sides: _Sides, heads: Sequence[int]) -> list[AttentionMatrix]:
+        """The attention of the window that shows more than what is kept; empty where none does."""
         batch, call = sides.batch, sides.call
-        found = self.beginning(call, heads, batch)
-        if found is None:
+        keys = [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
+        lengths = [sides.of(row)[0].length for row in range(len(batch.documents))]
+        places = list(zip(batch.documents, batch.windows, lengths, strict=True))
+        row, place = max(enumerate(places), key=lambda found: matrix_rank(*found[1]))
+        kept = [self.matrices.get(key) for key in keys]
+        if not place[2] or all(matrix is not None and matrix.rank >= matrix_rank(*place) for matrix in kept):
             return []
-        row, count = found
         queries, templates = sides.of(row)
-        shown, on = list(range(count)), templates.beginning(MOST_TOKENS)
-        # Queries that do not count, which overlap the window before, were not solved.
-        if measured is None or not bool(call.counted[row, :count].all()):
-            measured = answers(call, row, heads, [shown] * len(heads), self._rough)
-        first_order, exact = (weights.float().cpu() for weights in measured)
-        place = batch.documents[row], batch.windows[row], queries.length
+        shown, on = queries.beginning(MOST_TOKENS), templates.beginning(MOST_TOKENS)
+        weights = answers(call, row, heads, [shown] * len(heads), self._rough)
         pieces = queries.pieces, templates.pieces
         return [
-            AttentionMatrix.of(
-                HeadKey(call.site.kind, call.site.layer, head),
-                place,
-                first_order[i],
-                exact[i],
-                (shown, on),
-                pieces,
-            )
-            for i, head in enumerate(heads)
+            AttentionMatrix.of(key, place, first_order, exact, (shown, on), pieces)
+            for key, first_order, exact in zip(keys, *weights, strict=True)
         ]
 
     def _sides(self, call: AttentionCall, batch: Batch) -> _Sides:
@@ -359,7 +328,7 @@ def _with_words(
             span.start + 1,
             templates.length,
             templates.pieces[span.start : span.stop],
-            *packed_rows(both[:, span.start : span.stop], Packing.FINE),
+            *(packed(side[span.start : span.stop], Packing.FINE) for side in both),
         )
         if templates.pieces
         else None,

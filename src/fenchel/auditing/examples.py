@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import HeadKey, Kind, split_key
+from fenchel.auditing.heads import HeadKey, Kind, split_key, with_key
 from fenchel.io.batches import Batch, PatchImages
 from fenchel.io.storage import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
 
@@ -39,7 +38,6 @@ __all__ = [
     "keep_the_longest",
     "matrix_rank",
     "packed",
-    "packed_rows",
     "reads_decoder",
     "unpacked",
 ]
@@ -62,27 +60,10 @@ def packed(weights: Tensor, packing: Packing) -> str:
         >>> packed(torch.tensor([0.0, 1.0]), Packing.FINE)
         'AAD//w=='
     """
-    return base64.b64encode(_bytes(_numbers(weights, packing), packing)).decode()
-
-
-def packed_rows(weights: Tensor, packing: Packing) -> tuple[str, ...]:
-    """Each row of weights (rows, n) as a text of its own."""
-    numbers = _numbers(weights, packing)
-    width = numbers.shape[-1] * packing.value
-    content = _bytes(numbers, packing)
-    return tuple(
-        base64.b64encode(content[place : place + width]).decode() for place in range(0, len(content), width)
-    )
-
-
-def _numbers(weights: Tensor, packing: Packing) -> Tensor:
     weights = weights.detach().double().clamp(0, 1).cpu()
-    return (weights.sqrt() * 255 if packing is Packing.ROUGH else weights * 65535).round().long()
-
-
-def _bytes(numbers: Tensor, packing: Packing) -> bytes:
-    values = numbers.flatten().tolist()
-    return bytes(values) if packing is Packing.ROUGH else struct.pack(f"<{len(values)}H", *values)
+    rough = packing is Packing.ROUGH
+    numbers = (weights.sqrt() * 255 if rough else weights * 65535).round().numpy()
+    return base64.b64encode(numbers.astype("u1" if rough else "<u2").tobytes()).decode()
 
 
 def unpacked(text: str, packing: Packing) -> list[float]:
@@ -298,16 +279,8 @@ class HeadExample:
 
     def to_json(self) -> dict[str, Any]:
         """The example as JSON values; an infinite deviation is null."""
-        record = asdict(self) | self.key._asdict()
-        del record["key"]
-        record["relative_deviation"] = (
-            self.relative_deviation if math.isfinite(self.relative_deviation) else None
-        )
-        for name in ("pattern", "context_token"):
-            record[name] = None if record[name] is None else list(record[name])
-        if record["passage"] is not None:
-            record["passage"]["pieces"] = list(record["passage"]["pieces"])
-        return record
+        known = self.relative_deviation if math.isfinite(self.relative_deviation) else None
+        return with_key(self) | {"relative_deviation": known}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> HeadExample:
@@ -489,10 +462,7 @@ class AttentionMatrix:
 
     def to_json(self) -> dict[str, Any]:
         """The matrix as JSON values."""
-        fields = {name: value for name, value in vars(self).items() if name != "key"}
-        return self.key._asdict() | {
-            name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
-        }
+        return with_key(self)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> AttentionMatrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from fenchel.arguments import KINDS, Kind
@@ -19,6 +20,7 @@ __all__ = [
     "Kind",
     "counted_in_words",
     "split_key",
+    "with_key",
 ]
 
 
@@ -55,6 +57,12 @@ class HeadKey(NamedTuple):
     kind: Kind
     layer: Place
     head: Place
+
+
+def with_key(item: Any) -> dict[str, Any]:
+    """A dataclass of a head as JSON values, with kind, layer and number in the place of its ``key``."""
+    record = asdict(item)
+    return record.pop("key")._asdict() | record
 
 
 def split_key(record: Mapping[str, Any]) -> dict[str, Any]:

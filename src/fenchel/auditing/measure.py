@@ -53,13 +53,11 @@ class FarthestQueries:
             (batch, heads, some).
         first_order: Their weights in the model's attention, (batch, heads, some, n).
         exact: Their weights in the exact answer, (batch, heads, some, n).
-        beginning: The same two of the first queries of one window, (heads, queries, n); None where none was asked for.
     """
 
     positions: Tensor
     first_order: Tensor
     exact: Tensor
-    beginning: tuple[Tensor, Tensor] | None = None
 
 
 class FarthestSearch:
@@ -67,20 +65,15 @@ class FarthestSearch:
 
     Args:
         problem: The layer.
-        beginning: A row of the batch and how many of its first queries are kept whatever they are.
     """
 
-    def __init__(self, problem: LayerProblem, beginning: tuple[int, int] | None = None) -> None:
+    def __init__(self, problem: LayerProblem) -> None:
         groups, heads, queries = problem.queries.shape[:3]
         self._some = min(OF_A_WINDOW, queries)
         new = problem.queries.new_zeros
         self._values = new(groups, heads, self._some) - 1
         self._positions = torch.full_like(self._values, -1, dtype=torch.int64)
         self._weights = new(2, groups, heads, self._some, problem.vectors.shape[1])
-        each = groups // problem.batch
-        row, count = beginning or (0, 0)
-        self._row = slice(row * each, (row + 1) * each)
-        self._first = new(2, each, heads, count, problem.vectors.shape[1]) if count else None
 
     def look(
         self,
@@ -111,32 +104,14 @@ class FarthestSearch:
             chosen = of_rows.reshape(*found.shape, n).gather(2, own.unsqueeze(-1).expand(*own.shape, n))
             before = kept.gather(2, order.clamp(max=self._some - 1).unsqueeze(-1).expand(*order.shape, n))
             self._weights[number, g, h] = torch.where(new.unsqueeze(-1), chosen, before)
-            self._keep_first(number, where, of_rows.reshape(*found.shape, n))
         self._values[g, h] = values
         self._positions[g, h] = places.masked_fill(values < 0, -1)
-
-    def _keep_first(self, number: int, where: tuple[slice, slice, slice], weights: Tensor) -> None:
-        """Keep what a block has of the first queries of a row."""
-        if self._first is None:
-            return
-        g, h, q = where
-        first, last = max(g.start, self._row.start), min(g.start + weights.shape[0], self._row.stop)
-        end = min(q.start + weights.shape[2], self._first.shape[3])
-        if first < last and q.start < end:
-            heads = slice(h.start, h.start + weights.shape[1])
-            part = weights[first - g.start : last - g.start, :, : end - q.start]
-            groups = slice(first - self._row.start, last - self._row.start)
-            self._first[number, groups, heads, q.start : end] = part
 
     def found(self, problem: LayerProblem) -> FarthestQueries:
         """The farthest of all blocks."""
         shape = problem.batch, -1, self._some
         first_order, exact = (weights.reshape(*shape, weights.shape[-1]) for weights in self._weights)
-        beginning = None
-        if self._first is not None:
-            attended, inferred = (weights.flatten(0, 1) for weights in self._first)
-            beginning = attended, inferred
-        return FarthestQueries(self._positions.reshape(shape), first_order, exact, beginning)
+        return FarthestQueries(self._positions.reshape(shape), first_order, exact)
 
 
 _PLACES = ("leaves", "reaches")
@@ -168,7 +143,6 @@ def measure(
     *,
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
-    beginning: tuple[int, int] | None = None,
 ) -> Measures:
     """Measure every query of a captured attention call.
 
@@ -177,7 +151,6 @@ def measure(
         solving: How its queries are solved.
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.
-        beginning: A row of the batch and how many of its first queries have their weights kept.
 
     Returns:
         The measures, in float64 for a float64 model and float32 otherwise.
@@ -192,7 +165,7 @@ def measure(
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
         sequences = torch.arange(len(counted), device=counted.device) // (len(counted) // problem.batch)
-        farthest = FarthestSearch(problem, beginning)
+        farthest = FarthestSearch(problem)
         read = _values_read(call, problem, heads)
         for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where

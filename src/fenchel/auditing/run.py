@@ -118,7 +118,6 @@ class SiteMeasures:
             self._solving,
             heads=None if len(heads) == site.num_heads else heads,
             tokens=tokens if drawn is None else drawn.of_tokens(tokens),
-            beginning=None if examples is None else examples.beginning(call, heads, batch),
         )
         if drawn is not None:
             # Whoever looks at the site sees a window in which these queries alone count.

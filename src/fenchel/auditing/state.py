@@ -19,7 +19,6 @@ from fenchel.io.storage import (
     Mismatch,
     Place,
     Record,
-    Shown,
     Whole,
     read_document,
     write_document,
@@ -32,6 +31,7 @@ STATE_FILE = "state.json"
 
 _OLD_STATE_FILE = "state.safetensors"
 
+_Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
 _Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
 
 
@@ -51,7 +51,7 @@ class _SavedCursor(Record):
 
 class _SavedTable(Record):
     parts: list[_Part]
-    words: dict[str, str] = Field(default_factory=dict)
+    words: dict[_Id, str] = Field(default_factory=dict)
 
 
 class _SavedAudit(Record):
@@ -182,7 +182,7 @@ class AuditState:
             _check_shards(saved["manifest"]["shard"], "manifest.shard")
             far_queries = examples_from_json(saved["examples"])
             matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
-            words = _words(saved["table"]["words"])
+            words = {int(number): text for number, text in saved["table"]["words"].items()}
 
         def table_of(name: str, found: dict[str, Any]) -> QueryTable:
             return QueryTable(directory / name, [directory / name / part for part in found["parts"]])
@@ -207,16 +207,6 @@ class AuditState:
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],
         )
-
-
-def _words(saved: dict[str, str]) -> dict[int, str]:
-    for name in saved:
-        if not name.isascii() or not name.isdigit() or len(name) > _DIGITS_OF_AN_ID:
-            raise Mismatch("table.words", Shown(f"with {name!r}"), "whole numbers")
-    return {int(name): text for name, text in saved.items()}
-
-
-_DIGITS_OF_AN_ID = 19
 
 
 def _check_shards(text: str, where: str) -> None:

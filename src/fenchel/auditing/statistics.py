@@ -63,7 +63,12 @@ class AuditStatistics:
     def _quantiles_of_layers(self) -> dict[tuple[Any, ...], dict[str, Any]]:
         return _by_place(self.rows.group_by(*_LAYER).agg(_quantiles()).collect(), _LAYER)
 
-    def _of(self, kind: Kind | str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+    def of(self, kind: Kind | str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+        """Every number of a head, of all heads of a layer, or of a kind; the keys are those of ``record``.
+
+        Raises:
+            InputError: If it was not audited.
+        """
         place = tuple(part for part in (kind, layer, head) if part is not None)
         groups = self._aggregated(_HEAD[: len(place)])
         if place not in groups:
@@ -81,7 +86,7 @@ class AuditStatistics:
 
     def queries(self, key: HeadKey) -> int:
         """How many queries of this head were counted."""
-        return self._of(*key)["queries"]
+        return self.of(*key)["queries"]
 
     @cached_property
     def sampled(self) -> bool:
@@ -90,33 +95,33 @@ class AuditStatistics:
 
     def population(self, key: HeadKey) -> int:
         """For how many queries of this head means speak: all of the windows' of which some were counted."""
-        return self._of(*key)["population"]
+        return self.of(*key)["population"]
 
     def newton_steps(self, kind: Kind, layer: int, head: int | None = None) -> int:
         """Steps of all queries of a head, or of a layer."""
-        return self._of(kind, layer, head)["newton_steps"]
+        return self.of(kind, layer, head)["newton_steps"]
 
     def not_converged(self, kind: Kind, layer: int, head: int | None = None) -> int:
         """Queries of a head, or of a layer, that the exact solver left above the tolerance."""
-        return self._of(kind, layer, head)["not_converged"]
+        return self.of(kind, layer, head)["not_converged"]
 
     def unbounded(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> int:
         """Queries of a head, or of a layer, for which the metric is infinite."""
-        return self._of(kind, layer, head)[f"{_known(metric)}_unbounded"]
+        return self.of(kind, layer, head)[f"{_known(metric)}_unbounded"]
 
     def mean(self, metric: str, kind: Kind, layer: int | None = None, head: int | None = None) -> float:
         """Mean over the queries of a head, of all heads of a layer, or of a kind; infinite if one of them is."""
-        return self._of(kind, layer, head)[f"{_known(metric)}_mean"]
+        return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
 
     def standard_error(
         self, metric: str, kind: Kind, layer: int | None = None, head: int | None = None
     ) -> float:
         """Standard error of ``mean`` over documents; NaN where there is one window or the mean is infinite."""
-        return self._of(kind, layer, head)[f"{_known(metric)}_se"]
+        return self.of(kind, layer, head)[f"{_known(metric)}_se"]
 
     def maximum(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Largest value over the queries of a head, or of a layer."""
-        return self._of(kind, layer, head)[f"{_known(metric)}_max"]
+        return self.of(kind, layer, head)[f"{_known(metric)}_max"]
 
     def quantile(
         self, metric: str, fraction: float, kind: Kind, layer: int, head: int | None = None
@@ -130,7 +135,7 @@ class AuditStatistics:
             raise ProblemError(f"quantile fraction {fraction} must lie between 0 and 1.")
         for suffix, known in RECORD_QUANTILES.items():
             if fraction == known:
-                found = self._of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
+                found = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
                 return found[f"{_known(metric)}_{suffix}"]
         pl = polars_module()
         chosen = self.rows.filter(kind=kind, layer=layer, **({} if head is None else {"head": head}))
@@ -240,7 +245,7 @@ class AuditStatistics:
             ``certificate_unbounded``, ``newton_steps_mean`` and ``not_converged``. A number that would be infinite or
             is not known is None.
         """
-        found = self._of(*key)
+        found = self.of(*key)
         queries = found["queries"]
         steps = found["newton_steps"] / queries if queries else None
         return {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from fenchel.arguments import shown
-from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind, with_key
 from fenchel.correlation import spearman
 from fenchel.errors import InputError
 
@@ -72,9 +72,7 @@ class HeadEffect:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
-        record = {**self.key._asdict(), **asdict(self)}
-        del record["key"]
-        return record
+        return with_key(self)
 
 
 @dataclass(frozen=True)
