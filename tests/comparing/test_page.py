@@ -55,7 +55,10 @@ def test_medians_and_means_can_be_chosen(visit: Any) -> None:
         ]
 
     def expected(statistic: str) -> list[tuple[str, str]]:
-        values = [found.changes[key]["gap"].by(statistic) for key in found.keys]
+        values = [
+            getattr(found.changes[key]["gap"], "mean" if statistic == "mean" else "median")
+            for key in found.keys
+        ]
         highest = max(abs(value or 0.0) for value in values)
         return [(signed_short(value), style(value, highest)) for value in values]
 
@@ -120,10 +123,10 @@ def test_lines_go_through_the_medians() -> None:
     shown = next(
         one for one in trajectories(found, METRICS) if (one["metric"], one["kind"]) == ("gap", "encoder_self")
     )
-    medians = [audit.layers["encoder_self", 2]["gap"].median for audit in found.audits]
+    medians = [audit.distribution("gap", "encoder_self", 2).median for audit in found.audits]
     assert shown["panels"][1]["line"] == path(medians, shown["highest"])
     assert shown["highest"] == max(
-        audit.heads[key]["gap"].median for audit in found.audits for key in found.keys
+        audit.distribution("gap", *key).median for audit in found.audits for key in found.keys
     )
     assert path([0.0, 1.0], 1.0) == "M0 100L100 0"
 

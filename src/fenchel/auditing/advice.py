@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES, MOVES
-from fenchel.drawing import percent
+from fenchel.drawing import percent, plain
 
 if TYPE_CHECKING:
     import polars
@@ -33,6 +33,7 @@ __all__ = [
     "python_words",
     "source_words",
     "suggestions",
+    "written_command",
 ]
 
 
@@ -379,6 +380,26 @@ def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def written_command(
+    verb: str, manifest: Mapping[str, Any], flags: Sequence[str], options: Mapping[str, Any], out: str
+) -> str:
+    """A command for a POSIX shell.
+
+    Args:
+        verb: Such as ``audit``.
+        manifest: Of the audit whose model and text it takes.
+        flags: Options without a value that it has.
+        options: The others, by name; several values are parted by commas.
+        out: The folder of its results.
+    """
+    words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source_words(manifest)]
+    words += [f"--{flag.replace('_', '-')}" for flag in flags if flag]
+    for name, value in options.items():
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else plain(value)
+        words += [f"--{name.replace('_', '-')}", text]
+    return shlex.join([*words, "--out", out])
+
+
 def _said(text: str, manifest: Mapping[str, Any]) -> str:
     """A text about words, of patches where images were read."""
     if manifest.get("reads") != "images":
@@ -492,12 +513,5 @@ def _command(
         first = python_words(manifest, "batches")
         options = "".join(f", {option}={value!r}" for option, value in {**how, **given}.items())
         return f"fenchel.swap.swap({first}, per_head=True{options}, directory={out!r})"
-    words = ["fenchel", "swap", str(manifest.get("model")), *source_words(manifest)]
-    if manifest.get("whole_file"):
-        words.append("--whole-file")
-    for option, value in given.items():
-        words += [f"--{option.replace('_', '-')}", str(value)]
-    words.append("--per-head")
-    for option, values in how.items():
-        words += [f"--{option}", ",".join(map(str, values))]
-    return shlex.join([*words, "--out", out.replace("_", "-")])
+    flags = [*(["whole_file"] if manifest.get("whole_file") else []), "per_head"]
+    return written_command("swap", manifest, flags, {**given, **how}, out.replace("_", "-"))

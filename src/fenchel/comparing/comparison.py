@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.manifest import KEYS
 from fenchel.auditing.report.findings import METRIC_NAMES
 from fenchel.auditing.sampling import sample_words
@@ -69,46 +69,26 @@ class Audited:
         name: What the user calls it.
         manifest: What it is.
         statistics: Its queries.
-        queries: How many of them each head has.
-        not_converged: How many of all queries missed the tolerance.
-        heads: By head, the distribution of each metric.
-        layers: By kind and layer, the same over all its heads.
     """
 
     name: str
     manifest: dict[str, Any]
     statistics: AuditStatistics
-    queries: dict[HeadKey, int]
-    not_converged: int
-    heads: dict[HeadKey, dict[str, Distribution]]
-    layers: dict[tuple[Kind, int], dict[str, Distribution]]
 
     @property
     def sample(self) -> str | None:
         """Which of its queries were measured; None where all were."""
         return sample_words(self.manifest.get("queries"))
 
-    @classmethod
-    def of(cls, name: str, manifest: dict[str, Any], statistics: AuditStatistics) -> Audited:
-        """Take from an audit what is compared."""
-        keys = statistics.keys()
+    @property
+    def not_converged(self) -> int:
+        """How many of all queries missed the tolerance."""
+        return sum(self.statistics.of(*site)["not_converged"] for site in self.statistics.layers())
 
-        def distributions(*place: Any) -> dict[str, Distribution]:
-            return {
-                metric: Distribution(
-                    statistics.mean(metric, *place), statistics.quantile(metric, 0.5, *place)
-                )
-                for metric in METRICS
-            }
-
-        return cls(
-            name=name,
-            manifest=manifest,
-            statistics=statistics,
-            queries={key: statistics.queries(key) for key in keys},
-            not_converged=sum(statistics.not_converged(kind, layer) for kind, layer in statistics.layers()),
-            heads={key: distributions(*key) for key in keys},
-            layers={site: distributions(*site) for site in statistics.layers()},
+    def distribution(self, metric: str, *place: Any) -> Distribution:
+        """A metric over the queries of a head, or of all heads of a layer, by kind, layer and number."""
+        return Distribution(
+            self.statistics.mean(metric, *place), self.statistics.quantile(metric, 0.5, *place)
         )
 
 
@@ -245,10 +225,6 @@ class Change:
         """Second median minus first; None where either is infinite or missing."""
         return _minus(self.second.median, self.first.median)
 
-    def by(self, statistic: str) -> float | None:
-        """The difference of the means (``mean``) or of the medians (``p50``)."""
-        return self.mean if statistic == "mean" else self.median
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -278,12 +254,12 @@ class Comparison:
     @cached_property
     def keys(self) -> tuple[HeadKey, ...]:
         """The heads, ordered by kind, layer and number."""
-        return tuple(sorted(self.first.heads, key=lambda key: (KINDS.index(key.kind), key.layer, key.head)))
+        return tuple(self.first.statistics.keys())
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of attention that occur."""
-        return tuple(kind for kind in KINDS if any(key.kind == kind for key in self.keys))
+        return tuple(dict.fromkeys(key.kind for key in self.keys))
 
     @cached_property
     def differing(self) -> dict[str, list[Any]]:
@@ -298,7 +274,9 @@ class Comparison:
         found = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
         return {
             key: {
-                metric: Change(first.heads[key][metric], last.heads[key][metric], intervals[place])
+                metric: Change(
+                    first.distribution(metric, *key), last.distribution(metric, *key), intervals[place]
+                )
                 for metric, intervals in zip(METRICS, found, strict=True)
             }
             for place, key in enumerate(self.keys)
@@ -351,7 +329,10 @@ class Comparison:
             From −1 to 1; None for fewer than three heads, or where all of one audit have the same value.
         """
         pairs = [
-            [_of(self.audits[place].heads[key][metric], statistic) for place in (first, second)]
+            [
+                shape.mean if statistic == "mean" else shape.median
+                for shape in (self.audits[place].distribution(metric, *key) for place in (first, second))
+            ]
             for key in self.keys
         ]
         pairs = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
@@ -401,12 +382,7 @@ class Comparison:
             },
             "heads": self.heads,
             "layers": [
-                {
-                    "kind": kind,
-                    "layer": layer,
-                    **self._values(lambda audit, site=(kind, layer): audit.layers[site]),
-                }
-                for kind, layer in self.sites
+                {"kind": kind, "layer": layer, **self._values(kind, layer)} for kind, layer in self.sites
             ],
             "steps": steps,
         }
@@ -422,17 +398,17 @@ class Comparison:
         return [
             {
                 **key._asdict(),
-                "queries": [audit.queries[key] for audit in self.audits],
-                **self._values(lambda audit, key=key: audit.heads[key]),
+                "queries": [audit.statistics.queries(key) for audit in self.audits],
+                **self._values(*key),
                 **dict(self._differences(key)),
             }
             for key in self.keys
         ]
 
-    def _values(self, of: Any) -> dict[str, list[float | None]]:
+    def _values(self, *place: Any) -> dict[str, list[float | None]]:
         found: dict[str, list[float | None]] = {}
         for metric in METRICS:
-            shapes = [of(audit)[metric] for audit in self.audits]
+            shapes = [audit.distribution(metric, *place) for audit in self.audits]
             found[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
             found[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
         return found
@@ -444,10 +420,6 @@ class Comparison:
             yield f"{metric}_p50_low", change.interval.low
             yield f"{metric}_p50_high", change.interval.high
             yield f"{metric}_moved", change.interval.direction
-
-
-def _of(shape: Distribution, statistic: str) -> float:
-    return shape.mean if statistic == "mean" else shape.median
 
 
 def _minus(second: float, first: float) -> float | None:

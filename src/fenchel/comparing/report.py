@@ -233,7 +233,8 @@ def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[st
     made = []
     for metric in metrics:
         medians = {
-            key: [audit.heads[key][metric].median for audit in comparison.audits] for key in comparison.keys
+            key: [audit.distribution(metric, *key).median for audit in comparison.audits]
+            for key in comparison.keys
         }
         highest = highest_finite(value for values in medians.values() for value in values) or 1.0
         for kind in comparison.kinds:
@@ -241,7 +242,7 @@ def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[st
             for site in comparison.sites:
                 if site[0] != kind:
                     continue
-                own = [audit.layers[site][metric].median for audit in comparison.audits]
+                own = [audit.distribution(metric, *site).median for audit in comparison.audits]
                 heads = [medians[key] for key in comparison.keys if (key.kind, key.layer) == site]
                 panels.append(
                     {
@@ -300,7 +301,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
         by_layer = table(f"{METRIC_NAMES[METRIC]} by layer, medians", "Layer", *numbers)
         for kind, layer in comparison.sites:
             name = f"{SHORT_KIND_NAMES[kind]} {layer}" if several else str(layer)
-            medians = [short(audit.layers[kind, layer][METRIC].median) for audit in comparison.audits]
+            medians = [short(audit.distribution(METRIC, kind, layer).median) for audit in comparison.audits]
             by_layer.add_row(name, *medians)
         parts.append(by_layer)
     parts.append(Text(f"Of medians: {comparison.resampled}."))

@@ -96,7 +96,7 @@ def compare(
     if same_text(*manifests) and len(tokens) == 1 < len(drawn):
         statistics = [own.shared_with(statistics) for own in statistics]
     found = zip(called, manifests, statistics, strict=True)
-    report = ComparisonReport(tuple(Audited.of(*audit) for audit in found))
+    report = ComparisonReport(tuple(Audited(*audit) for audit in found))
     if folder is not None:
         report.save(folder, overwrite=overwrite)
     return report

@@ -92,12 +92,8 @@ class PanelResult:
             "paper_model": self.panel.model,
             "kind": self.panel.kind,
             "by": self.panel.by,
-            "paper": [list(row) for row in self.panel.printed],
-            "ours": [list(row) for row in self.ours],
-            "twin": [list(row) for row in self.twin],
-            "beside": {name: list(values) for name, values in self.beside.items()},
-            "twin_beside": {name: list(values) for name, values in self.twin_beside.items()},
-            **({} if self.own_scale is None else {"own_scale": [list(row) for row in self.own_scale]}),
+            "paper": self.panel.printed,
+            **{name: value for name, value in vars(self).items() if name != "panel" and value is not None},
         }
 
 
@@ -144,15 +140,8 @@ class Reproduction:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, ready for the JSON file."""
-        return {
-            "figure": self.figure,
-            "standing": self.standing,
-            "panels": [result.to_json() for result in self.panels],
-            "missing": list(self.missing),
-            "manifest": dict(self.manifest),
-            "problems": self.problems,
-            "not_converged": self.not_converged,
-        }
+        panels = [result.to_json() for result in self.panels]
+        return {**vars(self), "standing": self.standing, "panels": panels}
 
     def save(self, directory: str | Path) -> Path:
         """Write ``FIGURE.json`` and ``FIGURE.md``; each is whole or not there.

@@ -6,14 +6,13 @@ import base64
 import hashlib
 import json
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
-from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, source_words
+from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, written_command
 from fenchel.auditing.heads import METRICS, Kind, counted_in_words
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
@@ -227,12 +226,6 @@ _NAMES = {
 }
 
 
-def _argument(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(part) for part in value)
-    return plain(value)
-
-
 def command(manifest: Mapping[str, Any]) -> str:
     """What repeats an audit: a command for a POSIX shell, or a Python call where the texts had no file.
 
@@ -242,7 +235,6 @@ def command(manifest: Mapping[str, Any]) -> str:
         >>> command({"model": "demo", "texts": "Python strings", "alpha": 1.0})
         "fenchel.audit('demo', None, texts, alpha=1.0)"
     """
-    model = _argument(manifest.get("model") or "MODEL")
     given = {
         name: manifest[name]
         for name in ("revision", *_TEXT_OPTIONS, *_OPTIONS)
@@ -259,12 +251,8 @@ def command(manifest: Mapping[str, Any]) -> str:
             given["even_so"] = True
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
-    words = ["fenchel", "audit", model, *source_words(manifest)]
     flags = [flag for flag in ("whole_file", "even_so") if manifest.get(flag)]
-    words += [f"--{flag.replace('_', '-')}" for flag in flags]
-    for name, value in given.items():
-        words += [f"--{name.replace('_', '-')}", _argument(value)]
-    return shlex.join([*words, "--out", "audit"])
+    return written_command("audit", manifest, flags, given, "audit")
 
 
 def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
