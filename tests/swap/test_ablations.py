@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import MultiheadAttention, TransportAttention
-from fenchel.options import ABLATIONS
+from fenchel.options import ABLATIONS, SwapOptions
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
 from fenchel.swap.findings import share_left_in_words
@@ -195,9 +195,12 @@ def test_a_mean_is_taken_over_what_counts() -> None:
     model = language_model("bert").base_model
     texts = ["w1 w2 w3 w4 w5", "w7", "w8 w9"]
     task = SentenceTask(
-        open_documents(texts), None, tokenizer_of("bert"), config=model.config, max_length=None, batch_size=3,
-        max_tokens=None, sample_pairs=10, seed=0,
-    )  # fmt: skip
+        open_documents(texts),
+        None,
+        tokenizer_of("bert"),
+        model.config,
+        SwapOptions.checked(batch_size=3, sample_pairs=10),
+    )
     found = mean_outputs(model, task, sites_of(model))
     kept: list[Tensor] = []
     with torch.no_grad(), hooked(parts("bert", model)[1], lambda output: kept.append(output[0]) or output):

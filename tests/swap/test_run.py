@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fenchel.errors import ConvergenceError, InputError, ModelError
+from fenchel.options import SwapOptions
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import make_arms, sites_of
 from fenchel.swap.findings import finding, terminal_table, wording
@@ -49,21 +50,15 @@ def measured(report_options: dict[str, Any]) -> tuple[list[Any], dict[str, torch
     seen: list[SwapState] = []
 
     class Keeping(SwapRun):
-        def __init__(self, model: Any, task: Any, arms: Any, state: SwapState, **options: Any) -> None:
+        def __init__(self, model: Any, task: Any, arms: Any, state: SwapState, *more: Any) -> None:
             seen.append(state)
-            super().__init__(model, task, arms, state, **options)
+            super().__init__(model, task, arms, state, *more)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fenchel.swap.run.SwapRun", Keeping)
         small_swap(**report_options)
     model = language_model(report_options.get("family", "bert"))
-    arms = make_arms(
-        sites_of(model),
-        estimators=("second_order", "exact"),
-        alphas=(0.7, 1.0, 1.3),
-        per_layer=True,
-        per_head=False,
-    )
+    arms = make_arms(sites_of(model), SwapOptions.checked(alphas=(0.7, 1.0, 1.3), per_layer=True))
     return arms, seen[0].measured()
 
 

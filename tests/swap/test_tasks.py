@@ -11,7 +11,7 @@ import torch
 from fenchel.errors import InputError, ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
-from fenchel.options import PairColumns
+from fenchel.options import PairColumns, SwapOptions
 from fenchel.swap.observation import IGNORED, Step, observe
 from fenchel.swap.reading import read_pairs, scored_pairs
 from fenchel.swap.tasks import LanguageTask, SentenceTask
@@ -45,7 +45,7 @@ def test_the_loss_is_the_models_own(family):
     for step in steps(family):
         assert step.labels is not None
         assert step.counted is not None
-        seen = observe(model, step.inputs, step.counted, step.counted_decoder, step.labels)
+        seen = observe(model, step, step.inputs)
         assert seen.losses is not None
         inputs, labels = dict(step.inputs), step.labels
         if family == "gpt2":
@@ -92,11 +92,9 @@ def test_a_masked_model_needs_a_mask_token():
 
 
 def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceTask:
-    given: dict[str, Any] = {
-        "config": None, "max_length": None, "batch_size": 4, "max_tokens": None, "sample_pairs": 100, "seed": 0,
-    }  # fmt: skip
+    asked = SwapOptions.checked(**{"batch_size": 4, "sample_pairs": 100, **options})
     documents = None if texts is None else open_documents(texts)
-    return SentenceTask(documents, pairs, word_tokenizer(), **{**given, **options})
+    return SentenceTask(documents, pairs, word_tokenizer(), None, asked)
 
 
 def test_sentences_are_embedded_once_and_the_shortest_first():
@@ -144,10 +142,7 @@ def test_sentences_have_no_targets(tmp_path: Path):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"text": "w1", "de": "w2"}\n')
     with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
-        SentenceTask(
-            open_documents(path, target_column="de"), None, word_tokenizer(), config=None, max_length=None,
-            batch_size=4, max_tokens=None, sample_pairs=10, seed=0,
-        )  # fmt: skip
+        SentenceTask(open_documents(path, target_column="de"), None, word_tokenizer(), None, SwapOptions())
 
 
 def test_scored_pairs_share_their_sentences():

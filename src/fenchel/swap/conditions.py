@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
-from fenchel.options import ABLATIONS
+from fenchel.options import ABLATIONS, SwapOptions
 
 __all__ = [
     "MODEL",
@@ -29,6 +29,7 @@ __all__ = [
     "Site",
     "Where",
     "as_first_order",
+    "estimators_of",
     "has_own_layers",
     "head_control_alphas",
     "make_arms",
@@ -156,30 +157,19 @@ def head_control_alphas(alphas: Sequence[float]) -> list[float]:
     return [others[0], others[(len(others) - 1) // 2], others[-1]]
 
 
-def make_arms(
-    sites: Sequence[Site],
-    *,
-    estimators: Sequence[str],
-    alphas: Sequence[float],
-    per_layer: bool,
-    per_head: bool,
-    ablations: Sequence[str] = (),
-    layers: Collection[int] | None = None,
-    heads: Collection[int] | None = None,
-) -> list[Arm]:
+def estimators_of(asked: Sequence[str]) -> list[str]:
+    """The estimators that are swapped in, of those that an option names."""
+    return [name for name in asked if name != "none"]
+
+
+def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
     """Every arm of a swap: the model itself, the controls of the whole model, its estimators, layers, heads.
 
     A layer has all the controls that the whole model has, but for α = 1, which is the model itself; a head has three.
 
     Args:
         sites: The layers that attend.
-        estimators: What is swapped in.
-        alphas: The α of the controls.
-        per_layer: Also swap one layer at a time.
-        per_head: Also swap one head at a time.
-        ablations: What is put in place of the output of a layer or head that is swapped alone.
-        layers: Numbers of the layers to swap alone, None for all.
-        heads: Numbers of the heads to swap alone, None for all.
+        options: What was asked for.
 
     Returns:
         The arms.
@@ -187,6 +177,8 @@ def make_arms(
     Raises:
         InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
     """
+    layers, heads, ablations = options.layers, options.heads, options.ablations or ()
+    per_layer, per_head, alphas = options.per_layer, options.per_head, options.alphas
     either = ("--per-layer or --per-head", per_layer or per_head)
     for option, chosen, (flags, wanted) in (
         ("layers", layers, either),
@@ -211,7 +203,7 @@ def make_arms(
     if per_head or ablations:
         _refuse_together(sites, own, ablated=bool(ablations))
 
-    estimated = [(estimator, 1.0) for estimator in estimators]
+    estimated = [(estimator, 1.0) for estimator in estimators_of(options.estimators)]
     alone = [*estimated, *((ablation, 1.0) for ablation in ablations)]
     arms = [MODEL, *(Arm("first_order", alpha) for alpha in alphas), *(Arm(*way) for way in estimated)]
     if per_layer:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fenchel.drawing import count, percent, short, titled_table
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import MissingExtraError
 from fenchel.options import ABLATIONS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fenchel.swap.report import SwapReport
+
 __all__ = [
     "ESTIMATORS",
-    "SwapTables",
     "Wording",
     "arm_name",
     "by_alpha",
@@ -175,10 +176,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     if quality is None:
         first = _moved(name, arm, words)
     else:
-        compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
-        controls = [other for other in arms if other["control"] and other["alpha"] != 1]
-        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls, words)
-        first = " ".join([first, *_beside(name, arm, arms[0], quality, words)])
+        first = " ".join([_changed(name, arm, results, words), *_beside(name, arm, arms[0], quality, words)])
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
     return " ".join(part for part in (first, _smoothed(smoothing, words), *removed) if part)
 
@@ -216,18 +214,9 @@ def _level(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
 
 
-def _changed(
-    name: str,
-    arm: Mapping[str, Any],
-    model: Mapping[str, Any],
-    quality: str,
-    units: Mapping[str, int],
-    compared: Mapping[str, Any] | None,
-    controls: Sequence[Mapping[str, Any]],
-    words: Wording,
-) -> str:
+def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
+    quality, units, model = results["quality"], results["units"], results["arms"][0]
     difference = arm[f"{quality}_difference"]
-    better = -1 if quality == "loss" else 1
     head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
     named = "pairs" if quality == "score_correlation" else "documents"
     unit = named if named in units else next(iter(units))
@@ -242,8 +231,12 @@ def _changed(
     if low <= 0 <= high:
         head += ", which cannot be told from no change"
     else:
-        head += ", an improvement" if (difference > 0) == (better > 0) else ", for the worse"
-    return f"{head}. {_controlled(arm, quality, better, compared, controls)}".strip()
+        head += ", an improvement" if _is_better(quality, difference) else ", for the worse"
+    return f"{head}. {_controlled(arm, results)}"
+
+
+def _is_better(quality: str, difference: float) -> bool:
+    return difference < 0 if quality == "loss" else difference > 0
 
 
 def _beside(
@@ -260,15 +253,12 @@ def _beside(
         )
 
 
-def _controlled(
-    arm: Mapping[str, Any],
-    quality: str,
-    better: int,
-    compared: Mapping[str, Any] | None,
-    controls: Sequence[Mapping[str, Any]],
-) -> str:
+def _controlled(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    quality, arms = results["quality"], results["arms"]
+    compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
     if compared is None:
         return "No control was run, so it may be smoothing."
+    controls = [one for one in arms if one["where"] == "model" and one["control"] and one["alpha"] != 1]
     values = [control[quality] for control in controls if control[quality] is not None]
     spans, place = "", ""
     if len(values) > 1:
@@ -286,7 +276,7 @@ def _controlled(
     )
     if low <= 0 <= high:
         sentence += ": no evidence of more than smoothing"
-    elif (compared["difference"] > 0) == (better > 0):
+    elif _is_better(quality, compared["difference"]):
         sentence += ": better than the best of them"
     else:
         sentence += ": α alone does better"
@@ -345,77 +335,7 @@ def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
     )
 
 
-@dataclass(frozen=True, repr=False)
-class SwapTables:
-    """What was swapped and what came of it.
-
-    Attributes:
-        manifest: The model, the text, the options and the versions.
-        results: The tables, see ``fenchel.swap.statistics.tabulated``.
-    """
-
-    manifest: dict[str, Any]
-    results: dict[str, Any]
-
-    @property
-    def arms(self) -> list[dict[str, Any]]:
-        """A record for the model itself, every control and every swap."""
-        return self.results["arms"]
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """A record for every layer and model-wide arm: how far its output moved."""
-        return self.results["layers"]
-
-    @property
-    def ranking(self) -> list[dict[str, Any]]:
-        """Heads, or layers, in the order of their measured effect, for every estimator and ablation."""
-        return self.results.get("ranking", [])
-
-    @property
-    def finding(self) -> str:
-        """What came out, in words that say no more than the intervals."""
-        found = finding(self.results, wording(self.manifest))
-        trained_with = self.manifest.get("trained_with")
-        if trained_with is None:
-            return found
-        return (
-            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
-            "the model here is the same weights under first order."
-        )
-
-    def __repr__(self) -> str:
-        """One line: what was swapped, on how much, and the first of what came out."""
-        units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
-        first, _, _ = f"{self.finding} ".partition(". ")
-        said = f": {first}" if first.strip() else ""
-        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
-
-    def arm(
-        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
-    ) -> dict[str, Any]:
-        """The record of one arm.
-
-        Args:
-            estimator: ``model``, ``first_order``, ``second_order``, ``exact`` or an ablation.
-            alpha: Of the control.
-            layer: Number of the only layer that was swapped.
-            head: Number of the only head that was swapped.
-
-        Raises:
-            InputError: If there was no such arm.
-        """
-        wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
-        for record in self.arms:
-            if all(record[name] == value for name, value in wanted.items()):
-                return record
-        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
-        raise InputError(
-            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
-        )
-
-
-def terminal_table(report: SwapTables) -> RenderableType:
+def terminal_table(report: SwapReport) -> RenderableType:
     """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
 
     Args:
@@ -454,7 +374,7 @@ def terminal_table(report: SwapTables) -> RenderableType:
     return Group(*parts)
 
 
-def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels: list[str]) -> Any:
+def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
     from rich.text import Text
 
     made = titled_table(title)

@@ -154,28 +154,23 @@ class Observation:
     scores: Tensor | None = None
 
 
-def observe(
-    model: Any,
-    inputs: Mapping[str, Tensor],
-    counted: Tensor,
-    counted_decoder: Tensor | None,
-    labels: Tensor | None,
-) -> Observation:
-    """Run the model once.
+def observe(model: Any, step: Step, inputs: Mapping[str, Tensor]) -> Observation:
+    """Run a model that reads text once.
 
     Args:
-        model: A transformers model in evaluation mode; with a language-model head if there are labels.
-        inputs: Its keyword arguments.
-        counted: (B, n) bool, tokens of the encoder or the only stack that count.
-        counted_decoder: (B, m) bool, the same for a decoder beside an encoder.
-        labels: (B, n) or (B, m), the token that each position predicts, -100 where none counts.
+        model: A transformers model in evaluation mode; with a language-model head if the step has labels.
+        step: The step, which says which tokens count; a label is the token that a position predicts, -100 where none
+            counts.
+        inputs: Its inputs, where the model is.
 
     Returns:
-        What it says.
+        What it says: losses where there are labels, else embeddings.
 
     Raises:
         ModelError: If an output is missing, or is NaN or infinite.
     """
+    counted, counted_decoder = step.counted, step.counted_decoder
+    assert counted is not None  # noqa: S101 - texts say which of their tokens count
     with torch.no_grad():
         output = model(**inputs, output_hidden_states=True)
     names = {"layers": "hidden_states"}
@@ -199,10 +194,10 @@ def observe(
             f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, "
             "and its dtype: float16 overflows where bfloat16 and float32 do not"
         )
-    if labels is None:
+    if step.labels is None:
         pooled = mean_pooled(last.states[-1], inputs["attention_mask"])
         return Observation(tuple(stacks), None, pooled.cpu())
-    return Observation(tuple(stacks), _losses(output.logits, labels).cpu(), None)
+    return Observation(tuple(stacks), _losses(output.logits, step.labels).cpu(), None)
 
 
 def mean_pooled(states: Tensor, mask: Tensor) -> Tensor:

@@ -352,7 +352,6 @@ def _task_of_texts(
             f"{type(model).__name__} comes without a tokenizer, and texts need one. Give the tokenizer that it was "
             "trained with, or a model that reads text."
         )
-    cut = {name: getattr(options, name) for name in ("max_length", "batch_size", "max_tokens")}
     if documents is not None and options.label_column is not None:
         _refuse_stride(options, "texts with labels are read one by one")
         if not names_classes(type(model).__name__):
@@ -360,7 +359,7 @@ def _task_of_texts(
                 f"{type(model).__name__} names no classes of texts; expected a model such as "
                 "BertForSequenceClassification. Leave the label column out, or give a classifier"
             )
-        texts = LabelledTexts(documents, tokenizer, config=model.config, **cut)
+        texts = LabelledTexts(documents, tokenizer, model.config, options)
         return model, ExampleTask(
             texts,
             unit="texts",
@@ -378,15 +377,7 @@ def _task_of_texts(
     _refuse_stride(options, "sentences are embedded one by one")
     # A sentence is embedded by the encoder alone, where there is one, and never by a head.
     encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
-    return encoder, SentenceTask(
-        documents,
-        scored,
-        tokenizer,
-        config=encoder.config,
-        **cut,
-        sample_pairs=options.sample_pairs,
-        seed=options.seed,
-    )
+    return encoder, SentenceTask(documents, scored, tokenizer, encoder.config, options)
 
 
 def _refuse_stride(options: SwapOptions, why: str) -> None:
@@ -519,30 +510,19 @@ class LabelledTexts:
         documents: The texts, with labels for targets: names of classes, or their numbers.
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration, which names its classes.
-        max_length: As for ``SentenceTask``.
-        batch_size: Texts in a batch.
-        max_tokens: Take texts until they have this many tokens. Default: all.
+        options: As for ``SentenceTask``.
 
     Raises:
         InputError: If a label is none of the model's classes.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        tokenizer: Any,
-        *,
-        config: Any,
-        max_length: int | None,
-        batch_size: int,
-        max_tokens: int | None,
-    ) -> None:
+    def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
         self.description, self.text_sha256 = documents.description, documents.text_sha256
-        self._batch_size = checked("batch_size", batch_size)
-        self._cut = CutTexts(tokenizer, config, max_length)
+        self._batch_size = options.batch_size
+        self._cut = CutTexts(tokenizer, config, options.max_length)
         self._rows: list[tuple[int, ...]] = []
         self._labels: list[int] = []
-        tokens, most = 0, checked("max_tokens", max_tokens) or float("inf")
+        tokens, most = 0, options.max_tokens or float("inf")
         for document in documents:
             if tokens >= most:
                 break

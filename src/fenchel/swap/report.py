@@ -25,9 +25,9 @@ from fenchel.io.storage import Record as SavedRecord
 from fenchel.options import ABLATIONS
 from fenchel.swap.findings import (
     ESTIMATORS,
-    SwapTables,
     arm_name,
     by_alpha,
+    finding,
     share_left_in_words,
     signed,
     wording,
@@ -37,7 +37,6 @@ __all__ = [
     "FILES",
     "RESULTS_FORM",
     "SCHEMA",
-    "Ranking",
     "SwapReport",
     "arm_tables",
     "head_maps",
@@ -99,7 +98,7 @@ RESULTS_FORM = Form(
 """What ``swap.json`` holds."""
 
 
-def render_html(report: SwapTables) -> str:
+def render_html(report: SwapReport) -> str:
     """A swap as one HTML page that needs no network and runs no script.
 
     Args:
@@ -144,7 +143,7 @@ def _role(record: Record) -> str:
     return "control" if record["control"] else "model" if record["estimator"] == "model" else "swap"
 
 
-def arm_tables(report: SwapTables) -> list[Record]:
+def arm_tables(report: SwapReport) -> list[Record]:
     """A table of all model-wide arms for each measure, the quality first, where there is one.
 
     Returns:
@@ -189,13 +188,13 @@ def arm_tables(report: SwapTables) -> list[Record]:
     return tables
 
 
-def _nearest_alpha(report: SwapTables) -> float | None:
+def _nearest_alpha(report: SwapReport) -> float | None:
     """The α of the control that is nearest to exact, or to the first estimator."""
     nearest = {record["estimator"]: record["nearest_alpha"] for record in report.results["smoothing"]}
     return nearest.get("exact", next(iter(nearest.values()), None))
 
 
-def stacks(report: SwapTables) -> list[Record]:
+def stacks(report: SwapReport) -> list[Record]:
     """The change of every layer's output under the estimators and under the control that is nearest to exact.
 
     Returns:
@@ -238,7 +237,7 @@ def stacks(report: SwapTables) -> list[Record]:
     return found
 
 
-def head_maps(report: SwapTables) -> list[tuple[str, HeadGrid]]:
+def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
     """What one head alone does to the model's output under each estimator and ablation; none where none was swapped.
 
     Estimators share a scale, and so do ablations.
@@ -261,32 +260,15 @@ def head_maps(report: SwapTables) -> list[tuple[str, HeadGrid]]:
     return found
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Heads, or layers, in the order of their measured effect, drawn.
+def rankings(report: SwapReport) -> list[Record]:
+    """Heads, or layers, in the order of their measured effect, drawn; ablations first.
 
-    Attributes:
-        estimator: What was swapped in.
-        where: ``head`` or ``layer``.
-        measure: What the effect is of, in words.
-        of_quality: Whether that is a loss or a score.
-        rows: Of each place its entry of ``SwapReport.ranking``, its arm, its effect drawn, and the least and greatest
-            change that the control gives there.
-        zero_at: Where 0 stands.
-        sure: Of how many the interval leaves 0 out.
+    Returns:
+        Of each estimator what is ranked (``where``), the ``measure`` of the effect in words and whether that is a loss
+        or a score (``of_quality``), where 0 stands (``zero_at``), of how many the interval leaves 0 out (``sure``), and
+        ``rows``: of each place its entry of ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the
+        least and greatest change that the control gives there (``by_alpha``).
     """
-
-    estimator: str
-    where: str
-    measure: str
-    of_quality: bool
-    rows: list[Record]
-    zero_at: float
-    sure: int
-
-
-def rankings(report: SwapTables) -> list[Ranking]:
-    """The rankings of a swap, those of ablations first."""
     words = wording(report.manifest)
     arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
     found = []
@@ -307,21 +289,88 @@ def rankings(report: SwapTables) -> list[Ranking]:
         called = words.qualities.get(
             measure, _MEASURES.get(measure, f"relative change of the {words.output}")
         )
-        of_quality = measure in words.qualities
         found.append(
-            Ranking(ranked["estimator"], ranked["where"], called, of_quality, rows, axis.place(0.0), sure)
+            {
+                "estimator": ranked["estimator"],
+                "where": ranked["where"],
+                "measure": called,
+                "of_quality": measure in words.qualities,
+                "rows": rows,
+                "zero_at": axis.place(0.0),
+                "sure": sure,
+            }
         )
     return found
 
 
 @dataclass(frozen=True, repr=False)
-class SwapReport(SwapTables):
+class SwapReport:
     """What was swapped and what came of it, and the files that show it.
 
     Attributes:
         manifest: The model, the text, the options and the versions.
         results: The tables, see ``fenchel.swap.statistics.tabulated``.
     """
+
+    manifest: dict[str, Any]
+    results: dict[str, Any]
+
+    @property
+    def arms(self) -> list[dict[str, Any]]:
+        """A record for the model itself, every control and every swap."""
+        return self.results["arms"]
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """A record for every layer and model-wide arm: how far its output moved."""
+        return self.results["layers"]
+
+    @property
+    def ranking(self) -> list[dict[str, Any]]:
+        """Heads, or layers, in the order of their measured effect, for every estimator and ablation."""
+        return self.results.get("ranking", [])
+
+    @property
+    def finding(self) -> str:
+        """What came out, in words that say no more than the intervals."""
+        found = finding(self.results, wording(self.manifest))
+        trained_with = self.manifest.get("trained_with")
+        if trained_with is None:
+            return found
+        return (
+            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
+            "the model here is the same weights under first order."
+        )
+
+    def __repr__(self) -> str:
+        """One line: what was swapped, on how much, and the first of what came out."""
+        units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
+        first, _, _ = f"{self.finding} ".partition(". ")
+        said = f": {first}" if first.strip() else ""
+        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
+
+    def arm(
+        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
+    ) -> dict[str, Any]:
+        """The record of one arm.
+
+        Args:
+            estimator: ``model``, ``first_order``, ``second_order``, ``exact`` or an ablation.
+            alpha: Of the control.
+            layer: Number of the only layer that was swapped.
+            head: Number of the only head that was swapped.
+
+        Raises:
+            InputError: If there was no such arm.
+        """
+        wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
+        for record in self.arms:
+            if all(record[name] == value for name, value in wanted.items()):
+                return record
+        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
+        raise InputError(
+            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
+        )
 
     def save(self, directory: str | Path) -> Path:
         """Write every file into a folder; each is whole or not there.

@@ -16,7 +16,6 @@ from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError
 from fenchel.io.files import check_writable, removed_if_empty
 from fenchel.io.runs import (
     ProgressClock,
-    ReadingObserver,
     RunKind,
     Saved,
     SavingPace,
@@ -43,7 +42,7 @@ from fenchel.io.storage import (
 from fenchel.io.storage import Place as FromOne
 from fenchel.loading import device_and_dtype, evaluating, on_device, seeded
 from fenchel.options import SwapOptions, takes
-from fenchel.swap.conditions import Arm, Site, make_arms, sites_of
+from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
 from fenchel.swap.reading import Given, Subject
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
@@ -134,13 +133,7 @@ def swap(
         subject = given.subject(opened, asked)
         swapped, task = subject.model, subject.task
         sites = sites_of(swapped)
-        chosen = ("alphas", "per_layer", "per_head", "layers", "heads")
-        arms = make_arms(
-            sites,
-            estimators=_estimators(asked.estimators),
-            ablations=asked.ablations or (),
-            **{name: getattr(asked, name) for name in chosen},
-        )
+        arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
         manifest = _described(subject, asked)
@@ -149,28 +142,13 @@ def swap(
         else:
             state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
-            SwapRun(
-                swapped,
-                task,
-                arms,
-                state,
-                sites=sites,
-                tol=asked.tol,
-                observer=asked.told,
-                directory=folder,
-                seconds=asked.checkpoint_seconds,
-            ).run()
+            SwapRun(swapped, task, arms, state, sites, asked).run()
         report = _reported(arms, task, state, by_sentence=opened.documents is not None, options=asked)
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
             state.finished = True
             state.write(folder)
         return report
-
-
-def _estimators(asked: Sequence[str]) -> list[str]:
-    """The estimators that are swapped in."""
-    return [name for name in asked if name != "none"]
 
 
 def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
@@ -223,10 +201,7 @@ class SwapRun:
         arms: The arms, the model itself first.
         state: What to start from, and what is added to.
         sites: The layers that attend.
-        tol: Tolerance of the exact estimator, None for its default.
-        observer: Who is told about the progress.
-        directory: Where to save, or None to keep everything in memory.
-        seconds: Least time between two savings.
+        options: What was asked for.
     """
 
     def __init__(
@@ -235,22 +210,17 @@ class SwapRun:
         task: Task,
         arms: Sequence[Arm],
         state: SwapState,
-        *,
         sites: Sequence[Site],
-        tol: float | None,
-        observer: ReadingObserver,
-        directory: Path | None = None,
-        seconds: float = 60.0,
+        options: SwapOptions,
     ) -> None:
         self._model = model
         self._task = task
         self._arms = list(arms)
         self._state = state
-        self._sites, self._tol = sites, tol
+        self._sites, self._options = sites, options
         self._means: dict[int, Tensor] | None = None
-        self._observer = observer
-        self._directory = directory
-        self._pace = SavingPace(seconds)
+        self._observer, self._directory = options.told, options.directory
+        self._pace = SavingPace(options.checkpoint_seconds)
         self._clock = ProgressClock(state.tokens)
         self._fraction = 0.0
         self._checked = False
@@ -330,7 +300,7 @@ class SwapRun:
 
     def _observe(self, arm: Arm, step: Step) -> Observation:
         try:
-            with arm.installed(self._model, self._tol, self._means):
+            with arm.installed(self._model, self._options.tol, self._means):
                 return self._task.observed(self._model, step, on_device(step.inputs, self._model))
         except ConvergenceError as error:
             raise ConvergenceError(
@@ -524,7 +494,7 @@ def _check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> 
         {
             "stacks": len(manifest.get("stacks", {})),
             "layers": sum(manifest.get("stacks", {}).values()),
-            "estimators": len(_estimators(manifest["estimators"])),
+            "estimators": len(estimators_of(manifest["estimators"])),
             "model and controls": 1 + len(manifest["alphas"]),
         },
     )
@@ -557,7 +527,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
         found |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
     else:
         found["losses"] = replace(_ANY, least=0)
-    if _estimators(manifest["estimators"]):
+    if estimators_of(manifest["estimators"]):
         sizes = ("units", "estimators", "model and controls")
         found["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
     return found

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fenchel.arguments import checked, shown
+from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.loading import LanguageHead
 from fenchel.io.batches import Batch, Cursor
@@ -25,6 +25,7 @@ from fenchel.io.tokens import (
 )
 from fenchel.io.windows import TokenWindows
 from fenchel.loading import device_and_dtype
+from fenchel.options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Place, Step, observe, observe_layers
 
 __all__ = [
@@ -166,18 +167,14 @@ class LanguageTask:
             **masking,
         }
 
-    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
-        """See ``Task``."""
-        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
-        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
+    observed = staticmethod(observe)
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""
         cursor, unit = _cursor(place)
         for batch in self._windows.batches(cursor):
             inputs = dict(batch.inputs)
-            if batch.counted is None:
-                raise InputError("windows of text always say which of their tokens count")
+            assert batch.counted is not None  # noqa: S101 - windows of text say which of their tokens count
             labels = self._labels(batch, inputs, batch.counted)
             yield _step(batch, unit, inputs=inputs, labels=labels)
             unit += len(batch.documents)
@@ -247,12 +244,8 @@ class SentenceTask:
         pairs: Scored pairs; None without.
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration.
-        max_length: Tokens of a sentence, special ones included. Default: what tokenizer and model can take, at most
-            512.
-        batch_size: Sentences in a batch.
-        max_tokens: Take documents until they have this many tokens. Default: all.
-        sample_pairs: How many pairs of documents to compare.
-        seed: Of the sample.
+        options: Tokens of a sentence, special ones included (by default what tokenizer and model can take, at most
+            512), sentences in a batch, how many tokens of documents are read, and how many pairs of them compared.
 
     Raises:
         InputError: If there are too few sentences or an option cannot be met.
@@ -263,18 +256,11 @@ class SentenceTask:
         documents: Documents | None,
         pairs: ScoredPairs | None,
         tokenizer: Any,
-        *,
         config: Any,
-        max_length: int | None,
-        batch_size: int,
-        max_tokens: int | None,
-        sample_pairs: int,
-        seed: int,
+        options: SwapOptions,
     ) -> None:
-        self._documents, self._pairs = documents, pairs
-        self._batch_size = checked("batch_size", batch_size)
-        self._max_tokens = checked("max_tokens", max_tokens)
-        self._cut = CutTexts(tokenizer, config, max_length)
+        self._documents, self._pairs, self._options = documents, pairs, options
+        self._cut = CutTexts(tokenizer, config, options.max_length)
         bare = len(self._cut.prefix) + len(self._cut.suffix)
         self._numbers: dict[str, int] = {}
         self._ids: list[tuple[int, ...]] = []
@@ -293,7 +279,7 @@ class SentenceTask:
                     "a target column was named, but sentences are embedded and nothing is written for them. "
                     "Leave it out."
                 )
-            if tokens >= (self._max_tokens or float("inf")):
+            if tokens >= (options.max_tokens or float("inf")):
                 break
             known = len(self._ids)
             read.append(number(document.text.strip()))
@@ -328,7 +314,7 @@ class SentenceTask:
         self.ranked = self.scored
         if documents is not None:
             self.ranked = torch.tensor(of_documents)[
-                sampled_pairs(len(of_documents), checked("sample_pairs", sample_pairs), seed)
+                sampled_pairs(len(of_documents), options.sample_pairs, options.seed)
             ]
         self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
 
@@ -366,20 +352,18 @@ class SentenceTask:
             "sentences_sha256": content,
             "truncated": self.truncated,
             "max_length": self._cut.max_length,
-            "max_tokens": self._max_tokens,
+            "max_tokens": self._options.max_tokens,
         }
 
-    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
-        """See ``Task``."""
-        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
-        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
+    observed = staticmethod(observe)
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""
         lengths = [len(self._ids[index]) for index in self._order]
         total = sum(lengths)
-        for begin in range(place.get("sentence", 0), self.count, self._batch_size):
-            end = min(begin + self._batch_size, self.count)
+        size = self._options.batch_size
+        for begin in range(place.get("sentence", 0), self.count, size):
+            end = min(begin + size, self.count)
             units = self._order[begin:end]
             inputs = self._cut.batch([self._ids[unit] for unit in units])
             tokens = sum(lengths[:end])
