@@ -110,11 +110,11 @@ def test_a_batch_that_fails_half_way_is_not_counted(
     resumed = tmp_path / "resumed"
     real, calls = run.measure, []
 
-    def failing(call: Any, **options: Any) -> Any:
+    def failing(call: Any, *solving: Any, **options: Any) -> Any:
         calls.append(call.site)
         if len(calls) == 6:  # the second layer of the third batch
             raise KeyboardInterrupt
-        return real(call, **options)
+        return real(call, *solving, **options)
 
     monkeypatch.setattr(run, "measure", failing)
     with pytest.raises(KeyboardInterrupt):

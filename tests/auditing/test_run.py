@@ -307,8 +307,8 @@ def test_a_metric_that_is_not_a_number_stops_the_audit(
 ) -> None:
     real = run.measure
 
-    def poisoned(call: Any, **options: Any) -> Any:
-        measures = real(call, **options)
+    def poisoned(call: Any, *solving: Any, **options: Any) -> Any:
+        measures = real(call, *solving, **options)
         if call.site.layer == 2:
             measures.values["gap"][0, 1, 2] = math.nan
         return measures
@@ -322,8 +322,8 @@ def test_a_metric_that_is_not_a_number_stops_the_audit(
 def test_queries_that_did_not_converge_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     real = run.measure
 
-    def unconverged(call: Any, **options: Any) -> Any:
-        measures = real(call, **options)
+    def unconverged(call: Any, *solving: Any, **options: Any) -> Any:
+        measures = real(call, *solving, **options)
         measures.converged[:, 0, 1] = False
         return measures
 
