@@ -28,7 +28,6 @@ __all__ = [
     "luminance",
     "percent",
     "plain",
-    "reading",
     "short",
     "stylesheet",
     "titled_table",
@@ -106,30 +105,6 @@ def json_number(value: float | None, decimals: int | None = None) -> float | str
 
 MISSING = "–"
 INFINITE = "∞"
-
-
-def reading(value: object) -> float | None:
-    """A recorded number as a float; None where there is none.
-
-    Infinity may be spelt out, as JSON needs it; NaN stands for nothing measured.
-
-    Args:
-        value: A number, ``None``, or the spelling of one.
-
-    Returns:
-        The number, possibly ``inf``; None for ``None``, NaN and text that is no number.
-
-    Example:
-        >>> reading("inf"), reading(None), reading(float("nan")), reading(2)
-        (inf, None, None, 2.0)
-    """
-    if not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
 
 
 def _unusual(value: float | None) -> str | None:

@@ -75,7 +75,7 @@ def test_a_layer_and_a_kind_are_all_their_heads_together() -> None:
         assert by_head[HeadKey("cross", 2, head)] == np.histogram(values, 4, (0, 2))[0].tolist()
     uppers = {HeadKey("cross", 2, head): 2.0 for head in HEADS[1:]}
     assert found.histograms("gap", uppers, 4) == {key: by_head[key] for key in uppers}
-    assert found.maximum("gap", "cross", 2) == max(found.maximum("gap", "cross", 2, head) for head in HEADS)
+    assert found.of("cross", 2)["gap_max"] == max(found.of("cross", 2, head)["gap_max"] for head in HEADS)
 
 
 def test_heads_are_ordered_by_kind_layer_and_number() -> None:

@@ -18,6 +18,7 @@ from fenchel.auditing.examples import (
     HeadExample,
     Packing,
     Passage,
+    Pattern,
     Rank,
     TemplateWeight,
     farthest,
@@ -113,7 +114,7 @@ class _Candidate(NamedTuple):
     document: int
     window: int
     position: int
-    pattern: tuple[str, str, str]
+    pattern: Pattern
     row: int
     relative_deviation: float
     first_order: Tensor
@@ -176,10 +177,11 @@ class ExampleSearch:
         for key, candidate in self._candidates(sides, heads, measures, measures.farthest, classes):
             by_head[key].append(candidate)
         for key, some in by_head.items():
-            kept = {example.rank for example in self.examples.get(key, ())}
-            for one in farthest((*self.examples.get(key, ()), *some)):
-                if isinstance(one, _Candidate) and one.rank not in kept:
-                    self._found.append(_with_words(key, one, *sides.of(one.row)))
+            kept = {example.rank: example.pattern for example in self.examples.get(key, ())}
+            by_rank = {one.rank: one for one in some if one.rank not in kept}
+            for rank in farthest(kept | {rank: one.pattern for rank, one in by_rank.items()}):
+                if rank in by_rank:
+                    self._found.append(_with_words(key, by_rank[rank], *sides.of(by_rank[rank].row)))
         self._matrices += self._longest(sides, heads)
 
     def end_batch(self) -> None:

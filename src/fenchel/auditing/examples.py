@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ __all__ = [
     "HeadExample",
     "Packing",
     "Passage",
+    "Pattern",
     "Picture",
     "Rank",
     "TemplateWeight",
@@ -165,34 +166,15 @@ _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Rank = tuple[float, int, int, int]
 
-"""What the queries of a head are ordered by: how far apart their answers are, and of equals the earlier in the text."""
+"""What the queries of a head are ordered by: how far apart their answers are, and of equals the earlier in the text.
+
+The numbers of document, window and position are negative; no two queries have the same.
+"""
 
 
-class FarQuery(Protocol):
-    """What decides whether a query is kept."""
+Pattern = tuple[str, str, str]
 
-    @property
-    def rank(self) -> Rank:
-        """Its place among the queries of its head; no two have the same."""
-        ...
-
-    @property
-    def pattern(self) -> tuple[str, str, str]:
-        """What it is, what most of the moved weight leaves, and what it reaches."""
-        ...
-
-    @property
-    def document(self) -> int:
-        """Number of its document."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """Number of its window within the document."""
-        ...
-
-
-Q = TypeVar("Q", bound=FarQuery)
+"""What a query is, what most of the moved weight leaves, and what it reaches."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +249,7 @@ class HeadExample:
     token: str
     templates: tuple[TemplateWeight, ...]
     context: str
-    pattern: tuple[str, str, str]
+    pattern: Pattern
     context_token: tuple[Whole, Whole] | None
     passage: Passage | None
     picture: Picture | None = None
@@ -319,7 +301,9 @@ def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
     for example in others:
         found.setdefault(example.key, []).append(example)
     for key, examples in found.items():
-        kept[key] = farthest((*kept.get(key, ()), *examples))
+        by_rank = {example.rank: example for example in (*kept.get(key, ()), *examples)}
+        chosen = farthest({rank: example.pattern for rank, example in by_rank.items()})
+        kept[key] = tuple(by_rank[rank] for rank in chosen)
 
 
 def is_full(kept: tuple[HeadExample, ...]) -> bool:
@@ -329,22 +313,17 @@ def is_full(kept: tuple[HeadExample, ...]) -> bool:
     return len(patterns) >= MOST_PATTERNS and len(windows) >= MOST_WINDOWS
 
 
-def farthest(queries: Sequence[Q]) -> tuple[Q, ...]:
-    """Those of some queries of a head that are kept, farthest first."""
-    in_order = sorted({query.rank: query for query in queries}.items(), key=_of_pair, reverse=True)
-    patterns, windows = dict[object, Rank](), dict[object, Rank]()
-    for rank, query in in_order:
+def farthest(queries: Mapping[Rank, Pattern]) -> list[Rank]:
+    """Those of some queries of a head that are kept, farthest first, by their ranks and patterns."""
+    in_order = sorted(queries, reverse=True)
+    patterns, windows = dict[Pattern, Rank](), dict[object, Rank]()
+    for rank in in_order:
         if len(patterns) < MOST_PATTERNS:
-            patterns.setdefault(query.pattern, rank)
+            patterns.setdefault(queries[rank], rank)
         if len(windows) < MOST_WINDOWS:
-            windows.setdefault((query.document, query.window), rank)
+            windows.setdefault(rank[1:3], rank)
     chosen = {*patterns.values(), *windows.values()}
-    least = LEAST_SHARE * in_order[0][0][0]
-    return tuple(query for rank, query in in_order if rank in chosen and rank[0] >= least)
-
-
-def _of_pair(pair: tuple[Rank, object]) -> Rank:
-    return pair[0]
+    return [rank for rank in in_order if rank in chosen and rank[0] >= LEAST_SHARE * in_order[0][0]]
 
 
 def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
@@ -353,13 +332,13 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
     Raises:
         Mismatch: If they are none that are kept together.
     """
-    found: dict[HeadKey, list[HeadExample]] = {}
-    for example in map(HeadExample.from_json, records):
-        found.setdefault(example.key, []).append(example)
-    kept = {key: tuple(examples) for key, examples in found.items()}
+    read = [HeadExample.from_json(record) for record in records]
+    kept: FarQueries = {}
+    keep_the_farthest(kept, read)
     for key, examples in kept.items():
-        if farthest(examples) != examples:
-            shown = Shown(f"{len(examples)} of {key.kind} layer {key.layer} head {key.head}")
+        saved = [example for example in read if example.key == key]
+        if list(examples) != saved:
+            shown = Shown(f"{len(saved)} of {key.kind} layer {key.layer} head {key.head}")
             raise Mismatch("examples", shown, "those that are farthest, farthest first")
     return kept
 

@@ -93,22 +93,6 @@ class AuditStatistics:
         """Whether what was counted is a sample of each window's queries."""
         return any(found["population"] > found["queries"] for found in self._aggregated(_HEAD).values())
 
-    def population(self, key: HeadKey) -> int:
-        """For how many queries of this head means speak: all of the windows' of which some were counted."""
-        return self.of(*key)["population"]
-
-    def newton_steps(self, kind: Kind, layer: int, head: int | None = None) -> int:
-        """Steps of all queries of a head, or of a layer."""
-        return self.of(kind, layer, head)["newton_steps"]
-
-    def not_converged(self, kind: Kind, layer: int, head: int | None = None) -> int:
-        """Queries of a head, or of a layer, that the exact solver left above the tolerance."""
-        return self.of(kind, layer, head)["not_converged"]
-
-    def unbounded(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> int:
-        """Queries of a head, or of a layer, for which the metric is infinite."""
-        return self.of(kind, layer, head)[f"{_known(metric)}_unbounded"]
-
     def mean(self, metric: str, kind: Kind, layer: int | None = None, head: int | None = None) -> float:
         """Mean over the queries of a head, of all heads of a layer, or of a kind; infinite if one of them is."""
         return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
@@ -118,10 +102,6 @@ class AuditStatistics:
     ) -> float:
         """Standard error of ``mean`` over documents; NaN where there is one window or the mean is infinite."""
         return self.of(kind, layer, head)[f"{_known(metric)}_se"]
-
-    def maximum(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
-        """Largest value over the queries of a head, or of a layer."""
-        return self.of(kind, layer, head)[f"{_known(metric)}_max"]
 
     def quantile(
         self, metric: str, fraction: float, kind: Kind, layer: int, head: int | None = None

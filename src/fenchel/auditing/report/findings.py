@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.twin import twin_line
-from fenchel.drawing import count, percent, reading, short
+from fenchel.drawing import count, percent, short
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,12 +79,7 @@ class Head:
     certificate_unbounded: int
     newton_steps: float | None
     values: Mapping[str, float | None]
-    population: int = 0
-
-    @property
-    def weight(self) -> int:
-        """For how many queries its means speak: more than were measured, where those are a sample."""
-        return self.population or self.queries
+    population: int
 
     def value(self, metric: str, statistic: str = "mean") -> float | None:
         """The number recorded under ``metric_statistic``."""
@@ -93,23 +88,16 @@ class Head:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Head:
         """Read a record of ``heads.json``, in which an unbounded number is null."""
-        key = HeadKey(record["kind"], int(record["layer"]), int(record["head"]))
-        queries = int(record.get("queries") or 0)
         names = [f"{metric}_{statistic}" for metric in METRICS for statistic in (*STATISTICS, STANDARD_ERROR)]
-        values = {name: reading(record.get(name)) for name in names}
-        if queries:
-            values = {
-                name: math.inf if value is None and name in record else value
-                for name, value in values.items()
-            }
+        missing = math.inf if record["queries"] else None
         return cls(
-            key=key,
-            queries=queries,
-            not_converged=int(record.get("not_converged") or 0),
-            certificate_unbounded=int(record.get("certificate_unbounded") or 0),
-            newton_steps=reading(record.get("newton_steps_mean")),
-            values=values,
-            population=int(record.get("population") or 0),
+            key=HeadKey(record["kind"], record["layer"], record["head"]),
+            queries=record["queries"],
+            not_converged=record["not_converged"],
+            certificate_unbounded=record["certificate_unbounded"],
+            newton_steps=record["newton_steps_mean"],
+            values={name: missing if record[name] is None else record[name] for name in names},
+            population=record["population"],
         )
 
 
@@ -201,7 +189,7 @@ class Findings:
     def mean(self, metric: str, heads: Sequence[Head] | None = None) -> float | None:
         """The mean over all queries of ``heads`` (all where None); None where nothing was measured."""
         measured = [
-            (head.weight, value)
+            (head.population, value)
             for head in (self.heads if heads is None else heads)
             if head.queries and (value := head.value(metric)) is not None
         ]
@@ -260,7 +248,7 @@ def headline(report: AuditReport) -> list[str]:
         *([sampled] if sampled else []),
         deviation_sentence(findings, twin),
     ]
-    sentences.append(certified_sentence(findings, reading(report.manifest.get("tol"))))
+    sentences.append(certified_sentence(findings, report.manifest["tol"]))
     return [*sentences, twin_line(report.manifest)]
 
 
@@ -302,8 +290,9 @@ def sampled_sentence(findings: Findings, words: str | None) -> str | None:
         metric: max((head.value(metric, STANDARD_ERROR) or 0.0 for head in findings.heads), default=0.0)
         for metric in ("total_variation", "mean_error")
     }
+    population = sum(head.population for head in findings.heads)
     return (
-        f"Measured were {words}, {count(findings.problems)} of {count(sum(head.weight for head in findings.heads))} "
+        f"Measured were {words}, {count(findings.problems)} of {count(population)} "
         f"problems: means are estimates for all of them, with standard errors of at most "
         f"{percent(most['total_variation'])} in a head for the weight that would move and of at most "
         f"{percent(most['mean_error'])} for the output."
@@ -321,7 +310,7 @@ def deviation_sentence(findings: Findings, twin: Findings | None = None) -> str:
     return f"{said}: this measures how small token vectors are, not how much of the output would change."
 
 
-def certified_sentence(findings: Findings, tolerance: float | None) -> str:
+def certified_sentence(findings: Findings, tolerance: float) -> str:
     """How many exact answers are certified, and to what."""
     missed, problems = findings.not_converged, findings.problems
     certified = (
@@ -329,8 +318,6 @@ def certified_sentence(findings: Findings, tolerance: float | None) -> str:
         if missed
         else f"All {count(problems)} exact answers are certified"
     )
-    if tolerance is None or not math.isfinite(tolerance):
-        return f"{certified}, by a bound computed in float64 from the answer itself."
     return (
         f"{certified}: a bound computed in float64 from the answer itself, not trust in the solver, puts its dual "
         f"point within {tolerance:g} of the true one, relative to its length."
@@ -345,15 +332,12 @@ def summary_sentence(report: AuditReport) -> str:
     """
     findings, twin = Findings.of(report), _twin(report)
     heads, missed = len(findings.heads), findings.not_converged
-    tolerance = reading(report.manifest.get("tol"))
     outcome = (
         f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge, the others are certified"
         if missed
         else f"all {count(findings.problems)} exact solves are certified"
     )
-    outcome += " in float64"
-    if tolerance is not None and math.isfinite(tolerance):
-        outcome += f" to {tolerance:g}"
+    outcome += f" in float64 to {report.manifest['tol']:g}"
 
     words = report.sample
     sampled = "" if words is None else f", {words}"

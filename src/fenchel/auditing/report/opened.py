@@ -12,7 +12,7 @@ from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
 from fenchel.auditing.report.plots import AXES
-from fenchel.drawing import json_number, reading, short
+from fenchel.drawing import json_number, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
@@ -86,20 +86,19 @@ def marked(example: HeadExample) -> tuple[str, str, str]:
 
 
 def _bars(example: HeadExample) -> tuple[list[Bar], float]:
-    weights = [(t, reading(t.first_order) or 0.0, reading(t.exact) or 0.0) for t in example.templates]
-    longest = max((max(first, exact) for _, first, exact in weights), default=0.0)
+    longest = max((max(t.first_order, t.exact) for t in example.templates), default=0.0)
     unit = 100 / longest if longest > 0 else 0.0
     bars = [
         Bar(
             position=template.position,
             token=template.token,
             is_query=example.key.kind != "cross" and template.position == example.position,
-            first_order=short(first),
-            exact=short(exact),
-            first_order_width=round(unit * first, 2),
-            exact_width=round(unit * exact, 2),
+            first_order=short(template.first_order),
+            exact=short(template.exact),
+            first_order_width=round(unit * template.first_order, 2),
+            exact_width=round(unit * template.exact, 2),
         )
-        for template, first, exact in sorted(weights, key=lambda weight: weight[0].position)
+        for template in sorted(example.templates, key=lambda template: template.position)
     ]
     return bars, longest
 

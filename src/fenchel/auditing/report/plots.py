@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report.findings import Findings
-from fenchel.drawing import level, reading, short
+from fenchel.drawing import level, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.statistics import AuditStatistics
@@ -118,9 +118,8 @@ def _position(value: float | None, axis: Axis) -> float | None:
 
 def _panel(axis: Axis, layer: int, head: int | None, counts: Sequence[int], mean: float) -> Panel:
     queries = sum(counts)
-    shown = reading(mean) if queries else None
     path = outline([count / queries if queries else 0.0 for count in counts])
-    return Panel(layer, head, path, _position(shown, axis), short(shown), queries)
+    return Panel(layer, head, path, _position(mean, axis), short(mean), queries)
 
 
 def panels(
