@@ -20,7 +20,6 @@ from fenchel.drawing import (
     level,
     luminance,
     percent,
-    reading,
     short,
     stylesheet,
 )
@@ -112,7 +111,5 @@ def test_numbers_that_are_none_are_written(write) -> None:
     assert [write(value) for value in (math.inf, -math.inf, math.nan, None)] == ["∞", "−∞", "–", "–"]
 
 
-def test_numbers_are_read_from_whatever_json_makes_of_them() -> None:
-    assert [reading(v) for v in (1, 2.5, "inf", "-Infinity")] == [1.0, 2.5, math.inf, -math.inf]
-    assert [reading(v) for v in (None, math.nan, "nan", "no number", [], {})] == [None] * 6
+def test_a_count_that_is_not_known_is_a_dash() -> None:
     assert count(None) == "–"

@@ -352,11 +352,16 @@ def test_the_time_taken_is_kept_and_added_up(tmp_path: Path) -> None:
     slow = itertools.count(step=7)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fenchel.auditing.run.ProgressClock", partial(ProgressClock, now=lambda: next(slow)))
-        whole = small_audit()
+        observer = Interrupting(-1, RuntimeError())
+        whole = small_audit(observer=observer)
         with pytest.raises(KeyboardInterrupt):
             small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
         resumed = small_audit(directory=tmp_path, resume=True)
     assert whole.manifest["seconds"] == resumed.manifest["seconds"] > 7
+    # The first batch took seven seconds.
+    expected = round(7 / (observer.seen[0].fraction or math.nan), 1)
+    assert whole.manifest["estimated_seconds"] == resumed.manifest["estimated_seconds"] == expected
+    assert f"<dd><bdi>{duration(expected)}</bdi></dd>" in render_html(whole)
     assert f"measured in {duration(whole.manifest['seconds'])}" in render_html(whole)
 
 

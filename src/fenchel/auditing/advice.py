@@ -380,23 +380,20 @@ def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def written_command(
-    verb: str, manifest: Mapping[str, Any], flags: Sequence[str], options: Mapping[str, Any], out: str
-) -> str:
+def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str, Any], out: str) -> str:
     """A command for a POSIX shell.
 
     Args:
         verb: Such as ``audit``.
         manifest: Of the audit whose model and text it takes.
-        flags: Options without a value that it has.
-        options: The others, by name; several values are parted by commas.
+        options: What else it has, by name: True is an option without a value; several values are parted by commas.
         out: The folder of its results.
     """
     words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source_words(manifest)]
-    words += [f"--{flag.replace('_', '-')}" for flag in flags if flag]
     for name, value in options.items():
-        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else plain(value)
-        words += [f"--{name.replace('_', '-')}", text]
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(",".join(map(str, value)) if isinstance(value, list | tuple) else plain(value))
     return shlex.join([*words, "--out", out])
 
 
@@ -511,7 +508,8 @@ def _command(
             given.pop("dtype", None)
         given.pop("revision", None)
         first = python_words(manifest, "batches")
-        options = "".join(f", {option}={value!r}" for option, value in {**how, **given}.items())
-        return f"fenchel.swap.swap({first}, per_head=True{options}, directory={out!r})"
-    flags = [*(["whole_file"] if manifest.get("whole_file") else []), "per_head"]
-    return written_command("swap", manifest, flags, {**given, **how}, out.replace("_", "-"))
+        written = "".join(f", {option}={value!r}" for option, value in {**how, **given}.items())
+        return f"fenchel.swap.swap({first}, per_head=True{written}, directory={out!r})"
+    whole_file = {"whole_file": True} if manifest.get("whole_file") else {}
+    options = {**whole_file, **given, "per_head": True, **how}
+    return written_command("swap", manifest, options, out.replace("_", "-"))

@@ -139,11 +139,15 @@ LAYER_CONVENTIONS: dict[str, str] = {
 """The same for attention layers of ``fenchel.nn``, which say all of it themselves."""
 
 
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Manifest(OpenRecord):
     """What a saved audit was, its fields in the order in which people read them; a later version may have more.
 
     ``reads`` is there where it is no text; ``embeds`` where a swap compares sentences; ``template_scale``,
-    ``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given.
+    ``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given; ``estimated_seconds`` is what
+    the first batch let expect of ``seconds``, where it could be told.
     """
 
     version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
@@ -182,7 +186,8 @@ class Manifest(OpenRecord):
     text_sha256: Digest | None
     documents: Whole
     tokens: Whole
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    seconds: _Seconds = 0.0
+    estimated_seconds: _Seconds = 0.0
     shard: Annotated[str, Field(pattern=r"^[0-9]{1,9}(,[0-9]{1,9})*/[0-9]{1,9}\z")]
     merged_from: Place | None
     seed: Seed
@@ -193,7 +198,7 @@ KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items(
 
 """Every key of a manifest, in the order in which people read it."""
 
-COUNTS = frozenset({"documents", "tokens", "seconds"})
+COUNTS = frozenset({"documents", "tokens", "seconds", "estimated_seconds"})
 
 """What shards add up to."""
 

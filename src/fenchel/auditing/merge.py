@@ -180,7 +180,7 @@ def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial
 def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, Any]:
     """One manifest for all: what agrees, sums of counts, and all places."""
     merged = dict(manifests[0])
-    for key in COUNTS:
+    for key in COUNTS & {name for manifest in manifests for name in manifest}:
         merged[key] = round(sum(manifest.get(key, 0) for manifest in manifests), 1)
     for key in PLACES:
         found = {

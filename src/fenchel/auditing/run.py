@@ -12,7 +12,7 @@ from fenchel.auditing.audit_report import AUDIT, AuditReport, Checkpoints, open_
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
-from fenchel.auditing.manifest import check_model_closeness, describe
+from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import measure
 from fenchel.auditing.moves import TokenClassifier
 from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
@@ -26,7 +26,7 @@ from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers.loading import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.files import check_writable, removed_if_empty
-from fenchel.io.runs import ProgressClock, claimed
+from fenchel.io.runs import Progress, ProgressClock, claimed
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.options import AuditOptions, takes
@@ -235,11 +235,19 @@ class AuditRun:
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)
-                self.state.manifest["seconds"] = round(before + progress.seconds, 1)
+                self._tell_time(before, progress)
                 self.options.told.advanced(progress)
                 self._write_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
+
+    def _tell_time(self, before: float, progress: Progress) -> None:
+        """Put into the manifest what the audit took so far, and what it was expected to take after its first batch."""
+        manifest = self.state.manifest
+        manifest["seconds"] = round(before + progress.seconds, 1)
+        if "estimated_seconds" not in manifest and progress.seconds_left is not None:
+            expected = round(before + progress.seconds + progress.seconds_left, 1)
+            self.state.manifest = in_order({**manifest, "estimated_seconds": expected})
 
     def _count(self, batch: Batch, own: SiteMeasures, beside: SiteMeasures | None) -> None:
         state = self.state

@@ -20,7 +20,7 @@ from fenchel.auditing.heads import READS
 from fenchel.auditing.swap_effects import exact_heads, require_model
 from fenchel.catalogue.registry import NOTES, differences, entry_lines, listed
 from fenchel.cli.failure import say
-from fenchel.drawing import short, titled_table
+from fenchel.drawing import duration, short, titled_table
 from fenchel.io.runs import Progress, ReadingObserver, SilentObserver
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class TerminalObserver:
     """
 
     def __init__(self, console: Console, doing: str = "auditing") -> None:
-        self._doing, self._reads = doing, "text"
+        self._doing, self._reads, self._told = doing, "text", False
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
         )
@@ -88,7 +88,11 @@ class TerminalObserver:
         self._bar.start()
 
     def advanced(self, progress: Progress) -> None:
-        """Draws how far the audit is."""
+        """Draws how far the audit is; the first time that can be told, says how long all of it will take."""
+        if not self._told and progress.seconds_left is not None and progress.fraction != 1:
+            self._told = True
+            expected = duration(progress.seconds + progress.seconds_left)
+            self._bar.console.print(f"About {expected} in all, by the first batch.", highlight=False)
         self._bar.update(
             self._task,
             total=None if progress.fraction is None else 1.0,

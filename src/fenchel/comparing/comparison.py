@@ -196,8 +196,8 @@ def what_differs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
         {'model': ['a', 'b']}
     """
     names = [*KEYS, *sorted({name for manifest in manifests for name in manifest} - set(KEYS))]
-    names.remove("seconds")
-    values = {name: [manifest.get(name) for manifest in manifests] for name in names}
+    timed = {"seconds", "estimated_seconds"}
+    values = {name: [manifest.get(name) for manifest in manifests] for name in names if name not in timed}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found[1:])}
 
 

@@ -221,6 +221,8 @@ _NAMES = {
     "text_sha256": "SHA-256 of the text",
     "queries": "queries of each window",
     "tol": "tolerance",
+    "seconds": "time",
+    "estimated_seconds": "time expected after the first batch",
     "alpha": "α (reliability)",
     "even_so": "although the model attends otherwise",
 }
@@ -251,8 +253,8 @@ def command(manifest: Mapping[str, Any]) -> str:
             given["even_so"] = True
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
-    flags = [flag for flag in ("whole_file", "even_so") if manifest.get(flag)]
-    return written_command("audit", manifest, flags, given, "audit")
+    flags = {flag: True for flag in ("whole_file", "even_so") if manifest.get(flag)}
+    return written_command("audit", manifest, flags | given, "audit")
 
 
 def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -267,8 +269,8 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             text = ", ".join(str(part) for part in value)
         elif isinstance(value, Mapping):
             text = ", ".join(str(part) for part in value.values())
-        elif name == "seconds":
-            name, text = "time", duration(value)
+        elif name in ("seconds", "estimated_seconds"):
+            text = duration(value)
         else:
             text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
         entries.append((_NAMES.get(name, name.replace("_", " ")), text))
