@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "percent",
     "plain",
     "short",
+    "stacked",
     "stylesheet",
     "titled_table",
 ]
@@ -288,3 +290,18 @@ def titled_table(title: str) -> Table:
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
     return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+
+
+def stacked(*parts: Any) -> RenderableType:
+    """Tables of rich and sentences under each other; a sentence is a text or a text and its style.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich.console import Group
+        from rich.text import Text
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    sentences = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Group(*(Text(*part) if isinstance(part, tuple) else part for part in sentences))

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.html import (
-    embedded_json,
-    page_environment,
-    page_files,
-    page_script,
-    script_hash,
-)
+from fenchel.auditing.report.html import rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.bootstrap import Interval
 from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, finding
-from fenchel.drawing import WhiskerAxis, count, json_number, plain, short, titled_table
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.drawing import WhiskerAxis, count, json_number, plain, short, stacked, titled_table
+from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 from fenchel.swap.findings import signed
@@ -43,7 +37,6 @@ __all__ = [
 STEPS = 8
 """How many steps each side of the scale has, the CSS classes ``less by8`` to ``more by8``."""
 
-_PACKAGE = "fenchel.comparing"
 _SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
 _STATISTICS = {"p50": "median", "mean": "mean"}
@@ -109,10 +102,13 @@ def render_html(comparison: Comparison) -> str:
     Raises:
         MissingExtraError: If jinja2 is not installed.
     """
-    environment = page_environment(_PACKAGE)
-    environment.filters.update(signed=signed, signed_short=signed_short)
-    script = page_script(_PACKAGE, "numbers", "grid", "choices", "compare")
-    return environment.get_template("compare.html.jinja").render(
+    return rendered_page(
+        "fenchel.comparing",
+        "compare.html.jinja",
+        scripts=("numbers", "grid", "choices", "compare"),
+        data=_data(comparison),
+        scale=False,
+        filters={"signed": signed, "signed_short": signed_short},
         comparison=comparison,
         first=comparison.first,
         last=comparison.last,
@@ -130,10 +126,6 @@ def render_html(comparison: Comparison) -> str:
         moved=[(metric, *_moved(comparison, metric)) for metric in _ORDER],
         trajectories=trajectories(comparison, _ORDER) if len(comparison.audits) > 2 else [],
         kind_names=KIND_NAMES,
-        style=page_files(_PACKAGE, "report.css"),
-        script=script,
-        script_hash=script_hash(script),
-        data=embedded_json(_data(comparison)),
     )
 
 
@@ -268,11 +260,6 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    try:
-        from rich.console import Group
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
     several = len(comparison.kinds) > 1
 
     def table(title: str, *columns: str) -> Table:
@@ -304,11 +291,8 @@ def terminal_table(comparison: Comparison) -> RenderableType:
             medians = [short(audit.distribution(METRIC, kind, layer).median) for audit in comparison.audits]
             by_layer.add_row(name, *medians)
         parts.append(by_layer)
-    parts.append(Text(f"Of medians: {comparison.resampled}."))
-    parts += [
-        Text(f"{audit.name}: {audit.sample} were measured.") for audit in comparison.audits if audit.sample
-    ]
-    return Group(*parts)
+    sampled = (f"{audit.name}: {audit.sample} were measured." for audit in comparison.audits if audit.sample)
+    return stacked(*parts, f"Of medians: {comparison.resampled}.", *sampled)
 
 
 def _called(key: HeadKey, several: bool) -> str:

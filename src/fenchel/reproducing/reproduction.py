@@ -14,8 +14,8 @@ from fenchel.auditing.heads import KINDS, Kind
 from fenchel.auditing.report.findings import KIND_NAMES
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.drawing import count, short, titled_table
-from fenchel.errors import MissingExtraError, ModelError
+from fenchel.drawing import count, short, stacked, titled_table
+from fenchel.errors import ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, write_document
@@ -389,10 +389,6 @@ def terminal_table(found: Reproduction) -> RenderableType:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    try:
-        from rich.console import Group
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
     tables: list[Any] = []
     for result in found.panels:
         made = titled_table(_title(result))
@@ -401,7 +397,7 @@ def terminal_table(found: Reproduction) -> RenderableType:
         for row in layer_rows(result):
             made.add_row(*map(_narrow, row))
         tables.append(made)
-    return Group(*tables)
+    return stacked(*tables)
 
 
 def _columns(result: PanelResult) -> list[str]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.drawing import count, percent, short, titled_table
-from fenchel.errors import MissingExtraError
+from fenchel.drawing import count, percent, short, stacked, titled_table
 from fenchel.options import ABLATIONS
 
 if TYPE_CHECKING:
@@ -347,11 +346,6 @@ def terminal_table(report: SwapReport) -> RenderableType:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    try:
-        from rich.console import Group
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
     whole = [record for record in report.arms if record["where"] == "model"]
     units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
     parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
@@ -368,10 +362,8 @@ def terminal_table(report: SwapReport) -> RenderableType:
             if own:
                 parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
     if whole[0].get("score_correlation", 0) is None:
-        parts.append(
-            Text("The model gives every pair the same similarity, so there is no ranking.", style="bold")
-        )
-    return Group(*parts)
+        parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
+    return stacked(*parts)
 
 
 def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from fenchel.auditing.report.html import manifest_entries, page_environment, page_files
+from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.drawing import (
     LEVELS,
-    SCALE,
     WhiskerAxis,
     level,
     short,
-    stylesheet,
 )
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
@@ -47,7 +45,6 @@ __all__ = [
 
 Record = dict[str, Any]
 
-_PACKAGE = "fenchel.swap"
 _MEASURES = {
     "embedding_change": "change of the sentence embeddings, 1 − cosine",
     "ranking_agreement": "Spearman’s correlation with the model’s own ranking",
@@ -110,13 +107,13 @@ def render_html(report: SwapReport) -> str:
     Raises:
         MissingExtraError: If jinja2 is not installed.
     """
-    environment = page_environment(_PACKAGE)
-    environment.filters.update(signed=signed, left=share_left_in_words)
-    colours = SCALE
     swaps = [arm for arm in report.arms if arm["where"] == "model" and _role(arm) == "swap"]
     layers = report.manifest.get("stacks", {}).items()
     listed = [f"{name}: {count} layers" for name, count in layers if name != "output"]
-    return environment.get_template("swap.html.jinja").render(
+    return rendered_page(
+        "fenchel.swap",
+        "swap.html.jinja",
+        filters={"signed": signed, "left": share_left_in_words},
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
@@ -133,9 +130,6 @@ def render_html(report: SwapReport) -> str:
         names={name: words[:1].upper() + words[1:] for name, words in ESTIMATORS.items()},
         levels=range(LEVELS),
         entries=sorted(manifest_entries({**report.manifest, "stacks": listed})),
-        style=page_files(_PACKAGE, "report.css"),
-        light_scale=stylesheet(colours),
-        dark_scale=stylesheet(colours[::-1]),
     )
 
 

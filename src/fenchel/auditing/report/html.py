@@ -41,8 +41,6 @@ from fenchel.drawing import LEVELS, SCALE, duration, json_number, plain, stylesh
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from fenchel.auditing.audit_report import AuditReport
 
 __all__ = [
@@ -50,11 +48,8 @@ __all__ = [
     "embedded_json",
     "manifest_entries",
     "page_data",
-    "page_environment",
-    "page_files",
-    "page_script",
     "render_html",
-    "script_hash",
+    "rendered_page",
 ]
 
 
@@ -133,11 +128,29 @@ def page_data(report: AuditReport, findings: Findings, *, most_rows: int) -> dic
 _SHARED, _FOLDER = "fenchel.auditing.report", "page"
 
 
-def page_environment(package: str) -> Environment:
-    """Templates of a package's folder ``page`` and of what all pages share, in which every text is escaped.
+def rendered_page(
+    package: str,
+    template: str,
+    *,
+    scripts: Sequence[str] = (),
+    data: object = None,
+    styles: Sequence[str] = ("report.css",),
+    scale: bool = True,
+    filters: Mapping[str, Callable[..., Any]] | None = None,
+    **values: Any,
+) -> str:
+    """A page that needs no network, in which every text is escaped, from what all pages share and a package's own.
 
     Args:
-        package: Such as ``fenchel.auditing.report``.
+        package: Such as ``fenchel.auditing.report``: its folder ``page`` is looked into first.
+        template: Its template.
+        scripts: Parts of its script, without the ending; they become one, whose hash the page's policy names, so that
+            the browser runs this one and no other, whatever a token is called.
+        data: What the script reads.
+        styles: Its style sheets.
+        scale: Whether it has colours of the scale.
+        filters: Filters besides those that write numbers.
+        values: What else the template shows.
 
     Raises:
         MissingExtraError: If jinja2 is not installed.
@@ -153,36 +166,23 @@ def page_environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        decimal=number.decimal,
-        short=number.short,
-        percent=number.percent,
-        count=number.count,
-        duration=number.duration,
-        plain=number.plain,
-    )
-    return environment
+    written = ("decimal", "short", "percent", "count", "duration", "plain")
+    environment.filters.update({name: getattr(number, name) for name in written}, **(filters or {}))
 
-
-def page_files(package: str, *names: str) -> str:
-    """The texts of files in a package's folder ``page``, or among what all pages share, one after the other."""
-    found = []
-    for name in names:
+    def text_of(name: str) -> str:
         own = resources.files(package) / _FOLDER / name
         place = own if own.is_file() else resources.files(_SHARED) / _FOLDER / name
-        found.append(place.read_text(encoding="utf-8"))
-    return "".join(found)
+        return place.read_text(encoding="utf-8")
 
-
-def page_script(package: str, *names: str) -> str:
-    """One script of all parts, so that its hash is the only one that the page's policy names."""
-    parts = page_files(package, *(f"{name}.js" for name in names))
-    return f'(() => {{\n"use strict";\n{parts}}})();\n'
-
-
-def script_hash(script: str) -> str:
-    """What a page's policy names its script by: the browser runs this one and no other, whatever a token is called."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values["style"] = "".join(map(text_of, styles))
+    if scale:
+        values |= {"light_scale": stylesheet(SCALE), "dark_scale": stylesheet(SCALE[::-1])}
+    if scripts:
+        parts = "".join(text_of(f"{name}.js") for name in scripts)
+        script = f'(() => {{\n"use strict";\n{parts}}})();\n'
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        values |= {"script": script, "script_hash": f"sha256-{digest}", "data": embedded_json(data)}
+    return environment.get_template(template).render(values)
 
 
 _TEXT_OPTIONS = ("text_column", "target_column")
@@ -294,8 +294,6 @@ _SCRIPTS = (
     "opened",
 )
 
-_PACKAGE = "fenchel.auditing.report"
-
 
 @dataclass(frozen=True)
 class _OrderPair:
@@ -348,21 +346,6 @@ def _kind_section(
     }
 
 
-def _environment() -> Environment:
-    environment = page_environment(_PACKAGE)
-    environment.globals.update(
-        head_name=head_name,
-        difference=_difference,
-        is_finite=_is_finite,
-        percent=number.percent,
-        metric_names=METRIC_NAMES,
-        metrics=METRICS,
-        short_kind_names=SHORT_KIND_NAMES,
-        statistics=STATISTICS,
-    )
-    return environment
-
-
 def _base_rate(report: AuditReport, suggestion: Suggestion) -> float | None:
     """Which share of the positions a pattern's keys are; None where they are places beside a query."""
     classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
@@ -398,13 +381,23 @@ def render_html(report: AuditReport) -> str:
         MissingExtraError: If jinja2 is not installed.
         InputError: If the report holds no head.
     """
-    environment = _environment()
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
     drawn = [(axis, panels(report.statistics, findings, axis)) for axis in AXES]
-    script = page_script(_PACKAGE, *_SCRIPTS)
-    colours = SCALE
-    return environment.get_template("report.html.jinja").render(
+    return rendered_page(
+        _SHARED,
+        "report.html.jinja",
+        scripts=_SCRIPTS,
+        data=page_data(report, findings, most_rows=_MOST_ROWS),
+        styles=("report.css", "opened.css"),
+        head_name=head_name,
+        difference=_difference,
+        is_finite=_is_finite,
+        percent=number.percent,
+        metric_names=METRIC_NAMES,
+        metrics=METRICS,
+        short_kind_names=SHORT_KIND_NAMES,
+        statistics=STATISTICS,
         report=report,
         counted=counted_in_words(report.manifest, report.heads),
         manifest=report.manifest,
@@ -427,10 +420,4 @@ def render_html(report: AuditReport) -> str:
         twin=Findings.of_records(report.twin_heads) if report.twin_heads else None,
         command=command(report.manifest),
         entries=manifest_entries(report.manifest),
-        light_scale=stylesheet(colours),
-        dark_scale=stylesheet(colours[::-1]),
-        style=page_files(_PACKAGE, "report.css", "opened.css"),
-        script=script,
-        script_hash=script_hash(script),
-        data=embedded_json(page_data(report, findings, most_rows=_MOST_ROWS)),
     )

@@ -18,8 +18,7 @@ from fenchel.auditing.report.findings import (
     summary_sentence,
 )
 from fenchel.auditing.report.plots import Cell, HeatMap, heat_maps
-from fenchel.drawing import SCALE, count, ink, short, titled_table
-from fenchel.errors import MissingExtraError
+from fenchel.drawing import SCALE, count, ink, short, stacked, titled_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,11 +55,6 @@ def terminal_table(report: AuditReport) -> RenderableType:
         MissingExtraError: If rich is not installed.
         InputError: If the report holds no head.
     """
-    try:
-        from rich.console import Group
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
     findings = Findings.of(report)
     kind_column = ("Kind",) if len(findings.kinds) > 1 else ()
     # Eighty columns have no room for the kinds and a bound.
@@ -116,13 +110,13 @@ def terminal_table(report: AuditReport) -> RenderableType:
     parts: list[Any] = [layers, farthest]
     if findings.not_converged:
         parts.append(
-            Text(
+            (
                 f"{count(findings.not_converged)} of {count(findings.problems)} problems did not converge: "
                 + ", ".join(_missed(findings)),
-                style="bold red",
+                "bold red",
             )
         )
-    return Group(*parts)
+    return stacked(*parts)
 
 
 def _missed(findings: Findings) -> list[str]:
