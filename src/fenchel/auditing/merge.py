@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, keep_the_farthest, keep_the_longest
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
-from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.auditing.state import STATE_FILE, AuditState, shards_of
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
@@ -21,25 +20,6 @@ from fenchel.io.runs import differences
 __all__ = ["merge"]
 
 _FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
-
-
-@dataclass(frozen=True)
-class _Shards:
-    """Which shards of how many a state holds."""
-
-    indices: frozenset[int]
-    count: int
-
-    @classmethod
-    def of(cls, manifest: dict[str, Any]) -> _Shards:
-        """Read ``i/n`` of a shard, or ``i,j/n`` of some that were merged."""
-        indices, _, count = str(manifest["shard"]).partition("/")
-        return cls(frozenset(int(index) for index in indices.split(",")), int(count))
-
-    def __str__(self) -> str:
-        if len(self.indices) == self.count:
-            return "0/1"
-        return f"{','.join(str(index) for index in sorted(self.indices))}/{self.count}"
 
 
 def merge(
@@ -146,38 +126,37 @@ def _finished(folder: Path) -> AuditState:
 def _check_compatible(
     manifests: Iterable[tuple[Path, dict[str, Any]]], folder: Path, manifest: dict[str, Any]
 ) -> None:
-    shards = _Shards.of(manifest)
+    indices, count = shards_of(manifest)
     for other_folder, other in manifests:
         differing = differences(other, manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second"))
-        other_shards = _Shards.of(other)
-        if shards.count != other_shards.count:
-            differing.append(
-                f"number of shards: {other_shards.count} in the first, {shards.count} in the second"
-            )
+        other_indices, other_count = shards_of(other)
+        if count != other_count:
+            differing.append(f"number of shards: {other_count} in the first, {count} in the second")
         if differing:
             raise InputError(
                 f"{other_folder} and {folder} are not parts of one audit; they differ in "
                 f"{'; '.join(differing)}."
             )
-        twice = sorted(shards.indices & other_shards.indices)
+        twice = sorted(indices & other_indices)
         if twice:
             raise InputError(
-                f"{other_folder} and {folder} both hold shard {twice[0]}/{shards.count}, which would count "
+                f"{other_folder} and {folder} both hold shard {twice[0]}/{count}, which would count "
                 "twice. Leave one of them out."
             )
 
 
-def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial: bool) -> _Shards:
-    parts = [_Shards.of(manifest) for _, manifest in manifests]
-    together = _Shards(frozenset[int]().union(*(part.indices for part in parts)), parts[0].count)
-    missing = sorted(frozenset(range(together.count)) - together.indices)
+def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial: bool) -> list[int]:
+    """The shards that there are, in order."""
+    parts = [shards_of(manifest) for _, manifest in manifests]
+    there, count = frozenset[int]().union(*(indices for indices, _ in parts)), parts[0][1]
+    missing = sorted(frozenset(range(count)) - there)
     if missing and not partial:
-        names = ", ".join(f"{index}/{together.count}" for index in missing)
+        names = ", ".join(f"{index}/{count}" for index in missing)
         raise InputError(f"shards {names} are missing. Audit them, or merge what is there with --partial.")
-    return together
+    return sorted(there)
 
 
-def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, Any]:
+def _merged(manifests: Sequence[dict[str, Any]], shards: Sequence[int]) -> dict[str, Any]:
     """One manifest for all: what agrees, sums of counts, and all places."""
     merged = dict(manifests[0])
     for key in COUNTS & {name for manifest in manifests for name in manifest}:
@@ -193,8 +172,9 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, A
         merged[key] = ", ".join(sorted(found)) if found else None
     outcomes = {manifest["twin"] for manifest in manifests}
     merged["twin"] = outcomes.pop() if len(outcomes) == 1 else "not audited on every shard"
-    merged["shard"] = str(shards)
-    merged["merged_from"] = len(shards.indices)
+    _, count = shards_of(merged)
+    merged["shard"] = "0/1" if len(shards) == count else f"{','.join(map(str, shards))}/{count}"
+    merged["merged_from"] = len(shards)
     return in_order(merged)
 
 

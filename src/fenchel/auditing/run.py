@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -38,7 +38,7 @@ __all__ = ["AuditRun", "SiteMeasures", "audit"]
 
 
 class SiteMeasures:
-    """Runs a model on batches and measures every attention call; a context manager, as ``Capture`` is.
+    """Runs a model on batches and measures every attention call, inside of its ``capture``.
 
     Args:
         model: The model, in eval mode.
@@ -65,39 +65,20 @@ class SiteMeasures:
         self._sample = (
             QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
         )
-        self._capture = Capture(
+        self.capture = Capture(
             model,
             space=options.space,
             consume=self._consume,
             layers=options.layers,
             any_estimator=options.loader is not None,
         )
-        self._batch: Batch | None = None
-
-    def __enter__(self) -> Self:
-        self._capture.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._capture.__exit__(*error)  # pyright: ignore[reportArgumentType]
-
-    @property
-    def sites(self) -> tuple[AttentionSite, ...]:
-        """The places where the model attends."""
-        return self._capture.sites
-
-    @property
-    def batch(self) -> Batch:
-        """The batch under way."""
-        assert self._batch is not None  # noqa: S101 -- calls are measured while a batch is read
-        return self._batch
 
     def read(self, batch: Batch) -> None:
         """Measure a batch; the rows of an earlier one are held no longer."""
         self._batch, self.rows, self.longest = batch, [], None
         if self._examples is not None:
             self._examples.begin_batch()
-        self._capture.run(
+        self.capture.run(
             on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
         )
 
@@ -110,7 +91,7 @@ class SiteMeasures:
             return
         if options.template_scale == "sqrt_d":
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
-        batch = self.batch.of_sequences(len(call.query))
+        batch = self._batch.of_sequences(len(call.query))
         drawn = None if self._sample is None else self._sample.of(call, batch)
         tokens, examples = self._tokens.of(call, batch), self._examples
         measures = measure(
@@ -217,21 +198,23 @@ class AuditRun:
     def _run(self, twin: nn.Module | None) -> None:
         clock, before = ProgressClock(self.state.cursor.tokens), self.state.manifest.get("seconds", 0.0)
         with contextlib.ExitStack() as stack:
-            own = stack.enter_context(SiteMeasures(self.model, self.options, self._tokens, self._examples))
+            own = SiteMeasures(self.model, self.options, self._tokens, self._examples)
+            stack.enter_context(own.capture)
             beside = None
             if twin is not None:
-                beside = stack.enter_context(SiteMeasures(twin, self.options, self._tokens))
+                beside = SiteMeasures(twin, self.options, self._tokens)
+                stack.enter_context(beside.capture)
             for batch in self.batches.batches(self.state.cursor):
                 self._tokens.begin_batch(batch)
                 own.read(batch)
                 self._check_sample(own)
-                self._check_heads(own.sites)
+                self._check_heads(own.capture.sites)
                 if beside is not None and self.state.twin is not None:
                     with self._cost, seeded(self.options.seed, self.model):
                         beside.read(batch)
                 if self.checkpoints is not None:
                     self.checkpoints.begin()
-                self._name_modules(own.sites)
+                self._name_modules(own.capture.sites)
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)

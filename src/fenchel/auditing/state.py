@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from fenchel.io.storage import (
     write_document,
 )
 
-__all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
+__all__ = ["STATE_FILE", "STATE_FORM", "AuditState", "shards_of"]
 
 STATE_FILE = "state.json"
 """The file's name in an audit's folder."""
@@ -179,7 +180,7 @@ class AuditState:
             )
         saved = read_document(path, STATE_FORM)
         with STATE_FORM.reading(path):
-            _check_shards(saved["manifest"]["shard"], "manifest.shard")
+            shards_of(saved["manifest"])
             far_queries = examples_from_json(saved["examples"])
             matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
             words = {int(number): text for number, text in saved["table"]["words"].items()}
@@ -209,17 +210,14 @@ class AuditState:
         )
 
 
-def _check_shards(text: str, where: str) -> None:
-    """See that a saved ``i/n``, or ``i,j/n`` of several that were merged, names shards that exist, each once.
-
-    Args:
-        text: Whole numbers with commas and a slash between them.
-        where: Its place in what was saved.
+def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
+    """Which shards of how many an audit holds: ``i/n`` of one, ``i,j/n`` of several that were merged.
 
     Raises:
-        Mismatch: If it does not.
+        Mismatch: If they are not different ones of those that there are.
     """
-    indices, _, count = text.partition("/")
+    indices, _, count = str(manifest["shard"]).partition("/")
     found = [int(index) for index in indices.split(",")]
     if len(set(found)) < len(found) or max(found) >= int(count):
-        raise Mismatch(where, text, "different shards, each below their number")
+        raise Mismatch("manifest.shard", manifest["shard"], "different shards, each below their number")
+    return frozenset(found), int(count)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -295,27 +294,18 @@ _SCRIPTS = (
 )
 
 
-@dataclass(frozen=True)
-class _OrderPair:
-    """First- and second-order deviation of one layer; places are from 0 to 100 along its line."""
-
-    layer: int
-    first: float | None
-    second: float | None
-    first_at: float | None
-    second_at: float | None
-
-
-def _order_pairs(findings: Findings, kind: Kind, highest: float | None) -> Iterator[_OrderPair]:
-    def place(value: float | None) -> float | None:
-        if value is None or not math.isfinite(value) or not highest:
-            return None
-        return round(100 * value / highest, 2)
-
+def _order_pairs(findings: Findings, kind: Kind, highest: float | None) -> Iterator[dict[str, Any]]:
+    """First- and second-order deviation of every layer; places are from 0 to 100 along its line."""
     for layer in findings.layers(kind):
-        first = findings.layer_mean("relative_deviation", kind, layer)
-        second = findings.layer_mean("second_order_deviation", kind, layer)
-        yield _OrderPair(layer, first, second, place(first), place(second))
+        pair: dict[str, Any] = {"layer": layer}
+        for name, metric in (("first", "relative_deviation"), ("second", "second_order_deviation")):
+            value = findings.layer_mean(metric, kind, layer)
+            drawn = bool(highest) and _is_finite(value)
+            pair |= {
+                name: value,
+                f"{name}_at": round(100 * (value or 0.0) / (highest or 1.0), 2) if drawn else None,
+            }
+        yield pair
 
 
 def _highest_order_mean(findings: Findings) -> float | None:
