@@ -9,6 +9,7 @@ BENCHMARKS = (
     "exact_solve",
     "core",
     "long_context",
+    "audit_table",
     "scaling",
     "honesty",
     "bounds",
