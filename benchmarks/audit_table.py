@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import polars
 import torch
@@ -56,18 +57,19 @@ def page_once(rows: int) -> dict[str, float]:
         table = QueryTable(Path(folder) / QUERIES)
         for layer in range(1, LAYERS + 1):
             place = polars.int_range(HEADS * each)
-            frame = polars.select(
-                kind=polars.lit("encoder_self"),
-                layer=layer,
-                head=place // each + 1,
-                document=place % each // 100 + 1,
-                position=place % each + 1,
-                token=place % 1000,
-                type=polars.lit("word"),
-                converged=True,
-                newton_steps=3,
-                **{"class": polars.lit("rest")},
-            )
+            fixed: dict[str, Any] = {
+                "kind": polars.lit("encoder_self"),
+                "layer": layer,
+                "head": place // each + 1,
+                "document": place % each // 100 + 1,
+                "position": place % each + 1,
+                "token": place % 1000,
+                "type": polars.lit("word"),
+                "class": polars.lit("rest"),
+                "converged": True,
+                "newton_steps": 3,
+            }
+            frame = polars.select(**fixed)
             for name, kind in typed.items():
                 if kind.is_float():
                     # A byte each, so that reading them does not cost what random digits would.
