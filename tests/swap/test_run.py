@@ -15,7 +15,8 @@ from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.options import SwapOptions
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import make_arms, sites_of
-from fenchel.swap.findings import finding, terminal_table, wording
+from fenchel.swap.findings import finding, wording
+from fenchel.swap.report import terminal_table
 from fenchel.swap.run import SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of

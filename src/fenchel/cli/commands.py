@@ -351,7 +351,7 @@ def swap(
     columns = PairColumns(first_column, second_column, score_column)
     from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.swap import swap
-    from fenchel.swap.findings import terminal_table
+    from fenchel.swap.report import terminal_table
     from fenchel.swap.run import SWAP
 
     place = cast("Path", options.directory)

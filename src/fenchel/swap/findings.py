@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fenchel.drawing import count, percent, short, stacked, titled_table
+from fenchel.drawing import count, percent
 from fenchel.options import ABLATIONS
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from fenchel.swap.report import SwapReport
 
 __all__ = [
     "ESTIMATORS",
@@ -22,7 +17,6 @@ __all__ = [
     "finding",
     "share_left_in_words",
     "signed",
-    "terminal_table",
     "within",
     "wording",
 ]
@@ -39,8 +33,6 @@ ESTIMATORS = {
 """What estimators and ablations are called in tables and figures."""
 
 _SENTENCE_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
-_HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
-_MOST = 5
 
 
 @dataclass(frozen=True)
@@ -332,86 +324,3 @@ def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
         f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = "
         f"{_alphas(smoothing)}), so {share_left_in_words(smoothing)}."
     )
-
-
-def terminal_table(report: SwapReport) -> RenderableType:
-    """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
-
-    Args:
-        report: The swap.
-
-    Returns:
-        Something that ``rich.print`` prints. Names in it are never read as markup.
-
-    Raises:
-        MissingExtraError: If rich is not installed.
-    """
-    whole = [record for record in report.arms if record["where"] == "model"]
-    units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
-    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
-    for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
-        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
-        ablated = {name: [arm for arm in arms if arm["estimator"] == name] for name in ABLATIONS}
-        estimated = [arm for arm in arms if arm["estimator"] not in ABLATIONS]
-        for called, own in (
-            ("swapped alone", estimated),
-            *((f"with {ESTIMATORS[name]}", own) for name, own in ablated.items()),
-        ):
-            most = sorted(own, key=lambda record: -record["hidden_change"])[:_MOST]
-            shown = f"the {len(most)} of {len(own)} that move the output most" if len(own) > _MOST else "all"
-            if own:
-                parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
-    if whole[0].get("score_correlation", 0) is None:
-        parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
-    return stacked(*parts)
-
-
-def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
-    from rich.text import Text
-
-    made = titled_table(title)
-    columns = [*labels, "Attention"]
-    words = wording(report.manifest)
-    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
-    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
-    for name in qualities:
-        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
-    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
-    embedding = "embedding_change" in records[0]
-    if embedding:
-        columns += ["1 − cosine", "Ranking kept"]
-    for column in columns:
-        made.add_column(
-            column.replace(" ", "\n", 1),
-            justify="left" if column == "Attention" else "right",
-            min_width=len("[−0.0001,") if column.startswith("Difference") else None,
-            overflow="fold",
-        )
-    for record in records:
-        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
-        for quality in qualities:
-            cells += [_number(record[quality]), _difference(record, quality)]
-        cells.append(_number(record["hidden_change"]))
-        if labels:
-            same = by_alpha(report.arms, record)
-            cells.append(f"{short(same[0])} to {short(same[1])}" if same else "–")
-        if embedding:
-            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
-        made.add_row(*map(Text, cells))
-    return made
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
-
-
-def _difference(record: dict[str, Any], quality: str) -> str:
-    name = f"{quality}_difference"
-    if record["estimator"] == "model":
-        return ""
-    if record[f"{name}_low"] is None:
-        return signed(record[name])
-    interval = within(record, name)
-    return "0" if interval == "[0, 0]" else f"{signed(record[name])}\n{interval}"

@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
@@ -15,6 +15,8 @@ from fenchel.drawing import (
     WhiskerAxis,
     level,
     short,
+    stacked,
+    titled_table,
 )
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
@@ -28,8 +30,12 @@ from fenchel.swap.findings import (
     finding,
     share_left_in_words,
     signed,
+    within,
     wording,
 )
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = [
     "FILES",
@@ -41,6 +47,7 @@ __all__ = [
     "rankings",
     "render_html",
     "stacks",
+    "terminal_table",
 ]
 
 Record = dict[str, Any]
@@ -52,6 +59,8 @@ _MEASURES = {
 _ROLES = ("model", "control", "swap")
 _BARS = {"exact": "exact", "second_order": "second", "first_order": "control"}
 _UNSEALED = 1
+_HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
+_MOST = 5
 
 FILES = ("swap.json", "swap.csv", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
@@ -411,3 +420,86 @@ class SwapReport:
         saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
         results = {name: saved[name] for name in saved if name not in ("manifest", "finding")}
         return cls(saved["manifest"], results)
+
+
+def terminal_table(report: SwapReport) -> RenderableType:
+    """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
+
+    Args:
+        report: The swap.
+
+    Returns:
+        Something that ``rich.print`` prints. Names in it are never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    whole = [record for record in report.arms if record["where"] == "model"]
+    units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
+    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
+    for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
+        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
+        ablated = {name: [arm for arm in arms if arm["estimator"] == name] for name in ABLATIONS}
+        estimated = [arm for arm in arms if arm["estimator"] not in ABLATIONS]
+        for called, own in (
+            ("swapped alone", estimated),
+            *((f"with {ESTIMATORS[name]}", own) for name, own in ablated.items()),
+        ):
+            most = sorted(own, key=lambda record: -record["hidden_change"])[:_MOST]
+            shown = f"the {len(most)} of {len(own)} that move the output most" if len(own) > _MOST else "all"
+            if own:
+                parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
+    if whole[0].get("score_correlation", 0) is None:
+        parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
+    return stacked(*parts)
+
+
+def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
+    from rich.text import Text
+
+    made = titled_table(title)
+    columns = [*labels, "Attention"]
+    words = wording(report.manifest)
+    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
+    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
+    for name in qualities:
+        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
+    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
+    embedding = "embedding_change" in records[0]
+    if embedding:
+        columns += ["1 − cosine", "Ranking kept"]
+    for column in columns:
+        made.add_column(
+            column.replace(" ", "\n", 1),
+            justify="left" if column == "Attention" else "right",
+            min_width=len("[−0.0001,") if column.startswith("Difference") else None,
+            overflow="fold",
+        )
+    for record in records:
+        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
+        for quality in qualities:
+            cells += [_number(record[quality]), _difference(record, quality)]
+        cells.append(_number(record["hidden_change"]))
+        if labels:
+            same = by_alpha(report.arms, record)
+            cells.append(f"{short(same[0])} to {short(same[1])}" if same else "–")
+        if embedding:
+            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
+
+
+def _difference(record: dict[str, Any], quality: str) -> str:
+    name = f"{quality}_difference"
+    if record["estimator"] == "model":
+        return ""
+    if record[f"{name}_low"] is None:
+        return signed(record[name])
+    interval = within(record, name)
+    return "0" if interval == "[0, 0]" else f"{signed(record[name])}\n{interval}"

@@ -16,8 +16,8 @@ from fenchel.drawing import json_number, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
-    from fenchel.auditing.audit_report import AuditReport
     from fenchel.auditing.examples import AttentionMatrix, HeadExample
+    from fenchel.auditing.results import AuditResults
 
 __all__ = [
     "KIND_PREFIXES",
@@ -115,7 +115,7 @@ def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     return reasons
 
 
-def farthest_heads(report: AuditReport, findings: Findings) -> list[Card]:
+def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
     """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
     by_key = {head.key: head for head in findings.heads}
     cards = []
@@ -272,7 +272,7 @@ def _place(example: HeadExample) -> object:
     return example.position, example.token
 
 
-def opened_data(report: AuditReport, findings: Findings) -> dict[str, Any]:
+def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
     """Entries of the page's data, each a list with one entry a head, in the order of the rows.
 
     Args:
@@ -346,7 +346,7 @@ def _numbers(head: Head) -> list[float | str | None]:
     return [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
 
 
-def _histograms(report: AuditReport, findings: Findings) -> list[list[list[Any] | None]]:
+def _histograms(report: AuditResults, findings: Findings) -> list[list[list[Any] | None]]:
     """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
     found: dict[HeadKey, list[list[Any] | None]] = {head.key: [] for head in findings.heads}
     for axis in AXES:
