@@ -33,9 +33,15 @@ ROWS = 10_000_000
 def audit_once(tokens: int) -> dict[str, float]:
     """An audit of random words with the sample of queries that is the default, and its page, in this process."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 48, "intermediate_size": 48, "max_position_embeddings": WINDOW}
-    shape = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-    model = BertModel(BertConfig(vocab_size=1000, **sizes, **shape)).eval()
+    sizes: dict[str, Any] = {
+        "vocab_size": 1000,
+        "hidden_size": 48,
+        "intermediate_size": 48,
+        "max_position_embeddings": WINDOW,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+    }
+    model = BertModel(BertConfig(**sizes)).eval()
     words = Tokenizer(WordLevel({f"w{number}": number for number in range(1000)}, unk_token="w0"))  # noqa: S106
     words.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", model_max_length=WINDOW)  # noqa: S106
