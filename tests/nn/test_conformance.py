@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import ConvergenceError, Exact, FirstOrder, SecondOrder, Tsallis
+from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrder, Tsallis
 from fenchel.nn import (
     ContinuousAttention,
     MixtureAttention,
@@ -25,7 +25,7 @@ from tests.compiling import compiled_afresh
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::FutureWarning")
 
-WIDTH, HEADS, TOKENS = 12, 3, 6
+WIDTH, HEADS, TOKENS = 12, 4, 6
 KINDS: dict[str, Callable[..., Any]] = {
     "softmax": partial(MultiheadAttention, WIDTH, HEADS, preference=Causal(), add_bias_kv=True),
     "sparse": partial(MultiheadAttention, WIDTH, HEADS, closeness=Tsallis(1.4), learn_order=True),
@@ -242,7 +242,7 @@ def test_heads_are_switched_alone(kind: str) -> None:
         exact = layer(x, x, x, average_attn_weights=False)[1]
     with use_estimator(layer, "exact", alpha=0.5, heads=[2]):
         part = layer(x, x, x, average_attn_weights=False)[1]
-    same(part[:, [0, 2]], first[:, [0, 2]])
+    same(part[:, [0, 2, 3]], first[:, [0, 2, 3]])
     torch.testing.assert_close(part[:, 1], exact[:, 1])
     assert float((part[:, 1] - first[:, 1]).detach().abs().max()) > 1e-3
 
@@ -264,17 +264,49 @@ def test_what_is_kept_is_of_the_weights_that_are_returned(kind: str) -> None:
     assert layer.last_certificate.gap.shape == (2, HEADS, TOKENS)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "mixture"])
+@every_kind
 def test_it_takes_the_place_of_torchs_self_attention(kind: str) -> None:
-    torch.manual_seed(0)
-    block = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
-    block.self_attn = KINDS[kind].func.from_torch(block.self_attn)  # pyright: ignore[reportFunctionMemberAccess]
-    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
-    x, padding = tokens().float(), torch.zeros(2, TOKENS, dtype=torch.bool)
+    """In training and, where torch's fused path would pass it by, in inference; masks as torch hands them on."""
+    layer, x, padding = build(kind), tokens(), torch.zeros(2, TOKENS, dtype=torch.bool)
     padding[1, 3:] = True
+    block = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, 0.0, batch_first=True, dtype=torch.float64)
+    block.self_attn = layer
+    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+    output = encoder(x, src_key_padding_mask=padding)
+    expected = x
+    for each in encoder.layers:
+        own: Any = each
+        expected = own.norm1(expected + called(own.self_attn, expected, key_padding_mask=padding))
+        expected = own.norm2(expected + own.linear2(own.linear1(expected).relu()))
+    same(output[~padding], expected[~padding])
     with torch.inference_mode():
-        fast = encoder(x, src_key_padding_mask=padding)
-    torch.testing.assert_close(encoder(x, src_key_padding_mask=padding)[~padding], fast[~padding])
+        same(encoder.eval()(x, src_key_padding_mask=padding)[~padding], output.detach()[~padding])
+    output[~padding].sin().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in encoder.named_parameters()}
+    assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients.values())
+    mask = nn.Transformer.generate_square_subsequent_mask(TOKENS, dtype=torch.float64)
+    if kind == "continuous":
+        with pytest.raises(ProblemError, match=r"attn_mask is given"):
+            encoder(x, mask=mask, is_causal=True)
+        return
+    later = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
+    before, after = (encoder(each, mask=mask, is_causal=True) for each in (x, later))
+    same(before[:, :-1], after[:, :-1])
+
+
+@every_kind
+def test_weights_are_given_where_they_are_asked_for(kind: str) -> None:
+    layer, x = build(kind), tokens()
+    output, found = layer(x, x, x, need_weights=True, average_attn_weights=False)
+    same(output, called(layer, x))
+    assert layer(x, x, x, need_weights=False)[1] is None
+    if kind == "continuous":
+        assert found.mean().shape == (2, HEADS, TOKENS, 1)
+        return
+    assert found.shape[:3] == (2, HEADS, TOKENS)
+    same(found.sum(-1), torch.ones_like(found[..., 0]))
+    same(layer(x, x, x, need_weights=True)[1], found.mean(1))
+    same(layer(x[0], x[0], x[0], need_weights=True)[1], found[0].mean(0))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, WIDTH), (2, 0, WIDTH)], ids=str)

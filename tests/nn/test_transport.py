@@ -178,6 +178,16 @@ def test_what_partners_lend_are_their_own_values():
     assert (moved - lent)[0].abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("extra_preference", ["zero", "shared"])
+def test_weights_are_over_keys_then_further_templates(extra_preference):
+    layer, x, atoms = build(extra_preference=extra_preference, bias=False), tokens(), tokens(ATOMS)
+    output, weights = layer(x, atoms=atoms, need_weights=True, average_attn_weights=False)
+    values = (torch.cat([x, atoms], 1) @ layer.in_proj_weight[-WIDTH:].T).unflatten(-1, (HEADS, -1))
+    read = (weights @ values.transpose(1, 2)).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer.out_proj(read), output)
+    torch.testing.assert_close(output, layer(x, atoms=atoms))
+
+
 def test_key_and_value_default_and_can_be_given():
     layer, x, y = build(), tokens(), tokens()
     torch.testing.assert_close(layer(x), layer(x, x.clone(), x.clone()))

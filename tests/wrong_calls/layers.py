@@ -305,6 +305,7 @@ def calls() -> Iterator[Target]:
         lambda: {**sequences(), "atoms": torch.ones(BATCH, 4, WIDTH)},
         {
             **{name: without(makers, "None") for name, makers in CALL.items()},
+            **{**flags, "need_weights": without(FLAGS, "None_")},
             "query": CALL["query"],
             "is_causal": {**FLAGS, "without a mask": lambda: True},
             "atoms": {
@@ -335,6 +336,7 @@ def calls() -> Iterator[Target]:
 
 def of_mixtures_and_densities() -> Iterator[Target]:
     """How layers of mixtures and of densities are called."""
+    flags = {"need_weights": FLAGS, "average_attn_weights": FLAGS}
     x = torch.ones(BATCH, KEYS, WIDTH)
     same = {"query": x, "key": x, "value": x}
     some = torch.ones(BATCH, KEYS, 1)
@@ -376,7 +378,9 @@ def of_mixtures_and_densities() -> Iterator[Target]:
         {
             "grid": made(two_dimensional=(5, 7)),
             "key": {"none": filled(1.0, BATCH, 0, WIDTH)},
-            "key_padding_mask": {"row": filled(0, 35, dtype=torch.bool), "floating": filled(0.0, BATCH, 35)},
+            "key_padding_mask": {"row": filled(0, 35, dtype=torch.bool), "weights": filled(0.5, BATCH, 35)},
+            "attn_mask": {"causal": lambda: torch.ones(KEYS, 35, dtype=torch.bool).tril()},
+            **flags,
         },
     )
     grids = made(none=None, small=(5, 5), real=(5.0, 7), empty=(0, 35))

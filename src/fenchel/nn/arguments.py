@@ -22,6 +22,7 @@ from fenchel.tensors import (
     MASK,
     check_device,
     check_dtype,
+    check_flags,
     check_tensor,
     checked_argument,
     is_causal_bias,
@@ -220,6 +221,7 @@ class _TorchLayer(Protocol):
     kdim: Any
     vdim: Any
     embed_dim: Any
+    num_heads: int
 
     @property
     def out_proj(self) -> nn.Linear: ...
@@ -332,16 +334,7 @@ def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -
         )
 
 
-def check_causal_hint(is_causal: bool, attn_mask: Tensor | None, advice: str = "") -> None:
-    """Refuse the hint without the mask that it is a hint of, with advice on what else to do."""
-    if is_causal and attn_mask is None:
-        raise ProblemError(
-            "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
-            f"(torch.nn.Transformer.generate_square_subsequent_mask){advice}"
-        )
-
-
-def check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tensor) -> None:
+def _check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tensor) -> None:
     """Check the three sequences of a call against one another and against the layer.
 
     Raises:
@@ -541,6 +534,10 @@ class SequenceLayout:
         """From (B, ...) to what a caller without a batch expects."""
         return statistic if self.batched else statistic.squeeze(0)
 
+    def weights(self, weights: Tensor, *, average: bool) -> Tensor:
+        """Weights (B, H, m, n) as a caller expects them, averaged over heads or not."""
+        return self.without_batch(weights.mean(1) if average else weights)
+
 
 class TorchCall(NamedTuple):
     """The arguments of a call of ``torch.nn.MultiheadAttention``, as its ``forward`` explains them, and an offset."""
@@ -554,6 +551,35 @@ class TorchCall(NamedTuple):
     average_attn_weights: bool = True
     is_causal: bool = False
     query_offset: int | None = None
+
+
+def checked_call(layer: _TorchLayer, call: TorchCall, advice: str = "") -> tuple[SequenceLayout, TorchMasks]:
+    """The layout and the masks of a call, if it fits a layer.
+
+    Args:
+        layer: The layer.
+        call: Sequences and masks.
+        advice: What else to do where there is no mask that ``is_causal`` is a hint of.
+
+    Raises:
+        ProblemError: If anything does not fit, with its name, what was got and what was expected.
+    """
+    check_flags(
+        **{name: getattr(call, name) for name in ("need_weights", "average_attn_weights", "is_causal")}
+    )
+    query, key = call.query, call.key
+    _check_sequences(layer, query, key, call.value)
+    if call.is_causal and call.attn_mask is None:
+        raise ProblemError(
+            "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
+            f"(torch.nn.Transformer.generate_square_subsequent_mask){advice}"
+        )
+    layout = SequenceLayout(layer.batch_first, batched=query.dim() == 3)
+    (batch, queries), keys = layout.to_batch_first(query).shape[:2], layout.to_batch_first(key).shape[1]
+    sizes = (batch, layer.num_heads, queries, keys)
+    return layout, torch_masks(
+        call.attn_mask, call.key_padding_mask, sizes=sizes, batched=layout.batched, device=query.device
+    )
 
 
 def nested_self_attention(layer: nn.MultiheadAttention, call: TorchCall) -> Tensor:

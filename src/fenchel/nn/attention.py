@@ -16,22 +16,19 @@ from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
-    SequenceLayout,
     TorchCall,
     TorchMasks,
-    check_causal_hint,
     check_closeness,
     check_parameters,
     check_positive,
     check_radius,
-    check_sequences,
     check_widths,
+    checked_call,
     combined,
     keep_number,
     nested_self_attention,
     number_of_heads,
     shown_number,
-    torch_masks,
     with_added_templates,
 )
 from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeTemplates, ScaledDot
@@ -276,12 +273,6 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             own[name].requires_grad_(parameter.requires_grad)
         return layer.train(module.training)
 
-    def _reset_parameters(self) -> None:
-        self._qkv_same_embed_dim = self.in_proj_weight is not None
-        super()._reset_parameters()
-        # False from here on: torch's transformer layers take that for "cannot be fused", and call forward.
-        self._qkv_same_embed_dim = False
-
     def forward(
         self,
         query: Tensor,
@@ -335,24 +326,13 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     def _attended(self, call: TorchCall, given: Any = None) -> tuple[Tensor, Tensor | None]:
         """A call, with whatever else the layer was given for its problems."""
         query, key, value, *_, query_offset = call
-        flags = {name: getattr(call, name) for name in ("need_weights", "average_attn_weights", "is_causal")}
-        check_flags(**flags)
         if [given for given in (query, key, value) if isinstance(given, Tensor) and given.is_nested]:
             return nested_self_attention(self, call), None
-        check_sequences(self, query, key, value)
-        check_causal_hint(call.is_causal, call.attn_mask, ". Or build the layer with preference=Causal()")
-        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        layout, masks = checked_call(self, call, ". Or build the layer with preference=Causal()")
         queries, keys, values = (
             layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
         )
         batch, heads, m, n = *queries.shape[:3], keys.shape[2]
-        masks = torch_masks(
-            call.attn_mask,
-            call.key_padding_mask,
-            sizes=(batch, heads, m, n),
-            batched=layout.batched,
-            device=query.device,
-        )
         if query_offset is None and m >= n and not torch.compiler.is_compiling():
             # Own preferences may read the number; a graph with an open number of tokens cannot be asked for it.
             query_offset = 0
@@ -376,7 +356,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             self._last_gap = layout.without_batch(inferred.gap)
         weights = inferred.weights
         if weights is not None:
-            weights = layout.without_batch(weights.mean(1) if call.average_attn_weights else weights)
+            weights = layout.weights(weights, average=call.average_attn_weights)
         return self.out_proj(layout.from_heads(inferred.output)), weights
 
     def _inferred(

@@ -34,23 +34,22 @@ from fenchel.functional.arguments import without_autocast
 from fenchel.functional.rows import untraced
 from fenchel.inference import InferenceProblem
 from fenchel.nn.arguments import (
-    SequenceLayout,
+    TorchCall,
     check_choice,
     check_parameters,
     check_positive,
-    check_sequences,
     check_sizes,
     check_widths,
+    checked_call,
     keep_number,
     number_of_heads,
     shown_number,
-    torch_masks,
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
-from fenchel.preference.abstract import widened
+from fenchel.preference.abstract import check_entries, widened
 from fenchel.solver import Estimator, EstimatorName, Exact
-from fenchel.tensors import BOOL, check_flags, check_tensor, checked_argument
+from fenchel.tensors import check_flags, checked_argument
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 
@@ -116,6 +115,9 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
     preference_mean: Tensor
     preference_log_width: Tensor
+    # So torch's transformer layers never take their fused path.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -209,21 +211,32 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         query: Tensor,
         key: Tensor | None = None,
         value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
         *,
         grid: tuple[int, int] | None = None,
-        key_padding_mask: Tensor | None = None,
         need_density: bool = True,
     ) -> tuple[Tensor, Gaussian | None]:
         """Infer densities over places, and answer with the mean of the values under them.
+
+        Called as ``torch.nn.MultiheadAttention`` is, or with less. Densities are in the place of weights.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
             key: (N, S, E), (S, N, E) or (S, E): what is at the places; ``query`` where None.
             value: The same shape; ``key`` where None.
+            key_padding_mask: (N, S) or (S,): bool, True = padding, or float, -inf = padding and else 0. What is padding
+                neither bends the values' function nor draws the density; the unit interval is what is left of a
+                signal, and an image keeps its places.
+            need_weights: Whether to return the densities, as torch's layer is asked for its weights.
+            attn_mask: None: all queries of a sequence read one function of the place, made of all values.
+            average_attn_weights: Changes nothing: every head has a density of its own.
+            is_causal: False, as there is no ``attn_mask``.
             grid: For images: (height, width) of the grid whose rows, one after another, are the S positions. Places are
                 (x, y) in the unit square, x along a row and y downwards.
-            key_padding_mask: bool (N, S) or (S,), True = padding. What is padding neither bends the values' function
-                nor draws the density; the unit interval is what is left of a signal, and an image keeps its places.
             need_density: Whether to return the densities.
 
         Returns:
@@ -237,18 +250,23 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        check_sequences(self, query, key, value)
         check_flags(need_density=need_density)
-        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        if attn_mask is not None:
+            raise ProblemError(
+                "attn_mask is given, and all queries of ContinuousAttention read one function of the place, made of "
+                "all values; expected None. key_padding_mask leaves out places for all queries"
+            )
+        call = TorchCall(
+            query, key, value, key_padding_mask, need_weights, None, average_attn_weights, is_causal
+        )
+        layout, masks = checked_call(self, call)
         queries, keys = layout.to_batch_first(query), layout.to_batch_first(key)
         if keys.shape[1] == 0:
             raise ProblemError(f"there is no place to attend to: key has shape {tuple(key.shape)}")
-        if key_padding_mask is not None:
-            check_tensor("key_padding_mask", key_padding_mask, "(N, S), True = padding", dtypes=BOOL)
-        sizes = (keys.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
-        counted = torch_masks(
-            None, key_padding_mask, sizes=sizes, batched=layout.batched, device=keys.device
-        ).keys
+        counted = None if masks.key_padding is None else ~masks.key_padding
+        if masks.keys is not None and masks.keys.dtype != torch.bool:
+            expected = "0, or -inf at padding"
+            check_entries("key_padding_mask", masks.keys, lambda x: (x == 0) | torch.isneginf(x), expected)
         places = self._places(grid, keys.shape[1], counted, query.device)
         centre, precision = self.evidence(queries, keys, places, counted)
         heads = layout.to_heads(self.value_proj(value), self.num_heads)
@@ -258,7 +276,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             coefficients = self.bumps.regressed(places, heads.to(dtype), counted)
             read = self.bumps.expected(density.mean(), density.covariance()) @ coefficients
         output = self.out_proj(layout.from_heads(read.to(heads.dtype)))
-        return output, density if need_density else None
+        return output, density if need_weights and need_density else None
 
     def _density(self, evidence: Tensor) -> Gaussian:
         """The tilted Gaussians of evidence (N, H, L, k + k²)."""

@@ -322,9 +322,16 @@ class AttendingLayer:
         chosen, rest = (torch.tensor(some, dtype=torch.int64, device=device) for some in both)
         return chosen, rest
 
+    def _reset_parameters(self) -> None:
+        own: Any = super()
+        self._qkv_same_embed_dim = getattr(self, "in_proj_weight", None) is not None
+        own._reset_parameters()
+        # False from here on: torch's transformer layers take that for "cannot be fused", and call forward.
+        self._qkv_same_embed_dim = False
+
     def reset_parameters(self) -> None:
         """Draw the weights anew, and put what heads learn of their own back to where it started."""
-        self._reset_parameters()  # pyright: ignore[reportAttributeAccessIssue]
+        self._reset_parameters()
         for name in ("alpha", "radius", "gamma"):
             if getattr(self, f"log_{name}", None) is not None:
                 setattr(self, name, getattr(self, f"_{name}"))

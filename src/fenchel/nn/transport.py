@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,15 @@ from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import (
     SequenceLayout,
-    check_causal_hint,
+    TorchCall,
     check_choice,
     check_parameters,
     check_positive,
-    check_sequences,
     check_widths,
+    checked_call,
     keep_number,
     number_of_heads,
     shown_number,
-    torch_masks,
 )
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
@@ -49,7 +48,7 @@ EXTRA_PREFERENCES = ("zero", "shared")
 _OWNER = "TransportAttention"
 
 
-class TransportAttention(AttendingLayer, nn.Module):
+class TransportAttention(AttendingLayer, nn.MultiheadAttention):
     r"""Attention as inference kept close to its preference by entropic optimal transport, in every head.
 
     .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
@@ -102,7 +101,6 @@ class TransportAttention(AttendingLayer, nn.Module):
 
     log_gamma: nn.Parameter | None
     log_alpha: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
     cost_matrix: Tensor | None
     gamma: float | Tensor = number_of_heads("gamma")
     """γ: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
@@ -131,7 +129,6 @@ class TransportAttention(AttendingLayer, nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
         check_positive(_OWNER, alpha=alpha)
         if gamma is not None:
@@ -143,93 +140,73 @@ class TransportAttention(AttendingLayer, nn.Module):
         check_flags(learn_gamma=learn_gamma, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first)
         check_parameters(_OWNER, device, dtype)
         check_memory(memory, embed_dim)
-        self.embed_dim = self.kdim = self.vdim = embed_dim
-        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
-        self.dropout, self.batch_first = dropout, batch_first
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kind))
-        in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim, **kind)) if bias else None
-        self.register_parameter("in_proj_bias", in_proj_bias)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first=batch_first, **kind)
         self.scale, self.extra_preference, self.memory = scale, extra_preference, memory
         self.cost = cost if isinstance(cost, str) else "given"
         self.register_buffer("cost_matrix", cost if isinstance(cost, Tensor) else None)
         keep_number(self, "gamma", math.sqrt(embed_dim) if gamma is None else gamma, learned=learn_gamma)
         keep_number(self, "alpha", alpha, learned=learn_alpha)
-        self._reset_parameters()
 
-    def _reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.in_proj_weight)
-        for bias in (self.in_proj_bias, self.out_proj.bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
-
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         query: Tensor,
         key: Tensor | None = None,
         value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool | None = None,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
         *,
         atoms: Tensor | None = None,
         atom_mask: Tensor | None = None,
         partners: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        """Infer, and answer with the mean of the values.
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        """Infer, and answer with the mean of the values; called as ``torch.nn.MultiheadAttention`` is, or with less.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
             key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` where None.
             value: The same shape; ``key`` where None.
+            key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
+            need_weights: Whether to return the weights too, as torch's layer is asked; None for the output alone.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
+                may not be used at all. Neither mask concerns atoms.
+            average_attn_weights: Whether returned weights are the mean over heads.
+            is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             atoms: Further templates, in the layout of ``key`` with N or 1 for the batch. Their values are projected
                 from them too.
             atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may have none.
             partners: int64 (N,), the index in the batch of another input, whose keys and values join the atoms, or -1
                 for none. What ``atoms`` of ``key[partners]`` would do, without projecting them a second time.
-            key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
-            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
-                may not be used at all. Neither mask concerns atoms.
             labels: Class of each input, int64 (N,), -1 where it is not known. For the memory: whose templates each
                 input may use, and in training what a running bank learns from.
-            is_causal: A hint that ``attn_mask``, which has to be given, is causal.
 
         Returns:
             The output, of the layout of ``query`` and width E. A query with nothing to attend to among the keys gets
-            zeros before the output projection.
+            zeros before the output projection. Where ``need_weights`` is given, the output, and None or the weights
+            (N, L, S + A) of keys, then further templates; (N, num_heads, L, S + A) if not averaged; without N if
+            unbatched.
 
         Raises:
             ProblemError: On a wrong shape, dtype or device, or ``labels`` without a memory.
         """
         key = query if key is None else key
         value = key if value is None else value
-        check_sequences(self, query, key, value)
-        check_flags(is_causal=is_causal)
-        check_causal_hint(is_causal, attn_mask)
-        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        wanted = False if need_weights is None else need_weights
+        call = TorchCall(
+            query, key, value, key_padding_mask, wanted, attn_mask, average_attn_weights, is_causal
+        )
+        layout, masks = checked_call(self, call)
         queries, keys, values = (
             layout.to_heads(x, self.num_heads) for x in projected(self, query, key, value)
         )
-        batch, heads, m, n = *queries.shape[:3], keys.shape[2]
-        masks = torch_masks(
-            attn_mask,
-            key_padding_mask,
-            sizes=(batch, heads, m, n),
-            batched=layout.batched,
-            device=query.device,
-        )
-        if atoms is not None:
-            check_tensor("atoms", atoms, "in the layout of key")
-        if atoms is not None and atoms.dim() == query.dim():
-            atoms = layout.to_batch_first(atoms)
-        if isinstance(atom_mask, Tensor) and not layout.batched:
-            atom_mask = atom_mask.unsqueeze(0)
-        check_atoms(atoms, atom_mask, batch=batch, like=query)
+        batch, n, log_u = queries.shape[0], keys.shape[2], masks.preference
         further = together(
             [
-                *self._given(atoms, atom_mask),
+                *self._given(atoms, atom_mask, layout, query),
                 *_lent(
                     keys,
                     values,
@@ -239,7 +216,6 @@ class TransportAttention(AttendingLayer, nn.Module):
                 *self._remembered(labels, batch),
             ]
         )
-        log_u = masks.preference
         if further is not None and self.extra_preference == "shared":
             log_u = further.after(log_u, n)
             keys, values = (
@@ -249,25 +225,37 @@ class TransportAttention(AttendingLayer, nn.Module):
             further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
         alpha, solver = self._for_now(alpha)
-        mean = functional.transport_attention(
+        variant = functional.Transport(gamma, self.cost if self.cost_matrix is None else self.cost_matrix)
+        if further is not None:
+            mask = None if further.mask is None else further.mask[:, None, None]
+            variant = replace(variant, atoms=further.keys, atom_values=further.values, atom_mask=mask)
+        found = functional.infer(
             queries,
             keys,
             values,
-            atoms=further and further.keys,
-            atom_values=further and further.values,
-            atom_mask=None if further is None or further.mask is None else further.mask[:, None, None],
             log_preference=log_u,
             alpha=alpha,
-            gamma=gamma,
-            cost=self.cost if self.cost_matrix is None else self.cost_matrix,
             scale=self.scale,
             estimator=solver,
+            variant=variant,
         )
         if self.training and self.memory is not None and labels is not None:
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
-        return nn.functional.dropout(self.out_proj(layout.from_heads(mean)), self.dropout, self.training)
+        output = self.out_proj(layout.from_heads(found.output))
+        output = nn.functional.dropout(output, self.dropout, self.training)
+        if need_weights is None:
+            return output
+        return output, layout.weights(found.weights, average=average_attn_weights) if need_weights else None
 
-    def _given(self, atoms: Tensor | None, mask: Tensor | None) -> list[Atoms]:
+    def _given(
+        self, atoms: Tensor | None, mask: Tensor | None, layout: SequenceLayout, query: Tensor
+    ) -> list[Atoms]:
+        if atoms is not None:
+            check_tensor("atoms", atoms, "in the layout of key")
+            atoms = layout.to_batch_first(atoms) if atoms.dim() == query.dim() else atoms
+        if isinstance(mask, Tensor) and not layout.batched:
+            mask = mask.unsqueeze(0)
+        check_atoms(atoms, mask, batch=len(layout.to_batch_first(query)), like=query)
         return [] if atoms is None else [Atoms(*self._projected_atoms(atoms), mask)]
 
     def _remembered(self, labels: Tensor | None, batch: int) -> list[Atoms]:
