@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import ClassVar
 
@@ -31,7 +31,8 @@ class AbstractPreference(nn.Module):
     computed entry by entry, it can be used as a tensor only.
 
     Attributes:
-        heads: How many heads the log-weights differ for; 1 if all heads share them, None if nothing is said.
+        heads: How many heads the log-weights differ for, None if nothing is said; 1 if all heads share them, whose
+            functions of indices are then asked for head 0 alone.
         depends_on_distance: Whether the functions of indices read neither b nor more of q and k than k - q; the tensor
             then costs m + n - 1 evaluations instead of m·n.
 
@@ -109,11 +110,7 @@ class AbstractPreference(nn.Module):
         weight = self.checked_log_weight(inputs)
         if weight is None:
             return None
-
-        def add_log_weight(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return score + weight(b, h, q, k)
-
-        return add_log_weight
+        return lambda score, b, h, q, k: score + weight(b, h, q, k)
 
     def checked_log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """:meth:`log_weight`, refusing a mask, which would count as log-weights 1 and 0.
@@ -138,10 +135,10 @@ class AbstractPreference(nn.Module):
     ) -> IndexFunction | None:
         if function is None:
             return None
-        name = type(self).__name__
+        name, is_shared = type(self).__name__, self.heads == 1
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            found = function(b, h, q, k)
+            found = function(b, torch.zeros_like(h) if is_shared else h, q, k)
             if (found.dtype == torch.bool) is not is_mask:
                 raise ProblemError(f"{name}.{method} gives {found.dtype}; expected {expected}.")
             return found
@@ -291,31 +288,11 @@ class Product(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The sum of the factors' log-weights."""
-        weights = tuple(w for factor in self._parts if (w := factor.checked_log_weight(inputs)) is not None)
-        if len(weights) < 2:
-            return weights[0] if weights else None
-
-        def summed(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            total = weights[0](b, h, q, k)
-            for weight in weights[1:]:
-                total = total + weight(b, h, q, k)
-            return total
-
-        return summed
+        return _joined(torch.add, [factor.checked_log_weight(inputs) for factor in self._parts])
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where every factor's mask is."""
-        masks = tuple(mask for factor in self._parts if (mask := factor.checked_mask(inputs)) is not None)
-        if len(masks) < 2:
-            return masks[0] if masks else None
-
-        def all_attend(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            allowed = masks[0](b, h, q, k)
-            for mask in masks[1:]:
-                allowed = allowed & mask(b, h, q, k)
-            return allowed
-
-        return all_attend
+        return _joined(torch.logical_and, [factor.checked_mask(inputs) for factor in self._parts])
 
     @property
     def _parts(self) -> list[AbstractPreference]:
@@ -323,6 +300,23 @@ class Product(AbstractPreference):
 
     def __repr__(self) -> str:
         return " * ".join(repr(factor) for factor in self.factors) or "Product()"
+
+
+def _joined(
+    operation: Callable[[Tensor, Tensor], Tensor], functions: Sequence[IndexFunction | None]
+) -> IndexFunction | None:
+    """One function of indices of several, of which those that are None are left out."""
+    given = tuple(function for function in functions if function is not None)
+    if len(given) < 2:
+        return given[0] if given else None
+
+    def joined(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        found = given[0](b, h, q, k)
+        for function in given[1:]:
+            found = operation(found, function(b, h, q, k))
+        return found
+
+    return joined
 
 
 def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
@@ -413,18 +407,10 @@ class Tempered(AbstractPreference):
             return None
         if self.log_power is None:
             factor = self.fixed_weight
-
-            def scaled(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-                return factor * inner(b, h, q, k)
-
-            return scaled
+            return lambda b, h, q, k: factor * inner(b, h, q, k)
         # A fused kernel gives gradients to tables that it indexes, not to scalars.
         factors = self.log_power.exp().expand(inputs.heads).contiguous()
-
-        def scaled_by_table(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return factors[h] * inner(b, h, q, k)
-
-        return scaled_by_table
+        return lambda b, h, q, k: factors[h] * inner(b, h, q, k)
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The preference's own."""

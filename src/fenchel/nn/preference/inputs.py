@@ -13,7 +13,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.arguments import first_query_position
 from fenchel.tensors import BOOL, FLOATING, check_device, check_tensor
 
-__all__ = ["AttentionInputs", "IndexFunction", "cut", "head_row", "on_diagonals", "on_grid", "table"]
+__all__ = ["AttentionInputs", "IndexFunction", "cut", "on_diagonals", "on_grid", "table"]
 
 MOST_POSITIONS = 2**31
 
@@ -77,34 +77,23 @@ class AttentionInputs:
             raise ProblemError(
                 f"dtype is {shown(self.dtype)}; expected one of {', '.join(map(str, FLOATING))}"
             )
-        for name, tensor, tokens in (
-            ("query_inputs", self.query_inputs, self.queries),
-            ("key_inputs", self.key_inputs, self.keys),
-        ):
-            if tensor is not None:
-                check_tensor(name, tensor, "(batch, tokens, width)")
-            if tensor is not None and (tensor.dim() != 3 or tensor.shape[:2] != (self.batch, tokens)):
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}; expected (batch, tokens, width) with batch "
-                    f"{self.batch} and {tokens} tokens."
-                )
-            self._check_device(name, tensor)
-        for name, padding, of, tokens in (
-            ("key_padding", self.key_padding, "keys", self.keys),
-            ("query_padding", self.query_padding, "queries", self.queries),
-        ):
-            if padding is not None:
-                form = f"(batch, {of}), True where a {name.partition('_')[0]} is padding"
-                check_tensor(name, padding, form, dtypes=BOOL)
-            if padding is not None and padding.shape != (self.batch, tokens):
-                raise ProblemError(
-                    f"{name} has shape {tuple(padding.shape)}; expected (batch, {of}) = ({self.batch}, {tokens})."
-                )
-            self._check_device(name, padding)
+        for of, count in (("query", self.queries), ("key", self.keys)):
+            padding_form = f"(batch, tokens), True where a {of} is padding"
+            self._check_tensor(f"{of}_inputs", "(batch, tokens, width)", FLOATING, 3, count)
+            self._check_tensor(f"{of}_padding", padding_form, BOOL, 2, count)
 
-    def _check_device(self, name: str, tensor: Tensor | None) -> None:
-        if tensor is not None:
-            check_device(name, tensor, self.device, "the layer")
+    def _check_tensor(
+        self, name: str, form: str, dtypes: tuple[torch.dtype, ...], dims: int, tokens: int
+    ) -> None:
+        tensor: Tensor | None = getattr(self, name)
+        if tensor is None:
+            return
+        check_tensor(name, tensor, form, dtypes=dtypes)
+        if tensor.dim() != dims or tensor.shape[:2] != (self.batch, tokens):
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}; expected {form} with batch {self.batch} and {tokens} tokens."
+            )
+        check_device(name, tensor, self.device, "the layer")
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
         """The tensor ``query_inputs`` or ``key_inputs``, for a preference that cannot do without it.
@@ -139,7 +128,7 @@ class AttentionInputs:
         """
         first = self.first_query
         if first == 0:
-            return _unchanged
+            return unchanged
         # A number would be compiled into a kernel, which would then be compiled again for every offset.
         offset = torch.full((), first, dtype=torch.long, device=self.device)
         return lambda index: index + offset
@@ -165,7 +154,8 @@ class AttentionInputs:
         return torch.arange(self.keys, device=self.device)
 
 
-def _unchanged(index: Tensor) -> Tensor:
+def unchanged(index: Tensor) -> Tensor:
+    """The position of a query where the first is at 0."""
     return index
 
 
@@ -245,8 +235,3 @@ def table(parameter: Tensor) -> Tensor:
     """
     precise = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
     return precise.clone() if precise is parameter and parameter.requires_grad else precise
-
-
-def head_row(h: Tensor, heads: int) -> Tensor:
-    """The row of a table of ``heads`` rows that head h reads: its own, or the only one."""
-    return h if heads > 1 else torch.zeros_like(h)

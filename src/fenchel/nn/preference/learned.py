@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, head_row, table
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, table
 from fenchel.tensors import check_tensor, checked_argument
 
 __all__ = ["Additive", "Context", "ContextNetwork", "LearnedBias", "Location", "Recency"]
@@ -53,13 +53,9 @@ class LearnedBias(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The entry of the bias at the positions of q and k, read from the parameter itself."""
-        placed, heads = self._placed(inputs), self.heads or 1
+        placed = self._placed(inputs)
         is_shared = placed.shape[1] == 1
-
-        def entry(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return placed[head_row(h, heads), torch.zeros_like(q) if is_shared else q, k]
-
-        return entry
+        return lambda b, h, q, k: placed[h, torch.zeros_like(q) if is_shared else q, k]
 
     def check(self, inputs: AttentionInputs) -> None:
         """Hold heads, device and positions against those of the bias."""
@@ -164,12 +160,8 @@ class Recency(AbstractPreference):
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """Minus the rate times the gap of key k, from a table with an entry for every key and head."""
         gaps = inputs.required("key_inputs", reader="Recency")[..., -1]
-        decay, heads = table(gaps.unsqueeze(-1) * -self.log_rate.exp()), self.heads or 1
-
-        def of_key(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return decay[b, k, head_row(h, heads)]
-
-        return of_key
+        decay = table(gaps.unsqueeze(-1) * -self.log_rate.exp())
+        return lambda b, h, q, k: decay[b, k, h]
 
 
 class Context(AbstractPreference):
@@ -229,12 +221,8 @@ class Context(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The importance of key k to head h, from a table with an entry for every key and head."""
-        importance, heads = table(self._importance(inputs)), self.heads or 1
-
-        def of_key(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return importance[b, k, head_row(h, heads)]
-
-        return of_key
+        importance = table(self._importance(inputs))
+        return lambda b, h, q, k: importance[b, k, h]
 
     def _importance(self, inputs: AttentionInputs) -> Tensor:
         """(B, n, heads)."""

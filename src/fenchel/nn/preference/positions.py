@@ -11,7 +11,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_choice, check_grid, check_pixels, check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, head_row, table
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table, unchanged
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 
 __all__ = [
@@ -68,16 +68,11 @@ class ALiBi(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """Minus the slope times the distance."""
-        position, symmetric, heads, slopes = (
-            inputs.query_position(),
-            self.symmetric,
-            self.heads or 1,
-            self.slopes,
-        )
+        position, symmetric, slopes = inputs.query_position(), self.symmetric, self.slopes
 
         def penalty(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             distance = position(q) - k
-            return -slopes[head_row(h, heads)] * (distance.abs() if symmetric else distance)
+            return -slopes[h] * (distance.abs() if symmetric else distance)
 
         return penalty
 
@@ -139,13 +134,11 @@ class QuadraticPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The parabola at the distance of q and k."""
-        position, heads = inputs.query_position(), self.heads or 1
-        curvature, drift = self.curvature, table(self.drift)
+        position, curvature, drift = inputs.query_position(), self.curvature, table(self.drift)
 
         def parabola(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             distance = position(q) - k
-            row = head_row(h, heads)
-            return (drift[row] - curvature[row] * distance) * distance
+            return (drift[h] - curvature[h] * distance) * distance
 
         return parabola
 
@@ -232,12 +225,12 @@ class RelativePosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The log-weight of the bucket of k - q, from a table with a row for every distance up to the largest."""
-        position, limit, heads = inputs.query_position(), self.max_distance, self.heads or 1
+        position, limit = inputs.query_position(), self.max_distance
         by_distance = table(self.relative_attention_bias(self.bucket_of_distance))
 
         def at_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             row = torch.clamp(k - position(q), -limit, limit) + limit
-            return by_distance[row, head_row(h, heads)]
+            return by_distance[row, h]
 
         return at_distance
 
@@ -313,13 +306,12 @@ class GridPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The entry of the bias at the offset of q from k."""
-        position, (rows, columns), heads = inputs.query_position(), self.grid, self.heads or 1
-        bias = table(self.bias)
+        position, (rows, columns), bias = inputs.query_position(), self.grid, table(self.bias)
 
         def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             here = position(q)
             down, across = here // columns - k // columns, here % columns - k % columns
-            return bias[head_row(h, heads), down + rows - 1, across + columns - 1]
+            return bias[h, down + rows - 1, across + columns - 1]
 
         return at_offset
 
@@ -414,17 +406,17 @@ class QuadraticGridPosition(AbstractPreference):
         """The paraboloid at the shift from q to k."""
         # All pixels begin with the first, however many keys there are.
         all_pixels = inputs.query_offset is None and inputs.queries == self.grid[0] * self.grid[1]
-        position, heads = _own if all_pixels else inputs.query_position(), self.heads or 1
+        position = unchanged if all_pixels else inputs.query_position()
         curvature, centre = self.curvature, table(self.centre)
         own = self.grid[1]
         others = own + 2 * self.padding[1]
         up, left = self.padding
 
         def paraboloid(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            here, row = position(q), head_row(h, heads)
-            down = k // others - here // own - up - centre[row, torch.zeros_like(row)]
-            across = k % others - here % own - left - centre[row, torch.ones_like(row)]
-            return -curvature[row] * (down * down + across * across)
+            here = position(q)
+            down = k // others - here // own - up - centre[h, torch.zeros_like(h)]
+            across = k % others - here % own - left - centre[h, torch.ones_like(h)]
+            return -curvature[h] * (down * down + across * across)
 
         return paraboloid
 
@@ -440,10 +432,6 @@ class QuadraticGridPosition(AbstractPreference):
                 f"the grid {rows} x {columns} of QuadraticGridPosition with a padding of {self.padding}, and queries "
                 f"up to place {rows * columns}. Pad the image that keys and values are made of, not the queries'."
             )
-
-
-def _own(index: Tensor) -> Tensor:
-    return index
 
 
 def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from fenchel.arguments import checked
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_grid, check_pixels, check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, head_row, table
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table
 from fenchel.tensors import check_flags
 
 __all__ = ["Causal", "GaussianWindow", "GridWindow", "KeyPadding", "ProportionalWindow", "Window"]
@@ -34,11 +34,7 @@ class Causal(AbstractPreference):
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is not later than query q."""
         position = inputs.query_position()
-
-        def is_past(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return k <= position(q)
-
-        return is_past
+        return lambda b, h, q, k: k <= position(q)
 
 
 class KeyPadding(AbstractPreference):
@@ -60,11 +56,7 @@ class KeyPadding(AbstractPreference):
         if inputs.key_padding is None:
             return None
         real = ~inputs.key_padding
-
-        def is_real(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return real[b, k]
-
-        return is_real
+        return lambda b, h, q, k: real[b, k]
 
 
 class Window(AbstractPreference):
@@ -251,26 +243,24 @@ class GaussianWindow(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The Gaussian's logarithm, from tables with an entry for every head, or for every query and head."""
-        precision, heads = self._precision(inputs), self.heads or 1
+        precision = self._precision(inputs)
         width_is_predicted = precision.dim() == 3
-        if self.location is None:
-            shift = table(self.shift) if self.shift is not None else precision.new_zeros(heads)
-            position, pace = inputs.query_position(), self.pace
+        distance = self._distance(inputs)
 
-            def from_query(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-                row = head_row(h, heads)
-                distance = k - pace * position(q) - shift[row]
-                return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
+        def gaussian(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            apart = distance(b, h, q, k)
+            return -apart * apart * (precision[b, q, h] if width_is_predicted else precision[h])
 
-            return from_query
-        locations = self._locations(self.location, inputs)
+        return gaussian
 
-        def from_location(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = head_row(h, heads)
-            distance = k - locations[b, q, row]
-            return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
-
-        return from_location
+    def _distance(self, inputs: AttentionInputs) -> IndexFunction:
+        """How far key k is from the location of query q."""
+        if self.location is not None:
+            locations = self._locations(self.location, inputs)
+            return lambda b, h, q, k: k - locations[b, q, h]
+        assert self.shift is not None  # noqa: S101 -- there is one or the other
+        shift, position, pace = table(self.shift), inputs.query_position(), self.pace
+        return lambda b, h, q, k: k - pace * position(q) - shift[h]
 
     def _query_inputs(self, inputs: AttentionInputs) -> Tensor:
         return inputs.required("query_inputs", reader="GaussianWindow", width=self.query_dim)
@@ -329,7 +319,7 @@ class ProportionalWindow(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The Gaussian's logarithm, from a table of places with an entry for every query."""
-        precision, heads = torch.exp(-2 * table(self.log_width)) / 2, self.heads or 1
+        precision = torch.exp(-2 * table(self.log_width)) / 2
         counts = [
             torch.full((inputs.batch, 1), float(count), device=inputs.device)
             if padding is None
@@ -344,6 +334,6 @@ class ProportionalWindow(AbstractPreference):
 
         def from_place(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             distance = k - places[b, q]
-            return -distance * distance * precision[head_row(h, heads)]
+            return -distance * distance * precision[h]
 
         return from_place
