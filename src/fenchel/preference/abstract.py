@@ -252,11 +252,12 @@ class AbstractPreference(Convertible):
         if dtype == self.dtype:
             return self
         check_dtype(dtype)
-        made = copy.copy(self)
-        for name, part in vars(self).items():
-            if isinstance(part, Convertible) or (isinstance(part, Tensor) and part.is_floating_point()):
-                vars(made)[name] = part.to(dtype)
-        return made
+        parts = {
+            name: part.to(dtype)
+            for name, part in vars(self).items()
+            if isinstance(part, Convertible) or (isinstance(part, Tensor) and part.is_floating_point())
+        }
+        return self._changed(**parts)
 
     @override
     def queries(self, part: slice) -> Self:
@@ -267,9 +268,15 @@ class AbstractPreference(Convertible):
             raise NotImplementedError(
                 f"{type(self).__name__} has rows of its own for queries: name them in rows, or write queries(part)"
             )
+        rows = self._rows_of_queries().items()
+        return self._changed(
+            **{name: some_rows(x, part) if isinstance(x, Tensor) else x.queries(part) for name, x in rows}
+        )
+
+    def _changed(self, **attributes: Any) -> Self:
+        """The same with other attributes, which are not checked."""
         made = copy.copy(self)
-        for name, own in self._rows_of_queries().items():
-            vars(made)[name] = some_rows(own, part) if isinstance(own, Tensor) else own.queries(part)
+        vars(made).update(attributes)
         return made
 
     def _described(self, *parts: str) -> str:

@@ -88,11 +88,6 @@ class AbstractContinuous(AbstractView):
         """Which of both."""
         return self.source  # pyright: ignore[reportReturnType]
 
-    def _of(self, form: GaussianMoments | Quadrature) -> Self:
-        made = object.__new__(type(self))
-        made.source = form
-        return made
-
     @property
     def places(self) -> Gaussian:
         """The Gaussian of the places, where that is what the density is: basis ``"quadratic"``, no interval.
@@ -121,7 +116,7 @@ class AbstractContinuous(AbstractView):
 
     @override
     def tilted(self, lam: Tensor) -> Self:
-        return self._of(self.form.tilted(lam))
+        return self._changed(source=self.form.tilted(lam))
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
@@ -432,7 +427,8 @@ class GaussianMoments(AbstractPreference):
     @override
     def tilted(self, lam: Tensor) -> GaussianMoments:
         moved, p, _ = self._tilt(lam)
-        return GaussianMoments(Gaussian._of(self.places.mean() + moved, Full("covariance", p)))
+        mean, covariance = self.places.mean() + moved, Full("covariance", p)
+        return GaussianMoments(self.places._changed(_mean=mean, _covariance=covariance))
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:

@@ -172,7 +172,8 @@ class Discrete(AbstractPreference):
     @override
     def tilted(self, lam: Tensor) -> Discrete:
         r"""The same templates with weights that are in proportion to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
-        return self._of(self.templates, torch.log_softmax(self.log_weights + self.potential(lam), -1))
+        tilted = torch.log_softmax(self.log_weights + self.potential(lam), -1)
+        return self._changed(log_weights=tilted, _given=None)
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
@@ -219,10 +220,10 @@ class Discrete(AbstractPreference):
         return max(self.dim, self.support_size)
 
     @classmethod
-    def _of(cls, templates: Tensor, log_weights: Tensor, given: Tensor | None = None) -> Discrete:
-        copy = object.__new__(Discrete)
-        copy.templates, copy.log_weights, copy._given = templates, log_weights, given
-        return copy
+    def _of(cls, templates: Tensor, log_weights: Tensor) -> Discrete:
+        made = object.__new__(Discrete)
+        made.templates, made.log_weights, made._given = templates, log_weights, None
+        return made
 
     @override
     def to(self, dtype: torch.dtype) -> Discrete:
@@ -237,7 +238,8 @@ class Discrete(AbstractPreference):
         given = self._given
         if given is None or self.log_weights.requires_grad:
             given = self.log_weights
-        return self._of(self.templates.to(dtype), given.to(dtype).log_softmax(-1))
+        log_weights = given.to(dtype).log_softmax(-1)
+        return self._changed(templates=self.templates.to(dtype), log_weights=log_weights, _given=None)
 
     def __repr__(self) -> str:
         return (

@@ -23,7 +23,7 @@ from fenchel.preference.abstract import (
     some_rows,
     sums,
 )
-from fenchel.preference.covariance import AbstractCovariance, checked_covariance
+from fenchel.preference.covariance import checked_covariance
 from fenchel.preference.discrete import (
     center_of,
     checked_log_weights,
@@ -93,12 +93,6 @@ class Gaussian(AbstractPreference):
         check_together(mean=mean.shape[:-1], covariance=tuple(found.lead))
         self._mean, self._covariance = mean, found
 
-    @classmethod
-    def _of(cls, mean: Tensor, covariance: AbstractCovariance) -> Self:
-        made = object.__new__(cls)
-        made._mean, made._covariance = mean, covariance
-        return made
-
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
@@ -151,7 +145,7 @@ class Gaussian(AbstractPreference):
 
     @override
     def tilted(self, lam: Tensor) -> Gaussian:
-        return Gaussian._of(self.tilted_mean(lam), self._covariance)
+        return self._changed(_mean=self.tilted_mean(lam))
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
@@ -180,7 +174,7 @@ class Gaussian(AbstractPreference):
 
     def log_density_of_all(self, points: Tensor) -> Tensor:
         """The log density of every query at each of the points (n, d), (..., m or 1, n)."""
-        each = Gaussian._of(self._mean.unsqueeze(-2), self._covariance.unsqueezed(-1))
+        each = self._changed(_mean=self._mean.unsqueeze(-2), _covariance=self._covariance.unsqueezed(-1))
         found = each.log_density(points)
         return found if found.dim() > 1 else found.unsqueeze(0)
 
@@ -252,12 +246,6 @@ class GaussianMixture(AbstractPreference):
         self._own = False
         batch = {"means": (*means.shape[:-2], 1), "covariances": (*found.lead[:-1], 1)}
         check_together(**batch, log_weights=self.log_weights.shape[:-1])
-
-    @classmethod
-    def _of(cls, means: Tensor, covariances: AbstractCovariance, log_weights: Tensor, own: bool) -> Self:
-        made = object.__new__(cls)
-        made.means, made._covariances, made.log_weights, made._own = means, covariances, log_weights, own
-        return made
 
     @property
     def components(self) -> int:
@@ -386,11 +374,15 @@ class GaussianMixture(AbstractPreference):
         log_weights = torch.log_softmax(self.log_weights + self._exponents(rows, centers), -1)
         if self._own:
             moved = self._covariances.product(rows)
-            return GaussianMixture._of(self.means + moved, self._covariances, log_weights, own=True)
+            return self._changed(means=self.means + moved, log_weights=log_weights)
         # Components first: all rows share the matrix of each.
         moved = self._covariances.unsqueezed(-1).product(rows.unsqueeze(-3)).transpose(-2, -3)
-        means, covariances = self.means.unsqueeze(-3) + moved, self._covariances.unsqueezed(-2)
-        return GaussianMixture._of(means, covariances, log_weights.unsqueeze(-2), own=True)
+        return self._changed(
+            means=self.means.unsqueeze(-3) + moved,
+            _covariances=self._covariances.unsqueezed(-2),
+            log_weights=log_weights.unsqueeze(-2),
+            _own=True,
+        )
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
@@ -459,12 +451,13 @@ class GaussianMixture(AbstractPreference):
     def queries(self, part: slice) -> GaussianMixture:
         if self.lead[-1] == 1:
             return self
-        own = 2 if self._own else 1
-        log_weights = some_rows(self.log_weights, part, own)
         if not self._own:
-            return GaussianMixture._of(self.means, self._covariances, log_weights, own=False)
-        means, covariances = some_rows(self.means, part, own), self._covariances.part(-2, part)
-        return GaussianMixture._of(means, covariances, log_weights, own=True)
+            return self._changed(log_weights=some_rows(self.log_weights, part))
+        return self._changed(
+            means=some_rows(self.means, part, 2),
+            _covariances=self._covariances.part(-2, part),
+            log_weights=some_rows(self.log_weights, part, 2),
+        )
 
     def __repr__(self) -> str:
         kind = type(self._covariances).__name__.lower()

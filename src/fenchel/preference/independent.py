@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributions
@@ -76,11 +76,6 @@ class AbstractProduct(AbstractPreference):
         check_together(**{name: tuple(checked[name].shape) for name in given})
         vars(self).update(checked)
 
-    def _like(self, **parameters: Tensor) -> Self:
-        made = object.__new__(type(self))
-        vars(made).update(parameters)
-        return made
-
     def _all(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.parameters}
 
@@ -97,9 +92,9 @@ class AbstractProduct(AbstractPreference):
     def variance(self, lam: Tensor) -> Tensor:
         """κ''(λ) of every coordinate, (..., m, d)."""
 
-    @abstractmethod
     def lost(self, lam: Tensor) -> Tensor:
         """How large what is rounded in the shift is, (..., m, d): some roundings of it are the error of the shift."""
+        return self.tilted_shift(lam).abs()
 
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
         """Where κ is finite: between these, elementwise; None where there is no end."""
@@ -273,7 +268,7 @@ class Bernoulli(AbstractProduct):
 
     @override
     def _tilted(self, lam: Tensor) -> Bernoulli:
-        return self._like(logits=self.logits + lam)
+        return self._changed(logits=self.logits + lam)
 
     @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
@@ -341,12 +336,8 @@ class Poisson(AbstractProduct):
         return self.rate * root * root
 
     @override
-    def lost(self, lam: Tensor) -> Tensor:
-        return self.tilted_shift(lam).abs()
-
-    @override
     def _tilted(self, lam: Tensor) -> Poisson:
-        return self._like(rate=self._tilted_rate(lam))
+        return self._changed(rate=self._tilted_rate(lam))
 
     @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
@@ -422,12 +413,8 @@ class Gamma(AbstractProduct):
         return self.concentration / (self.rate - lam).square()
 
     @override
-    def lost(self, lam: Tensor) -> Tensor:
-        return self.tilted_shift(lam).abs()
-
-    @override
     def _tilted(self, lam: Tensor) -> Gamma:
-        return self._like(concentration=self.concentration, rate=self.rate - lam)
+        return self._changed(rate=self.rate - lam)
 
     @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

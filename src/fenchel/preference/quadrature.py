@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,11 +82,6 @@ class Quadrature(AbstractPreference):
         self._dim, self._center = templates.shape[-1], templates.mean(-2, keepdim=True)
         self._size = largest(templates - self._center)
         self._largest = largest(templates)
-
-    def _like(self, **changes: Any) -> Quadrature:
-        copy = object.__new__(Quadrature)
-        vars(copy).update({**vars(self), **changes})
-        return copy
 
     @property
     @override
@@ -292,7 +286,7 @@ class Quadrature(AbstractPreference):
 
     def expectation(self, function: Places) -> Tensor:
         r""":math:`\mathbb{E}_u[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
-        return self._like(basis=function, _tilt=None)._mean_under(self)
+        return self._changed(basis=function, _tilt=None)._mean_under(self)
 
     def _mean_under(self, weighing: Quadrature) -> Tensor:
         with torch.no_grad():
@@ -310,7 +304,7 @@ class Quadrature(AbstractPreference):
     def tilted(self, lam: Tensor) -> Quadrature:
         self.check_point("lam", lam)
         self._panels(lam)
-        return self._like(_tilt=lam if self._tilt is None else self._tilt + lam)
+        return self._changed(_tilt=lam if self._tilt is None else self._tilt + lam)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Places, shape (\*shape, ..., m or 1, k): to the distance of many nodes, and without gradient."""
@@ -357,7 +351,7 @@ class Quadrature(AbstractPreference):
         if dtype == self._dtype:
             return self
         tilt, density = self._tilt, self.density
-        return self._like(
+        return self._changed(
             _dtype=dtype,
             _tilt=None if tilt is None else tilt.to(dtype),
             density=density.to(dtype) if isinstance(density, Gaussian) else density,
