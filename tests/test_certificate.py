@@ -183,7 +183,7 @@ def test_the_displacement_of_weights_is_right_relative_to_itself(closeness: str,
     potential, log_u = direction.expand(2, -1), problem.preference.log_weights
     found = problem.closeness.displacement(potential, problem.closeness.weights(potential, log_u), log_u)
     # To third order in the size, from the curvature in the middle.
-    middle = problem.closeness.hessian_product(potential / 2, potential, log_u)
+    middle = problem.closeness.curvature(potential / 2, log_u)(potential)
     torch.testing.assert_close(found, middle, rtol=1e-10 + size**2, atol=1e-2 * size**3)
     assert float(found.sum(-1).abs().max()) < 1e-15 * size
 

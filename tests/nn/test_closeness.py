@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -65,21 +64,14 @@ def test_kl_and_none_are_one_layer() -> None:
     assert torch.equal(plain(x, x, x, need_weights=False)[0], named(x, x, x, need_weights=False)[0])
 
 
-def test_certificate_gap_dropout_and_copies() -> None:
+def test_certificate_and_gap() -> None:
     torch.manual_seed(0)
-    layer = build(closeness=SPARSE, keep_certificate=True, keep_gap=True, dropout=0.5)
+    layer = build(closeness=SPARSE, keep_certificate=True, keep_gap=True)
     x = tokens()
     layer(x, x, x, need_weights=False)
     torch.testing.assert_close(layer.last_gap, layer.last_certificate.gap)
     layer.last_gap.sum().backward()
     assert float(gradient(layer.in_proj_weight).abs().max()) > 0
-    layer.eval()
-    other = copy.deepcopy(layer)
-    torch.testing.assert_close(other(x, x, x)[0], layer(x, x, x)[0])
-    layer.train()
-    _, _, v = heads(layer, x)
-    output, weights = layer(x, x, x, average_attn_weights=False)
-    torch.testing.assert_close(output, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
 
 
 def test_numbers_of_heads_go_where_the_layer_goes() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrder, Tsallis
 from fenchel.nn import (
@@ -292,6 +293,27 @@ def test_it_takes_the_place_of_torchs_self_attention(kind: str) -> None:
     later = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
     before, after = (encoder(each, mask=mask, is_causal=True) for each in (x, later))
     same(before[:, :-1], after[:, :-1])
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sparse", "mixture", "transport"])
+def test_low_rank_changes_of_the_projections_are_learned(kind: str) -> None:
+    """As peft makes them for ``LoraConfig(target_parameters=["in_proj_weight"])``."""
+    layer, x = build(kind), tokens()
+    down, up = (torch.randn(s, dtype=x.dtype, requires_grad=True) for s in ((2, WIDTH), (3 * WIDTH, 2)))
+
+    class Changed(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight + up @ down
+
+    before, merged = called(layer, x), copy.deepcopy(layer)
+    merged.in_proj_weight.data += (up @ down).detach()
+    parametrize.register_parametrization(layer, "in_proj_weight", Changed())
+    output = called(layer, x)
+    same(output, called(merged, x))
+    gradients = torch.autograd.grad(output.sin().sum(), [up, down])
+    assert all(float(gradient.abs().max()) > 1e-6 for gradient in gradients)
+    parametrize.remove_parametrizations(layer, "in_proj_weight", leave_parametrized=False)
+    same(called(layer, x), before)
 
 
 @every_kind

@@ -183,10 +183,6 @@ class AbstractCloseness(ABC):
         """
         return self.with_numbers(lambda own: take(own) if own.dim() else own)
 
-    def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
-        return self.curvature(potential, log_preference)(vector)
-
     @property
     def modulus(self) -> float | Tensor:
         """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (..., m)."""

@@ -94,8 +94,8 @@ def shown_number(layer: Any, name: str, form: str = "") -> str:
     return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
-def check_grid(owner: str, grid: Any) -> tuple[int, int]:
-    """Rows and columns of a grid of places.
+def check_grid(owner: str, grid: Any, argument: str = "grid") -> tuple[int, int]:
+    """Rows and columns of a grid of places, or of what else has two sizes.
 
     Raises:
         ProblemError: Naming the owner and what was got.
@@ -107,10 +107,10 @@ def check_grid(owner: str, grid: Any) -> tuple[int, int]:
     """
     if not isinstance(grid, tuple | list) or len(grid) != 2:
         raise ProblemError(
-            f"grid of {owner} is {shown(grid)}; expected two numbers, rows and columns, such as (14, 14)."
+            f"{argument} of {owner} is {shown(grid)}; expected two numbers, rows and columns, such as (14, 14)."
         )
     for name, size in zip(("rows", "columns"), grid, strict=True):
-        checked_argument("size", size, name=f"{name} of the grid of {owner}")
+        checked_argument("size", size, name=f"{name} of the {argument} of {owner}")
     return grid[0], grid[1]
 
 

@@ -401,21 +401,14 @@ def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor
 def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     """Two answers side by side along the heads, then in ``order``."""
 
-    def side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    def side_by_side(first: Any, second: Any) -> Any:
+        if first is None or second is None:
+            return None
+        if isinstance(first, AttentionCertificate):
+            return AttentionCertificate(*map(side_by_side, first, second))
         return torch.cat((first, second), 1).index_select(1, order)
 
-    def where_asked(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-        return None if first is None or second is None else side_by_side(first, second)
-
-    certificate = None
-    if one.certificate is not None and other.certificate is not None:
-        certificate = AttentionCertificate(*map(side_by_side, one.certificate, other.certificate))
-    return Inferred(
-        side_by_side(one.output, other.output),
-        where_asked(one.weights, other.weights),
-        certificate,
-        where_asked(one.gap, other.gap),
-    )
+    return Inferred(*map(side_by_side, one, other))
 
 
 def projected(layer: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

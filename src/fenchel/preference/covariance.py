@@ -313,8 +313,7 @@ class LowRank(Diagonal):
         eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
         inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
         root = torch.linalg.cholesky(inner + identity_like(inner))
-        half = rows_solved(alpha * rows_times(eased, self.factor), root)
-        return eased - rows_times(rows_times(half, torch.linalg.inv(root)), columns.mT)
+        return eased - rows_times(rows_solved(alpha * rows_times(eased, self.factor), root), columns.mT)
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -367,8 +366,7 @@ class LowRank(Diagonal):
         """
         scaled = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
         inner = torch.linalg.cholesky(scaled + identity_like(scaled))
-        half = rows_solved(rows_times(offsets / self.variance, self.factor), inner)
-        along = rows_times(half, torch.linalg.inv(inner))
+        along = rows_solved(rows_times(offsets / self.variance, self.factor), inner)
         rest = offsets - rows_times(along, self.factor.mT)
         square = (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
         logs = self.variance.log().sum(-1) + 2 * inner.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -512,8 +510,7 @@ def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
 
 
 def rows_solved(vectors: Tensor, factor: Tensor) -> Tensor:
-    r"""Rows :math:`L^{-1} v` of triangular factors (..., m or 1, d, d) of their own or one for all, (..., m, d)."""
+    r"""Rows :math:`(LL^\top)^{-1} v` of factors L (..., m or 1, d, d) of their own or one for all, (..., m, d)."""
     if factor.dim() > 2 and factor.shape[-3] > 1:
-        return torch.linalg.solve_triangular(factor, vectors.unsqueeze(-1), upper=False).squeeze(-1)
-    shared = factor if factor.dim() == 2 else factor.squeeze(-3)
-    return torch.linalg.solve_triangular(shared, vectors.mT, upper=False).mT
+        return torch.cholesky_solve(vectors.unsqueeze(-1), factor).squeeze(-1)
+    return torch.cholesky_solve(vectors.mT, factor if factor.dim() == 2 else factor.squeeze(-3)).mT

@@ -182,10 +182,14 @@ class AbstractPreference(nn.Module):
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
         if not isinstance(other, AbstractPreference):
             return NotImplemented
-        return multiplied(self, other)
+        parts = _dissolved((self, other))
+        if len(parts) > 1:
+            return Product(*parts)
+        return parts[0] if parts else Uniform()
 
     def __pow__(self, weight: float) -> AbstractPreference:
-        return tempered(self, weight)
+        power = Tempered(self, weight)
+        return Uniform() if isinstance(self, Uniform) else power
 
     def extra_repr(self) -> str:
         """What it was built with, where that is not the default."""
@@ -324,14 +328,6 @@ def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreferen
     return [part for part in parts if not isinstance(part, Uniform)]
 
 
-def multiplied(*factors: AbstractPreference) -> AbstractPreference:
-    """The product as plain as it can be: no :class:`Uniform` in it, and no :class:`Product` around one factor."""
-    parts = _dissolved(factors)
-    if len(parts) > 1:
-        return Product(*parts)
-    return parts[0] if parts else Uniform()
-
-
 class Tempered(AbstractPreference):
     r"""A preference to a power, :math:`\log u' = w \log u`; written ``a ** w``.
 
@@ -421,9 +417,3 @@ class Tempered(AbstractPreference):
             return f"Tempered({self.preference!r}, {self.log_power.detach().exp().item():.4g}, learned=True)"
         inner = f"({self.preference!r})" if self.preference.is_composite else repr(self.preference)
         return f"{inner} ** {self.fixed_weight}"
-
-
-def tempered(preference: AbstractPreference, weight: float) -> AbstractPreference:
-    """The power, as plain as it can be: :class:`Uniform` to any power is itself."""
-    power = Tempered(preference, weight)
-    return Uniform() if isinstance(preference, Uniform) else power

@@ -456,18 +456,13 @@ def _checked_kernel(name: str, heads: int, kernel: tuple[int, int] | None) -> tu
                 f"as kernel=(1, {heads})."
             )
         return side, side
-    if not isinstance(kernel, tuple | list) or len(kernel) != 2:
+    rows, columns = check_grid(name, kernel, "kernel")
+    if rows * columns != heads:
         raise ProblemError(
-            f"kernel of {name} is {shown(kernel)}; expected two numbers, rows and columns, such as (3, 3), or None"
+            f"heads of {name} is {heads}, but its kernel {rows} x {columns} has {rows * columns} centres; build it "
+            f"with heads={rows * columns}."
         )
-    for size_name, size in zip(("rows", "columns"), kernel, strict=True):
-        check_sizes(f"the kernel of {name}", **{size_name: size})
-    if kernel[0] * kernel[1] != heads:
-        raise ProblemError(
-            f"heads of {name} is {heads}, but its kernel {kernel[0]} x {kernel[1]} has {kernel[0] * kernel[1]} "
-            f"centres; build it with heads={kernel[0] * kernel[1]}."
-        )
-    return kernel[0], kernel[1]
+    return rows, columns
 
 
 LAYOUTS = ("pairs", "halves")
