@@ -67,7 +67,14 @@ class AbstractCloseness(ABC):
         r""":math:`\nabla D^*(f)`: the weights that reach the supremum, shape (..., m, N)."""
 
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
-        r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N): here by autograd of weights."""
+        r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N).
+
+        Here by :meth:`curvature_weights` where ``rowwise`` is true, else by autograd of weights.
+        """
+        if self.rowwise:
+            q = self.curvature_weights(self.weights(potential, log_preference), log_preference)
+            mass = q.sum(-1, keepdim=True)
+            return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass)
         return jacobian_of_gradient(lambda f: self.weights(f, log_preference), potential)
 
     def rest(self, log_preference: Tensor) -> Tensor:

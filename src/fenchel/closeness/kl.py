@@ -70,11 +70,6 @@ class KL(AbstractCloseness):
         """Those with a preference."""
         return log_preference.amax(-2, keepdim=True) > -torch.inf
 
-    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        r""":math:`v \mapsto (\operatorname{diag} p - pp^\top) v` at the tilted preference p."""
-        p = self.weights(potential, log_preference)
-        return lambda vector: p * (vector - (p * vector).sum(-1, keepdim=True))
-
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """P itself."""
         del log_preference

@@ -31,18 +31,7 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = [
-    "COSTS",
-    "AbstractCost",
-    "CosineCost",
-    "DotCost",
-    "GivenCost",
-    "OptimalTransport",
-    "SquaredEuclideanCost",
-    "cost_named",
-    "kernel_of",
-    "warn_if_moving_is_cheaper",
-]
+__all__ = ["OptimalTransport"]
 
 
 class OptimalTransport(AbstractCloseness):

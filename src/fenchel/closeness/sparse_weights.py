@@ -43,16 +43,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import check_tensor, values_are_known
 
-__all__ = [
-    "DIRECT_FROM",
-    "LEAST_LOG_WEIGHT",
-    "curvature_weights",
-    "deformed_log",
-    "log_of_positive",
-    "slope_of_deformed_log",
-    "sparse_weights",
-    "threshold_weights",
-]
+__all__ = ["sparse_weights"]
 
 
 def sparse_weights(

@@ -13,7 +13,6 @@ Names of closenesses, as command lines, manifests and configurations of models g
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -45,15 +44,7 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = [
-    "NAMES",
-    "ORDERS_OF_HEADS",
-    "Tsallis",
-    "closeness_name",
-    "closeness_named",
-    "closeness_of",
-    "name_of",
-]
+__all__ = ["Tsallis", "closeness_name", "closeness_named", "closeness_of", "name_of"]
 
 
 FORM = "that broadcasts to (..., m), or a number"
@@ -177,13 +168,6 @@ class Tsallis(AbstractCloseness):
         if self._is_softmax:
             return KL().weights(scaled, log_preference)
         return sparse_weights(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
-
-    @override
-    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        r""":math:`v \mapsto \tfrac1\theta(\operatorname{diag} q - qq^\top/\sum_i q_i) v` (fact 12)."""
-        q = self.curvature_weights(self.weights(potential, log_preference), log_preference)
-        mass = q.sum(-1, keepdim=True)
-        return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass)
 
     @override
     def rest(self, log_preference: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     is_causal_bias,
-    is_under_autocast,
     without_causal_bias,
 )
 
@@ -361,10 +360,7 @@ def _check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tens
         if shape[-1] != width:
             raise ProblemError(f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}")
         check_device(name, tensor, weight.device, "the layer")
-        if tensor.dtype != weight.dtype and not is_under_autocast(tensor):
-            raise ProblemError(
-                f"{name} has dtype {tensor.dtype}, the layer {weight.dtype}; convert one of them, or use torch.autocast"
-            )
+        check_dtype(name, tensor, weight.dtype, "the layer")
     if key.shape[:-1] != value.shape[:-1]:
         raise ProblemError(
             f"key has shape {tuple(key.shape)} and value {tuple(value.shape)}; expected the same batch and length"

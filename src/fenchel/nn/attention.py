@@ -310,18 +310,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, or ``query_offset``
                 left out where it is needed.
         """
-        call = TorchCall(
-            query,
-            key,
-            value,
-            key_padding_mask,
-            need_weights,
-            attn_mask,
-            average_attn_weights,
-            is_causal,
-            query_offset,
-        )
-        return self._attended(call)
+        call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
+        return self._attended(call._replace(is_causal=is_causal, query_offset=query_offset))
 
     def _attended(self, call: TorchCall, given: Any = None) -> tuple[Tensor, Tensor | None]:
         """A call, with whatever else the layer was given for its problems."""

@@ -354,8 +354,7 @@ class QueryPlace(nn.Module):
         num_heads: H.
         dimensions: k.
         width: Standard deviation with which places are observed where the map gives 0.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        **kind: Device and dtype of the parameters.
     """
 
     def __init__(
@@ -364,13 +363,12 @@ class QueryPlace(nn.Module):
         num_heads: int,
         dimensions: int,
         width: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        **kind: Any,
     ) -> None:
         super().__init__()
         self._heads, self._k, self._width = num_heads, dimensions, width
         numbers = dimensions + dimensions * (dimensions + 1) // 2
-        self.map = nn.Linear(embed_dim, num_heads * numbers, device=device, dtype=dtype)
+        self.map = nn.Linear(embed_dim, num_heads * numbers, **kind)
 
     def forward(
         self, query: Tensor, key: Tensor, places: Tensor, counted: Tensor | None
@@ -397,8 +395,7 @@ class ContentPlace(nn.Module):
         num_heads: H.
         width: Standard deviation that is added to the spread.
         bias: Whether the projections have a bias.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        **kind: Device and dtype of the parameters.
     """
 
     def __init__(
@@ -407,13 +404,12 @@ class ContentPlace(nn.Module):
         num_heads: int,
         width: float,
         bias: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        **kind: Any,
     ) -> None:
         super().__init__()
         self._heads, self._width = num_heads, max(width, LEAST_WIDTH)
         self.query_proj, self.key_proj = (
-            nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype) for _ in range(2)
+            nn.Linear(embed_dim, embed_dim, bias=bias, **kind) for _ in range(2)
         )
 
     def forward(

@@ -17,7 +17,7 @@ from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.solver import Estimator, EstimatorName
-from fenchel.tensors import check_device, check_flags, check_tensor, is_under_autocast
+from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
 
 __all__ = ["MixtureAttention"]
 
@@ -198,17 +198,8 @@ class MixtureAttention(MultiheadAttention):
                 f"{kept} of MixtureAttention is True, which it does not offer; set it to False. keep_certificate keeps "
                 "the gap, without gradient"
             )
-        call = TorchCall(
-            query,
-            key,
-            value,
-            key_padding_mask,
-            need_weights,
-            attn_mask,
-            average_attn_weights,
-            is_causal,
-            query_offset,
-        )
+        call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
+        call = call._replace(is_causal=is_causal, query_offset=query_offset)
         return self._attended(call, self._given(key, variances))
 
     def _given(self, key: Any, variances: Tensor | None) -> Tensor | None:
@@ -225,10 +216,7 @@ class MixtureAttention(MultiheadAttention):
         check_tensor("variances", variances, form)
         weight = self.out_proj.weight
         check_device("variances", variances, weight.device, "the layer")
-        if variances.dtype != weight.dtype and not is_under_autocast(variances):
-            raise ProblemError(
-                f"variances have dtype {variances.dtype}, the layer {weight.dtype}; convert one of them"
-            )
+        check_dtype("variances", variances, weight.dtype, "the layer")
         wanted = tuple(key.shape[:-1])
         if variances.shape[:-1] != wanted or variances.shape[-1] not in (1, self.num_heads, self.embed_dim):
             raise ProblemError(

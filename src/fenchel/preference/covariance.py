@@ -379,67 +379,54 @@ def identity_like(matrix: Tensor) -> Tensor:
 
 
 def checked_covariance(
-    centers: Tensor,
-    of: str,
-    *,
-    full: tuple[str, Any],
-    variance: tuple[str, Any],
-    factor: tuple[str, Any],
-    rows: str,
-    components: int | None = None,
+    centers: Tensor, full: Any, variance: Any, factor: Any, *, components: int | None = None
 ) -> AbstractCovariance:
     """The covariance that a user gave, by the one of three structures for which there are arguments.
 
     Args:
         centers: Means, (..., d), whose dtype and device everything has.
-        of: What they are called.
-        full: Name and value of the matrices (..., d, d), or of None.
-        variance: Of the variances: (..., d), or (..., 1) or a number where all coordinates have one.
-        factor: Of the factors (..., d, k).
-        rows: What the leading dimensions are, in words such as "..., " or "..., K, ".
-        components: The size of the last leading dimension, to which what has one for all is expanded.
+        full: The matrices (..., d, d), or None.
+        variance: The variances: (..., d), or (..., 1) or a number where all coordinates have one; or None.
+        factor: The factors (..., d, k), or None.
+        components: The size of the last leading dimension, to which what has one for all is expanded, where there are
+            several, which arguments then have plural names for.
 
     Raises:
         ProblemError: Naming the argument, the entry and what to do.
     """
-    d = centers.shape[-1]
-    if full[1] is not None:
-        if variance[1] is not None or factor[1] is not None:
-            other = variance[0] if variance[1] is not None else factor[0]
-            raise ProblemError(f"{full[0]} and {other} are both given; expected one of them")
-        return Full(
-            full[0],
-            _for_all(_checked_matrices(*full, centers, of, variance[0], rows), 2, components, full[0]),
-        )
-    if variance[1] is None and factor[1] is None:
-        raise ProblemError(
-            f"no covariance is given; expected {full[0]} ({rows}d, d), or {variance[0]} ({rows}d or 1), which may be "
-            f"0, and {factor[0]} ({rows}d, k)"
-        )
-    given = 0.0 if variance[1] is None else variance[1]
-    diagonal = checked_parameter(
-        variance[0],
-        given,
-        f"({rows}{d}) or ({rows}1)",
-        like=centers,
-        of=of,
-        least=0.0,
-        remedy="variances are squares",
+    d, rows = centers.shape[-1], "..., " if components is None else "..., K, "
+    of, name_full, name_variance, name_factor = (
+        name if components is None else f"{name}s" for name in ("mean", "covariance", "variance", "factor")
     )
+    if full is not None:
+        if variance is not None or factor is not None:
+            other = name_factor if variance is None else name_variance
+            raise ProblemError(f"{name_full} and {other} are both given; expected one of them")
+        dense = _checked_matrices(name_full, full, centers, of, name_variance, rows)
+        return Full(name_full, _for_all(dense, 2, components, name_full))
+    if variance is None and factor is None:
+        raise ProblemError(
+            f"no covariance is given; expected {name_full} ({rows}d, d), or {name_variance} ({rows}d or 1), which may "
+            f"be 0, and {name_factor} ({rows}d, k)"
+        )
+    given, form = 0.0 if variance is None else variance, f"({rows}{d}) or ({rows}1)"
+    remedy = "variances are squares"
+    diagonal = checked_parameter(name_variance, given, form, like=centers, of=of, least=0.0, remedy=remedy)
     if diagonal.dim() and diagonal.shape[-1] not in (1, d):
         raise ProblemError(
-            f"{variance[0]} {has(variance[0])} shape {tuple(diagonal.shape)}, but {of} shape {tuple(centers.shape)}; "
-            f"expected ({rows}{d}), or ({rows}1) for one variance in all directions"
+            f"{name_variance} {has(name_variance)} shape {tuple(diagonal.shape)}, but {of} shape "
+            f"{tuple(centers.shape)}; expected ({rows}{d}), or ({rows}1) for one variance in all directions"
         )
-    diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, variance[0])
-    if factor[1] is None:
-        return Diagonal(variance[0], diagonal)
-    columns = checked_parameter(factor[0], factor[1], f"({rows}{d}, k)", like=centers, of=of)
+    diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, name_variance)
+    if factor is None:
+        return Diagonal(name_variance, diagonal)
+    columns = checked_parameter(name_factor, factor, f"({rows}{d}, k)", like=centers, of=of)
     if columns.dim() < 2 or columns.shape[-2] != d or columns.shape[-1] == 0:
         raise ProblemError(
-            f"{factor[0]} {has(factor[0])} shape {tuple(columns.shape)}; expected ({rows}{d}, k) with k of 1 or more"
+            f"{name_factor} {has(name_factor)} shape {tuple(columns.shape)}; expected ({rows}{d}, k) with k of 1 or "
+            "more"
         )
-    return LowRank(variance[0], diagonal, _for_all(columns, 2, components, factor[0]))
+    return LowRank(name_variance, diagonal, _for_all(columns, 2, components, name_factor))
 
 
 def _for_all(tensor: Tensor, own: int, components: int | None, name: str) -> Tensor:

@@ -82,14 +82,7 @@ class Gaussian(AbstractPreference):
     ) -> None:
         mean = checked_parameter("mean", mean, "(d,) or (..., m, d)")
         check_form("mean", mean, "(d,) or (..., m, d)", 1)
-        found = checked_covariance(
-            mean,
-            "mean",
-            full=("covariance", covariance),
-            variance=("variance", variance),
-            factor=("factor", factor),
-            rows="..., ",
-        )
+        found = checked_covariance(mean, covariance, variance, factor)
         check_together(mean=mean.shape[:-1], covariance=tuple(found.lead))
         self._mean, self._covariance = mean, found
 
@@ -231,15 +224,7 @@ class GaussianMixture(AbstractPreference):
     ) -> None:
         means = checked_parameter("means", means, "(..., K, d)")
         check_form("means", means, "(..., K, d)", 2)
-        found = checked_covariance(
-            means,
-            "means",
-            full=("covariances", covariances),
-            variance=("variances", variances),
-            factor=("factors", factors),
-            rows="..., K, ",
-            components=means.shape[-2],
-        )
+        found = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
         self.means, self._covariances = means, found
         self.log_weights = _normalised(log_weights, means)
         # Whether components are of one query each, as after a tilt: then (..., m, K, d), and otherwise for all queries.
