@@ -17,6 +17,7 @@ from fenchel.closeness import Tsallis
 from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_kind
+from fenchel.preference.discrete import may_attend
 from fenchel.tensors import (
     FLOATING,
     MASK,
@@ -412,9 +413,7 @@ class TorchMasks:
     @property
     def key_padding(self) -> Tensor | None:
         """True where a key is padding, bool (N, S)."""
-        if self.keys is None:
-            return None
-        return ~self.keys if self.keys.dtype == torch.bool else self.keys == -torch.inf
+        return None if self.keys is None else ~may_attend(self.keys)
 
     @property
     def is_key_padding(self) -> bool:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_sizes
 from fenchel.preference.abstract import widened
+from fenchel.preference.discrete import log_weights, may_attend
 from fenchel.tensors import (
     BOOL,
     WHOLE,
@@ -306,12 +307,10 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
 
 def _weights(log_preference: Tensor, templates: Tensor) -> Tensor:
     """U (B or 1, H or 1, m or 1, n), with zeros in rows that have nothing."""
-    full = log_preference[(None,) * (4 - log_preference.dim())]
+    full = log_weights(log_preference[(None,) * (4 - log_preference.dim())], templates.dtype)
     full = full.expand(*full.shape[:-1], templates.shape[-2])
-    if full.dtype == torch.bool:
-        return full.to(templates.dtype) / full.sum(-1, keepdim=True).clamp_min(1)
-    live = (full > -torch.inf).any(-1, keepdim=True)
-    return torch.where(live, torch.where(live, full, 0.0).to(templates.dtype).softmax(-1), 0.0)
+    live = may_attend(full).any(-1, keepdim=True)
+    return torch.where(live, torch.where(live, full, 0.0).softmax(-1), 0.0)
 
 
 def norm_penalty(model: nn.Module) -> Tensor:

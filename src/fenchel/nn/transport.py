@@ -21,9 +21,11 @@ from fenchel.nn.arguments import (
     check_positive,
     check_widths,
     checked_call,
+    combined,
     keep_number,
     number_of_heads,
     shown_number,
+    with_added_templates,
 )
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
@@ -373,14 +375,9 @@ class Atoms:
         Returns:
             Broadcastable to (N, H, m, keys + A); None for uniform.
         """
-        if log_u is None and self.mask is None:
-            return None
-        extra = self.usable()[:, None, None]
-        own = extra.new_ones(1, 1, 1, keys) if log_u is None else log_u[(None,) * (4 - log_u.dim())]
-        if own.dtype != torch.bool:
-            extra = own.new_zeros(extra.shape).masked_fill(~extra, -torch.inf)
-        lead = torch.broadcast_shapes(own.shape[:3], extra.shape[:3])
-        return torch.cat([own.expand(*lead, keys), extra.expand(*lead, -1)], -1)
+        extended = with_added_templates(log_u, keys, self.keys.shape[2])
+        mask = None if self.mask is None else nn.functional.pad(self.mask[:, None, None], (keys, 0), value=1)
+        return combined([extended, mask])
 
 
 def together(parts: Sequence[Atoms]) -> Atoms | None:
