@@ -13,10 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import ARGUMENTS, one_of, shown
-from fenchel.closeness import Tsallis
-from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_kind
 from fenchel.preference.discrete import may_attend
 from fenchel.tensors import (
     FLOATING,
@@ -299,39 +296,6 @@ def check_widths(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
         )
     checked_argument("dropout", dropout)
-
-
-def check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
-    """Check what keeps the heads' answers near their preferences, and whether its order can be learned."""
-    check_kind(closeness, estimator)
-    if learn_order is True and not isinstance(closeness, Tsallis):
-        raise ProblemError(
-            f"learn_order is True and closeness {shown(closeness)}; expected a fenchel.Tsallis, whose order is "
-            "learned, such as closeness=fenchel.Tsallis(1.5)"
-        )
-    if closeness is None:
-        return
-    learned = [name for name, part in tensors_of(closeness).items() if part.requires_grad]
-    if learned:
-        raise ProblemError(
-            f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
-            "learn_order=True, which makes a parameter of the layer, or numbers. functional.attention takes any tensor"
-        )
-    if learn_order is True and not (isinstance(closeness.order, float) and 1 < closeness.order < 2):
-        raise ProblemError(
-            f"learn_order is True and closeness {closeness!r}; expected an order strictly between 1 and 2 to start at, "
-            "one number"
-        )
-
-
-def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
-    """Check the norm of normalised templates."""
-    check_positive(_OWNER, radius=radius)
-    if (learn_radius or radius != 1) and not normalize_templates:
-        raise ProblemError(
-            f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "
-            "norm of normalised templates, set normalize_templates=True"
-        )
 
 
 def _check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
+from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
@@ -18,10 +20,8 @@ from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
     TorchCall,
     TorchMasks,
-    check_closeness,
     check_parameters,
     check_positive,
-    check_radius,
     check_widths,
     checked_call,
     combined,
@@ -164,7 +164,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         self._infer_by(estimator, tol, max_steps)
         check_positive("MultiheadAttention", alpha=alpha)
         closeness = closeness_of(closeness)
-        check_closeness(closeness, learn_order, self.estimator)
+        _check_closeness(closeness, learn_order, self.estimator)
         check_flags(
             bias=bias,
             add_bias_kv=add_bias_kv,
@@ -178,13 +178,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             keep_gap=keep_gap,
             keep_norm_penalty=keep_norm_penalty,
         )
-        check_radius(radius, learn_radius, normalize_templates)
-        _check_places(
-            ScaledDot() if evidence is None else evidence,
-            added=add_bias_kv or add_zero_attn,
-            normalised=normalize_templates,
-            penalised=keep_norm_penalty,
-        )
+        _check_radius(radius, learn_radius, normalize_templates)
         check_parameters("MultiheadAttention", device, dtype)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(*shape, device=device, dtype=dtype)
@@ -195,6 +189,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
         self.keep_norm_penalty = keep_norm_penalty
+        self._check_places()
         keep_number(self, "alpha", alpha, learned=learn_alpha)
         keep_number(self, "radius", radius, learned=learn_radius)
         orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
@@ -420,12 +415,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     ) -> tuple[Problem, Tensor | None]:
         """What is asked of the heads, and what of log u is tied to their templates."""
         alpha, radius, evidence = self.alpha, self.radius, self.evidence
-        _check_places(
-            evidence,
-            added=self.add_zero_attn or self.bias_k is not None,
-            normalised=self.normalize_templates,
-            penalised=self.keep_norm_penalty,
-        )
+        self._check_places()
         at = {"query_offset": inputs.first_query} if isinstance(evidence, AbstractPositionalEvidence) else {}
         z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **at))
         relative = tied = None
@@ -438,6 +428,23 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         closeness = self.effective_closeness
         return Problem(z, templates, values, alpha, scale, closeness, relative), tied
+
+    def _check_places(self) -> None:
+        """Refuse what a layer cannot offer with evidence that looks at places."""
+        if not isinstance(self.evidence, AbstractPositionalEvidence):
+            return
+        name = type(self.evidence).__name__
+        if self.add_zero_attn or self.bias_k is not None:
+            raise ProblemError(
+                f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates "
+                "have none; leave those out"
+            )
+        for option in ("normalize_templates", "keep_norm_penalty"):
+            if self.evidence.differs_by_query and getattr(self, option):
+                raise ProblemError(
+                    f"{option} is True and evidence {name}, whose templates differ by query, so that there is no norm "
+                    f"of a template; set {option} to False"
+                )
 
     def extra_repr(self) -> str:
         """What the children do not show."""
@@ -467,24 +474,37 @@ def _check_problem(preference: Any, evidence: Any) -> None:
         )
 
 
-def _check_places(evidence: nn.Module, *, added: bool, normalised: bool, penalised: bool) -> None:
-    """Refuse what a layer cannot offer with evidence that looks at places."""
-    if not isinstance(evidence, AbstractPositionalEvidence):
-        return
-    name = type(evidence).__name__
-    if added:
+def _check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
+    """Check what keeps the heads' answers near their preferences, and whether its order can be learned."""
+    check_kind(closeness, estimator)
+    if learn_order is True and not isinstance(closeness, Tsallis):
         raise ProblemError(
-            f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates "
-            "have none; leave those out"
+            f"learn_order is True and closeness {shown(closeness)}; expected a fenchel.Tsallis, whose order is "
+            "learned, such as closeness=fenchel.Tsallis(1.5)"
         )
-    if not evidence.differs_by_query:
+    if closeness is None:
         return
-    for option, wanted in (("normalize_templates", normalised), ("keep_norm_penalty", penalised)):
-        if wanted:
-            raise ProblemError(
-                f"{option} is True and evidence {name}, whose templates differ by query, so that there is no norm of a "
-                f"template; set {option} to False"
-            )
+    learned = [name for name, part in tensors_of(closeness).items() if part.requires_grad]
+    if learned:
+        raise ProblemError(
+            f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
+            "learn_order=True, which makes a parameter of the layer, or numbers. functional.attention takes any tensor"
+        )
+    if learn_order is True and not (isinstance(closeness.order, float) and 1 < closeness.order < 2):
+        raise ProblemError(
+            f"learn_order is True and closeness {closeness!r}; expected an order strictly between 1 and 2 to start at, "
+            "one number"
+        )
+
+
+def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
+    """Check the norm of normalised templates."""
+    check_positive("MultiheadAttention", radius=radius)
+    if (learn_radius or radius != 1) and not normalize_templates:
+        raise ProblemError(
+            f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "
+            "norm of normalised templates, set normalize_templates=True"
+        )
 
 
 def _checked_answer(

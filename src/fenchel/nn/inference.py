@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -454,10 +454,23 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     )
 
 
+def of_last_call(what: str) -> Any:
+    """A property: what a layer that is called with ``keep_WHAT`` set keeps of that call."""
+
+    def read(layer: Any) -> Any:
+        kept = getattr(layer, f"_last_{what}")
+        if kept is None:
+            raise NotKeptError(
+                f"there is no {what.replace('_', ' ')} of a last call; set keep_{what} = True on the layer, then call "
+                "it"
+            )
+        return kept
+
+    return property(read)
+
+
 _PROPERTIES = ("last_certificate", "last_gap", "last_norm_penalty")
 _STORED = tuple(f"_{name}" for name in _PROPERTIES)
-
-_Kept = TypeVar("_Kept")
 
 
 class LastCall:
@@ -467,53 +480,28 @@ class LastCall:
     _last_gap: Tensor | None = None
     _last_norm_penalty: Tensor | None = None
 
+    last_certificate: AttentionCertificate = of_last_call("certificate")
+    """How far at most the last call was from exact: three tensors (N, H, L), or (H, L) unbatched, without gradient.
+
+    They are a record: in a loss they change nothing. :attr:`last_gap` is for losses.
+    """
+    last_gap: Tensor = of_last_call("gap")
+    """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
+
+    It holds on to the graph of that call until the next one.
+    """
+    last_norm_penalty: Tensor = of_last_call("norm_penalty")
+    r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
+
+    It holds on to the graph of that call until the next one.
+    """
+
     def forget_last_call(self) -> None:
         """Let go of what was kept, and of the graphs that it holds on to."""
         for name in _STORED:
             # A layer that keeps nothing does not change when it is called, which is what can be exported.
             if getattr(self, name) is not None:
                 setattr(self, name, None)
-
-    @property
-    def last_certificate(self) -> AttentionCertificate:
-        """How far at most the last call was from exact: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-
-        They are a record: in a loss they change nothing. :attr:`last_gap` is for losses.
-
-        Raises:
-            NotKeptError: If ``keep_certificate`` was not set when the layer was last called.
-        """
-        return self._kept_by_last_call("certificate", self._last_certificate)
-
-    @property
-    def last_gap(self) -> Tensor:
-        """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
-
-        It holds on to the graph of that call until the next one.
-
-        Raises:
-            NotKeptError: If ``keep_gap`` was not set when the layer was last called.
-        """
-        return self._kept_by_last_call("gap", self._last_gap)
-
-    @property
-    def last_norm_penalty(self) -> Tensor:
-        r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
-
-        It holds on to the graph of that call until the next one.
-
-        Raises:
-            NotKeptError: If ``keep_norm_penalty`` was not set when the layer was last called.
-        """
-        return self._kept_by_last_call("norm penalty", self._last_norm_penalty)
-
-    def _kept_by_last_call(self, what: str, kept: _Kept | None) -> _Kept:
-        if kept is None:
-            raise NotKeptError(
-                f"there is no {what} of a last call; set keep_{what.replace(' ', '_')} = True on the layer, then call "
-                "it"
-            )
-        return kept
 
     def __getattr__(self, name: str) -> Any:
         # Python comes here when a property raises an AttributeError, which torch's own would replace by another.

@@ -25,7 +25,6 @@ from fenchel.tensors import (
     MASK,
     check_device,
     check_tensor,
-    check_vectors,
     is_causal_bias,
     values_are_known,
     without_causal_bias,
@@ -159,15 +158,6 @@ class Discrete(AbstractPreference):
         r"""The covariance :math:`\Sigma = \sum_i u_i (t_i - \mu)(t_i - \mu)^\top`, shape (..., m or 1, d, d)."""
         offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
         return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
-
-    @override
-    def check_point(self, name: str, point: Tensor) -> None:
-        """Hold a tensor (..., m, d), such as a dual point, against the templates.
-
-        Raises:
-            ProblemError: If it has another dimension, dtype or device.
-        """
-        check_vectors(name, point, f"(..., m, {self.dim}), in the templates' space", self.dim, self.templates)
 
     @override
     def tilted(self, lam: Tensor) -> Discrete:
