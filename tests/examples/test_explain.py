@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import reading
 from fenchel.errors import InputError
 from fenchel.functional import attention
 from tests.examples.measured import few_toys, parquet, trained
+from tests.pages import ROOT, page
 
 
 @pytest.fixture
@@ -137,3 +139,10 @@ def test_a_frozen_encoder_gives_states(monkeypatch: pytest.MonkeyPatch) -> None:
     found = explain.explained(model, words, "exact")
     assert found["attention: tau to attention"] == pytest.approx(1)
     assert not any(one.requires_grad for one in model.states.parameters())
+
+
+def test_the_page_shows_what_was_recorded() -> None:
+    found = json.loads((ROOT / "docs" / "results" / "explain.json").read_text())
+    text = page("docs/explain.md")
+    for line in explain.printed(found):
+        assert line in text

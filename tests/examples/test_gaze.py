@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import warnings
 from typing import Any
@@ -16,6 +17,7 @@ import gaze
 import saliency
 from fenchel.errors import InputError
 from tests.examples.measured import refuses
+from tests.pages import ROOT, page
 
 
 def test_metrics_are_those_of_pysaliency_with_ties() -> None:
@@ -184,3 +186,10 @@ def test_toy_images_are_learned_and_exact_inference_is_an_argument(monkeypatch: 
     for weights in found["cues"].values():
         assert weights["valid"][0] > weights["neutral"][0] > weights["invalid"][0]
     assert any(line.startswith("| history, exact |") for line in gaze.printed(found))
+
+
+def test_the_page_shows_what_was_recorded() -> None:
+    found = json.loads((ROOT / "docs" / "results" / "gaze.json").read_text())
+    text = page("docs/gaze.md")
+    for line in gaze.printed(found):
+        assert line in text
