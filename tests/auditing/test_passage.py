@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fenchel.auditing.window_text import Sentences, passage_around
+from fenchel.auditing.example_search import Sentences, passage_around
 
 QUESTION = "Not every question is answered by the one who was asked it"
 

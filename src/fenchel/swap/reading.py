@@ -31,7 +31,7 @@ from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
-from fenchel.swap.tasks import CutTexts, ExampleTask, LanguageTask, Measure, ScoredPairs, SentenceTask
+from fenchel.swap.tasks import CutTexts, ExampleTask, LanguageTask, Measure, ScoredPairs, SentenceTask, mapped
 
 __all__ = ["Given", "LabelledTexts", "Subject", "read_pairs", "scored_pairs"]
 
@@ -402,21 +402,14 @@ def own_measure(name: str) -> Measure:
             raise InputError(
                 f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
             )
-        return own(_on_processor(output))
+        return own(mapped(output, _on_processor))
 
     return measure
 
 
-def _on_processor(output: Any) -> Any:
-    """What a model returned on the CPU, where batches are, and in float32 if it was in half precision."""
-    if isinstance(output, Tensor):
-        return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
-    if isinstance(output, Mapping):
-        return type(output)(**{name: _on_processor(value) for name, value in output.items()})
-    if isinstance(output, list | tuple):
-        moved = map(_on_processor, output)
-        return type(output)(*moved) if hasattr(output, "_fields") else type(output)(moved)
-    return output
+def _on_processor(output: Tensor) -> Tensor:
+    """On the CPU, where batches are, and in float32 if it was in half precision."""
+    return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
 
 
 def _whole(batch: Batch) -> Batch:

@@ -37,6 +37,7 @@ __all__ = [
     "ScoredPairs",
     "SentenceTask",
     "Targets",
+    "mapped",
     "sampled_pairs",
 ]
 
@@ -468,7 +469,8 @@ class ExampleTask:
     def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
         """See ``Task``."""
         output, stacks = observe_layers(model, inputs, step.counted, step.counted_decoder)
-        target = _moved(step.target, device_and_dtype(model)[0])
+        device = device_and_dtype(model)[0]
+        target = mapped(step.target, lambda one: one.to(device))
         found = {
             name: _measured(name, measure, output, target, len(step.units))
             for name, measure in self._measures.items()
@@ -499,12 +501,14 @@ def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) 
     return found
 
 
-def _moved(target: Any, device: torch.device) -> Any:
-    if isinstance(target, Tensor):
-        return target.to(device)
-    if isinstance(target, Mapping):
-        return {name: _moved(value, device) for name, value in target.items()}
-    if isinstance(target, list | tuple):
-        moved = [_moved(value, device) for value in target]
-        return moved if isinstance(target, list) else tuple(moved)
-    return target
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same value, such as what a model returned, with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        made = {name: mapped(one, change) for name, one in value.items()}
+        return made if type(value) is dict else type(value)(**made)
+    if isinstance(value, list | tuple):
+        parts = [mapped(one, change) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.examples import HeadExample, Packing, Picture, unpacked
@@ -252,24 +253,17 @@ def head_address(key: HeadKey, kinds: Sequence[Kind]) -> str:
 def shown_queries(examples: Sequence[HeadExample]) -> list[HeadExample]:
     """The farthest queries of a head: new patterns first, no sentence twice if there are others, no place twice."""
     shown: list[HeadExample] = []
-    for most, of in ((_QUERIES_OF_A_HEAD, (_sentence, _pattern)), (3, (_sentence,)), (2, ())):
+    pattern, place = attrgetter("pattern"), attrgetter("position", "token")
+    for most, of in ((_QUERIES_OF_A_HEAD, (_sentence, pattern)), (3, (_sentence,)), (2, ())):
         for example in examples:
-            new = all(mark(example) not in map(mark, shown) for mark in (_place, *of))
+            new = all(mark(example) not in map(mark, shown) for mark in (place, *of))
             if new and len(shown) < most:
                 shown.append(example)
     return sorted(shown, key=lambda example: example.rank, reverse=True)
 
 
-def _pattern(example: HeadExample) -> object:
-    return example.pattern
-
-
 def _sentence(example: HeadExample) -> object:
     return example.document, example.window, example.context
-
-
-def _place(example: HeadExample) -> object:
-    return example.position, example.token
 
 
 def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:

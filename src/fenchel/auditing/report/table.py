@@ -169,16 +169,13 @@ def notebook_map(findings: Findings, kind: Kind) -> str:
     )
 
 
-_COLOURS = SCALE
-
-
 def _cell(cell: Cell | None, shown: HeatMap, layer: int, place: int) -> str:
     if cell is None:
         return "<td></td>"
     if cell.style in _PLAIN:
         paper, written = _PLAIN[cell.style]
     else:
-        paper = _COLOURS[int(cell.style.removeprefix("q"))]
+        paper = SCALE[int(cell.style.removeprefix("q"))]
         written = ink(paper)
     few = len(shown.heads) <= _FEW
     style = f"background:{paper};color:{written};padding:.1em .3em;text-align:center;min-width:{2 if few else 0.6}em"
