@@ -236,6 +236,14 @@ def test_images_are_sampled_too() -> None:
     assert all(record["total_variation_se"] > 0 for record in report.heads)
 
 
+def test_windows_that_a_layer_cuts_an_image_into_are_sampled_each_for_itself() -> None:
+    report = audit(tiny_model("swin"), None, [tiny_images(16)], queries=2)
+    # Two images of 64 positions, in four windows each.
+    assert {
+        (head["layer"], head["queries"], head["population"]) for head in report.heads if head["layer"] == 1
+    } == {(1, 16, 128)}
+
+
 def test_a_sample_larger_than_the_queries_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="queries is 12, a sample larger than the queries: the longest window has 12"
