@@ -26,14 +26,6 @@ from website.pages import ROOT, ROOT_PAGES, family_page, generated_pages, with_t
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
 
 MOST_WORDS = 1500
-# Pages that were longer when this was written, each with the most that it may have: the numbers only go down.
-LONG_PAGES = {
-    "closeness": 1750,
-    "continuous": 1800,
-    "mathematics": 2550,
-    "paper": 1550,
-    "which-heads": 1600,
-}
 _FORMULAS_FONT = "STIXTwoMath-Regular.ttf"  # SIL Open Font License; the package ziamath brings it
 _IMAGE_WITHOUT_WORDS = re.compile(r'<img\b(?![^>]*\balt="[^"]*\w)[^>]*>')
 _LINK_OR_PICTURE = re.compile(r'<a\b[^>]*>.*?</a>|<img\b[^>]*\bsrc="([^":]+)"[^>]*>', flags=re.DOTALL)
@@ -71,9 +63,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Check the length, fill in the tables, and have links lead to pages of the site. A search finds names last."""
     path = page.file.src_uri
     made = path.startswith(("api/", "catalogue/", "notebooks/")) or path.upper()[:-3] + ".md" in ROOT_PAGES
-    words, most = len(markdown.split()), LONG_PAGES.get(path.removesuffix(".md"), MOST_WORDS)
-    if not made and words > most:
-        _log.warning("%s has %d words; expected at most %d. Cut or divide it.", path, words, most)
+    words = len(markdown.split())
+    if not made and words > MOST_WORDS:
+        _log.warning("%s has %d words; expected at most %d. Cut or divide it.", path, words, MOST_WORDS)
     boost = 0.1 if path.startswith("api/") else 0.3 if made and "/" not in path else 1.0
     page.meta["search"] = {"boost": boost}
     return re.sub(

@@ -98,12 +98,12 @@ def hard_to_solve(around: Around) -> None:
 
 
 PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
-    "A model that is not found": [offline],
-    "A text that is not there": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
+    "A model that cannot be found": [offline],
+    "A text file that does not exist": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
     "A package that is missing": [without_matplotlib],
     "A folder that holds an audit already": [twice],
     "Rotary positions": [lambda _: audited(space="input")],
-    "Attention that cannot be seen": [
+    "Attention that is not captured": [
         lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
         lambda _: audited(
             [{"src": torch.zeros(1, 4, 8)}],
@@ -114,16 +114,16 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     ],
     "Sparse attention where there is none": [lambda _: audited(space="key", closeness="entmax15")],
     "Layers or heads that do not exist": [lambda _: audited(space="key", layers=[2])],
-    "A sample that is no sample": [lambda _: audited(space="key", queries=99)],
+    "More queries than positions": [lambda _: audited(space="key", queries=99)],
     "Text without a tokenizer": [lambda _: audited(["some text"], space="key")],
     "A solve that does not converge": [hard_to_solve],
-    "A query that may look at nothing": [
+    "A query with all templates masked": [
         lambda _: problem(
             preference=fenchel.Discrete(torch.zeros(3, 2), torch.full((3,), -torch.inf))
         ).solve()
     ],
     "Evidence of the wrong shape": [lambda _: problem(evidence=torch.zeros(1, 3))],
-    "An α that is no reliability": [lambda _: problem(alpha=-1.0)],
+    "An α that is not positive": [lambda _: problem(alpha=-1.0)],
     "A certificate that was not kept": [
         lambda _: MultiheadAttention(8, 2, batch_first=True).last_certificate
     ],

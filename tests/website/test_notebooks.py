@@ -25,8 +25,15 @@ def said(outputs: list[nbformat.NotebookNode]) -> str:
     return "".join(one.text if one.output_type == "stream" else one.data["text/plain"] for one in outputs)
 
 
-def test_there_are_three() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["audit-a-model", "design-a-layer", "reproduce-the-paper"]
+def test_there_are_six() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "audit-a-model",
+        "design-a-layer",
+        "exact-attention-in-training",
+        "reproduce-the-paper",
+        "which-heads-matter",
+        "write-your-own",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
