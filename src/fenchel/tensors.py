@@ -36,10 +36,13 @@ __all__ = [
     "checked_scale",
     "is_causal_bias",
     "is_on_host",
+    "is_onnx_export",
     "is_transformed",
     "is_under_autocast",
     "listed",
+    "needs_gradient",
     "positive_tensor",
+    "refuse_onnx",
     "values_are_known",
     "values_can_be_read",
     "without_causal_bias",
@@ -303,6 +306,27 @@ def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
         )
 
 
+def is_onnx_export() -> bool:
+    """Whether ``torch.onnx`` is exporting this."""
+    return torch.onnx.is_in_onnx_export()
+
+
+# Dynamo takes torch's own function to be False (see also fenchel.functional.arguments.unit_of_products).
+is_onnx_export._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def refuse_onnx(what: str) -> None:
+    """Refuse ``torch.onnx`` where a computation has no operations of ONNX.
+
+    Raises:
+        ProblemError: If it is exporting.
+    """
+    if is_onnx_export():
+        raise ProblemError(
+            f"{what} cannot be exported to ONNX, which lacks operations that it needs; use torch.export"
+        )
+
+
 def is_transformed() -> bool:
     """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
@@ -322,6 +346,15 @@ def _is_mapped(tensor: Tensor) -> bool:
             return True
         tensor = _functorch.get_unwrapped(tensor)
     return False
+
+
+def needs_gradient(tensor: Tensor) -> bool:
+    """Whether a gradient is recorded for a tensor, or for what ``torch.func`` has made it of."""
+    if not is_transformed():
+        return tensor.requires_grad
+    while not tensor.requires_grad and _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def _listed(dtypes: Collection[torch.dtype]) -> str:

@@ -41,7 +41,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import check_tensor, values_are_known
+from fenchel.tensors import check_tensor, is_onnx_export, values_are_known
 
 __all__ = ["sparse_weights"]
 
@@ -84,6 +84,8 @@ def sparse_weights(
     if isinstance(a, Tensor):
         a = a.to(dtype)
     order, fixed = (a, -1.0) if isinstance(a, Tensor) else (None, float(a))
+    if is_onnx_export():
+        return _computed(potential, log_preference, order, fixed, csiszar)
     if torch.compiler.is_compiling():
         return _compiled(potential, log_preference, order, fixed, csiszar)
     return _Eager.apply(potential, log_preference, order, fixed, csiszar)
@@ -330,8 +332,8 @@ def threshold_weights(
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
     rows_of_a = _rows(a.to(potential.dtype), (*shape[:-1], 1)) if isinstance(a, Tensor) else a
-    # In Csiszár's sense a template may be liked for a score that is many times what the others differ by.
-    wide = csiszar and f.dtype == torch.float32
+    if torch.compiler.is_exporting():
+        return _solved(f, log_u, rows_of_a, csiszar).reshape(shape)
     found = torch.empty_like(f, memory_format=torch.contiguous_format)
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
     for start in range(0, len(f), each):
@@ -340,10 +342,7 @@ def threshold_weights(
             rows[part] if isinstance(rows, Tensor) and len(rows) > 1 else rows
             for rows in (f, log_u, rows_of_a)
         ]
-        if wide:
-            here = [rows.double() if isinstance(rows, Tensor) else rows for rows in here]
-        scores, preferred, of_rows = here
-        found[part] = _solved(scores, preferred, of_rows, csiszar)
+        found[part] = _solved(here[0], here[1], here[2], csiszar)
     return found.reshape(shape)
 
 
@@ -355,6 +354,10 @@ def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
+    if csiszar and f.dtype == torch.float32:
+        # A template may be liked for a score that is many times what the others differ by.
+        log_u = None if log_u is None else log_u.double()
+        return _solved(f.double(), log_u, a.double() if isinstance(a, Tensor) else a, csiszar).float()
     least = a
     if isinstance(a, Tensor):
         least = float(a.min()) if values_are_known(a) else 0.0

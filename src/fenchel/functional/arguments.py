@@ -40,11 +40,13 @@ __all__ = [
     "checked",
     "checked_closeness",
     "compute_dtype",
+    "dropped",
     "is_softmax",
     "mask_dtype",
     "positive_column",
     "refuse_overflow",
     "restored",
+    "shapes_of",
     "under_autocast",
     "unit_of_products",
     "without_autocast",
@@ -54,6 +56,12 @@ __all__ = [
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for float32 and the half types."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def dropped(weights: Tensor, dropout_p: float) -> Tensor:
+    """Weights after dropout."""
+    # The number may be a symbol of a graph, which torch takes for no flag.
+    return torch.dropout(weights, dropout_p, train=True) if dropout_p > 0 else weights
 
 
 def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -238,15 +246,15 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         check_dtype(name, tensor, query.dtype)
     # Words are put together only where something is wrong: while a graph is made, sizes may be symbols.
     if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ProblemError(f"batch sizes differ: {_shapes(given)}; expected the same first dimension")
+        raise ProblemError(f"batch sizes differ: {shapes_of(given)}; expected the same first dimension")
     if key.shape[1:3] != value.shape[1:3]:
-        raise ProblemError(f"key and value differ in heads or tokens: {_shapes(given)}")
+        raise ProblemError(f"key and value differ in heads or tokens: {shapes_of(given)}")
     if query.shape[3] != key.shape[3]:
-        raise ProblemError(f"query and key differ in their last dimension: {_shapes(given)}")
+        raise ProblemError(f"query and key differ in their last dimension: {shapes_of(given)}")
     heads, key_heads = query.shape[1], key.shape[1]
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ProblemError(
-            f"query has {heads} heads, which {key_heads} heads of key do not divide: {_shapes(given)}"
+            f"query has {heads} heads, which {key_heads} heads of key do not divide: {shapes_of(given)}"
         )
     if heads != key_heads and not enable_gqa:
         raise ProblemError(
@@ -262,7 +270,7 @@ def check_some_keys(query: Tensor, key: Tensor, value: Tensor) -> None:
         ProblemError: Naming the shapes.
     """
     if key.shape[2] == 0:
-        shapes = _shapes({"query": query, "key": key, "value": value})
+        shapes = shapes_of({"query": query, "key": key, "value": value})
         raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
 
 
@@ -285,7 +293,8 @@ def refuse_overflow(output: Tensor, given: tuple[Tensor, ...], what: str, remedy
         raise ProblemError(f"{what} that {name} does not hold: give the tensors in float64, or make {remedy}")
 
 
-def _shapes(given: dict[str, Tensor]) -> str:
+def shapes_of(given: dict[str, Tensor]) -> str:
+    """Names and shapes, for errors."""
     return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
 
 

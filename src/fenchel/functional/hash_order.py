@@ -78,8 +78,8 @@ class HashOrder:
             rules: The attributes that are bool.
         """
         lead, rounds, tokens = buckets.shape
-        buckets = buckets - buckets.amin()
-        count = buckets.amax() + 2
+        buckets = buckets - buckets.min()
+        count = buckets.max() + 2
         if padding is not None:
             buckets = torch.where(padding.unsqueeze(1), count - 1, buckets)
         order = buckets.argsort(dim=-1, stable=True)

@@ -24,8 +24,10 @@ from fenchel.tensors import (
     INTEGERS,
     check_device,
     check_flags,
+    check_not_mapped,
     check_tensor,
     checked_argument,
+    refuse_onnx,
 )
 
 __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
@@ -95,6 +97,8 @@ class HashingInference(Inference):
                 f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "
                 "each token has a query and a key"
             )
+        check_not_mapped("hashing attention", query, key, value, variant.buckets)
+        refuse_onnx("hashing attention")
         self._order = _order(variant, tuple(query.shape[:3]))
         check_device("buckets", variant.buckets, query.device)
 

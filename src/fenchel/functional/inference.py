@@ -27,8 +27,8 @@ from fenchel.functional.output import mean_at
 from fenchel.preference.discrete import may_attend
 from fenchel.rounding import LINEAR, norm, summed
 from fenchel.solver import ESTIMATORS as SOLVERS
-from fenchel.solver import Estimator, Exact
-from fenchel.tensors import checked_argument
+from fenchel.solver import Estimator, Exact, FirstOrder
+from fenchel.tensors import checked_argument, refuse_onnx
 
 __all__ = [
     "DEFAULT_STEPS",
@@ -257,6 +257,8 @@ class Inference(ABC):
         tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
         checked_argument("max_steps", max_steps)
         self._solver = estimator_object(options.pop("estimator", "first_order"), tol, max_steps)
+        if not isinstance(self._solver, FirstOrder):
+            refuse_onnx(f"the estimator {self._solver.name!r}")
 
     def _checked(
         self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any

@@ -16,6 +16,7 @@ from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     refuse_overflow,
+    shapes_of,
     unit_of_products,
     without_autocast,
 )
@@ -198,17 +199,16 @@ def _check_components(query: Tensor, means: Tensor, variances: Tensor, value: Te
         check_tensor(name, tensor, form, dims=4)
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
     if query.shape[0] != means.shape[0] or query.shape[3] != means.shape[3]:
-        raise ProblemError(f"query and means differ in their first or last dimension: {shapes}")
+        raise ProblemError(f"query and means differ in their first or last dimension: {shapes_of(named)}")
     if means.shape[2] == 0:
-        raise ProblemError(f"there is nothing to attend to (no components in means): {shapes}")
+        raise ProblemError(f"there is nothing to attend to (no components in means): {shapes_of(named)}")
     if value is not None and value.shape[:3] != means.shape[:3]:
-        raise ProblemError(f"means and value differ in batch, heads or components: {shapes}")
+        raise ProblemError(f"means and value differ in batch, heads or components: {shapes_of(named)}")
     heads, key_heads = query.shape[1], means.shape[1]
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ProblemError(
-            f"query has {heads} heads, which {key_heads} heads of means do not divide: {shapes}"
+            f"query has {heads} heads, which {key_heads} heads of means do not divide: {shapes_of(named)}"
         )
     _check_variances(variances, means)
 

@@ -21,10 +21,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, mask_dtype, without_autocast
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    compute_dtype,
+    dropped,
+    mask_dtype,
+    without_autocast,
+)
 from fenchel.functional.rows import Grid, Rectangle, rows, with_gradient
 from fenchel.solver.implicit import second_derivative_of
-from fenchel.tensors import is_transformed
+from fenchel.tensors import is_transformed, needs_gradient
 
 __all__ = [
     "attend",
@@ -73,7 +79,10 @@ def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Ten
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:
-    return given.log_preference is not None and given.log_preference.requires_grad and torch.is_grad_enabled()
+    # A graph that is exported has operations of torch alone, which runtimes other than torch have too.
+    if given.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return False
+    return needs_gradient(given.log_preference)
 
 
 def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
@@ -105,7 +114,7 @@ def plain_attention(given: AttentionArguments, dual: Tensor, dropout_p: float) -
 
     It is joined to everything that it depends on. Kernels disagree on empty arrays; plain operations do not.
     """
-    weights = torch.dropout(weights_at(given, dual), dropout_p, train=dropout_p > 0)
+    weights = dropped(weights_at(given, dual), dropout_p)
     with without_autocast(weights):
         return weights @ given.of_query_heads(given.value)
 

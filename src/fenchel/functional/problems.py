@@ -6,6 +6,7 @@ every estimator, bound and gradient. The backward pass computes a part again: no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.family import Block
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, unit_of_products
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, dropped, unit_of_products
 from fenchel.functional.exact import check_reached, limits
 from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.rows import recomputed, untraced
@@ -127,7 +128,7 @@ class ProblemRows:
         """The mean of values (B, H, n, d_v) at dual points, (B, H, m, d_v)."""
 
         def of_part(part: ProblemRows, lam: Tensor, value: Tensor) -> Tensor:
-            return torch.dropout(_weights(part, lam), dropout_p, train=dropout_p > 0) @ value
+            return dropped(_weights(part, lam), dropout_p) @ value
 
         return in_parts(self, of_part, dual, values)
 
@@ -145,21 +146,25 @@ class ProblemRows:
 
     def row_bytes(self) -> int:
         """Of one query of all heads and sequences in an array (B, H, m, n)."""
-        return self.evidence.shape[:2].numel() * self.templates.shape[2] * self.evidence.element_size()
+        return math.prod(self.evidence.shape[:2]) * self.templates.shape[2] * self.evidence.element_size()
 
     def sequences(self) -> Iterator[tuple[slice, ProblemRows]]:
         """All sequences together, or each by itself where together they are too many."""
         count = self.evidence.shape[0]
         shapes = self.closeness.query_shapes().values()
         shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
-        together = count == 1 or not shared or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES
-        for span in spans(count, count if together else 1):
-            yield span, self if together else self.narrowed(0, span, self.closeness)
+        # A graph for any number of sequences cannot be cut by how many there are.
+        together = torch.compiler.is_exporting() or count == 1 or not shared
+        if together or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES:
+            yield slice(0, count), self
+            return
+        for span in spans(count, 1):
+            yield span, self.narrowed(0, span, self.closeness)
 
     def parts(self) -> Iterator[tuple[slice, ProblemRows]]:
         """Ranges of queries."""
         queries, each = self.evidence.shape[2], max(LEAST_QUERIES, PART_BYTES // max(1, self.row_bytes()))
-        if queries <= each:
+        if torch.compiler.is_exporting() or queries <= each:
             yield slice(0, queries), self
             return
         for span in spans(queries, each):

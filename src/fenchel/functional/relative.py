@@ -12,7 +12,13 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, is_softmax, without_autocast
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    compute_dtype,
+    dropped,
+    is_softmax,
+    without_autocast,
+)
 from fenchel.functional.attention import AttentionInference, attention_weights
 from fenchel.functional.inference import (
     AttentionCertificate,
@@ -34,6 +40,7 @@ from fenchel.tensors import (
     check_dtype,
     check_finite,
     check_tensor,
+    is_onnx_export,
     values_are_known,
 )
 
@@ -143,7 +150,7 @@ class RelativeInference(Inference):
         table = self._tables.value_table
         if table is None:
             return self._shared.output
-        weights = torch.dropout(self.weights, self._dropout_p, train=self._dropout_p > 0)
+        weights = dropped(self.weights, self._dropout_p)
         return weights @ self._given.value + to_rows(weights, self._tables.index, table.shape[2]) @ table
 
     @override
@@ -534,6 +541,9 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
                 [4, 5, 6]])
     """
     queries, rows = by_row.shape[-2:]
+    if index is None and torch.compiler.is_exporting() and not is_onnx_export():
+        # Rows that move by one are contiguous for some numbers of tokens and not for others.
+        index = distance_index(queries, keys, by_row.device)
     if index is not None:
         return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))
     if queries < 2:

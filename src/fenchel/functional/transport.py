@@ -134,6 +134,10 @@ class TransportInference(Inference):
         self._transport = transport = checked_transport(given, variant, scale, dtype)
         tensors = (x for x in vars(transport).values() if isinstance(x, Tensor))
         check_not_mapped("transport attention", *tensors)
+        if torch.compiler.is_exporting():
+            raise ProblemError(
+                "transport attention looks at values and cannot be exported; use torch.compile"
+            )
 
     @property
     def _problem(self) -> Problem:

@@ -49,7 +49,7 @@ from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import check_entries, widened
 from fenchel.solver import Estimator, EstimatorName, Exact
-from fenchel.tensors import check_flags, checked_argument
+from fenchel.tensors import check_flags, checked_argument, refuse_onnx
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 
@@ -492,6 +492,7 @@ class Bumps(nn.Module):
             bumps = self.at(places.double())
             weighted = bumps if counted is None else bumps * counted.unsqueeze(-1)
             gram = weighted.mT @ bumps
+            refuse_onnx("continuous attention")
             identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
             operator = torch.linalg.solve_ex(gram + self.ridge * identity, weighted.mT)[0].to(values.dtype)
         if operator.dim() == 3:

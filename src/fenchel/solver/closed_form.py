@@ -156,7 +156,8 @@ def with_one_hessian(
     """
     centred = templates - curved @ templates / curved.sum(-1, keepdim=True)
     n, d = templates.shape[-2:]
-    if d <= n:
+    # Which is cheaper is not asked where a graph is for any number of templates.
+    if torch.compiler.is_exporting() or d <= n:
         return alpha * solve(alpha * (centred.mT @ (curved.mT * centred)), evidence)
     # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
     possible = curved.mT > 0

@@ -62,6 +62,10 @@ class AttentionInputs:
     query_padding: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+            raise ProblemError(
+                "torch.jit.trace is not supported, since it makes tensors of sizes; use torch.export or torch.compile"
+            )
         sizes = ("batch", "heads", "queries", "keys")
         for name in sizes if self.query_offset is None else (*sizes, "query_offset"):
             size = getattr(self, name)
@@ -212,17 +216,13 @@ def _axis(own: int, indices: Tensor) -> Tensor:
     return indices.reshape([-1 if axis == own else 1 for axis in range(4)])
 
 
-# Torch 2.6 has no such function yet.
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
-
-
 def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Entries ``start`` to ``start + length`` of a parameter along a dimension.
 
     A view of all entries is contiguous and one of some is not, so that a graph that is exported for any length would be
     made for some only: there it is a copy.
     """
-    if _is_exporting():
+    if torch.compiler.is_exporting():
         return parameter.index_select(dim, torch.arange(start, start + length, device=parameter.device))
     return parameter.narrow(dim, start, length)
 
