@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
-from fenchel.io.batches import Batch, Cursor, ImageBatches
+from fenchel.io.batches import Batch, ImageBatches
 from fenchel.io.documents import (
     Documents,
     check_text,
@@ -31,9 +30,18 @@ from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
-from fenchel.swap.tasks import CutTexts, ExampleTask, LanguageTask, Measure, ScoredPairs, SentenceTask, mapped
+from fenchel.swap.tasks import (
+    AnyTask,
+    ExampleTask,
+    LabelledTexts,
+    LanguageTask,
+    Measure,
+    ScoredPairs,
+    SentenceTask,
+    mapped,
+)
 
-__all__ = ["Given", "LabelledTexts", "Subject", "read_pairs", "scored_pairs"]
+__all__ = ["Given", "read_pairs", "scored_pairs"]
 
 _FEWEST = 3
 _LONGEST_LINE = 1 << 20
@@ -138,21 +146,6 @@ def _checked(description: str, rows: list[tuple[str, str, float]], sha256: str |
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model that is swapped, and what it is asked to do.
-
-    Attributes:
-        found: What was given, loaded.
-        model: What of it is run.
-        task: What it is asked to do.
-    """
-
-    found: RunModel
-    model: Any
-    task: LanguageTask | SentenceTask | ExampleTask
-
-
-@dataclass(frozen=True)
 class _Opened:
     documents: Documents | None = None
     scored: ScoredPairs | None = None
@@ -254,8 +247,8 @@ class Given:
         documents = None if self.texts is None else open_documents(self.texts, **options.of_text)
         return _Opened(documents, _scored(options, self.pairs))
 
-    def subject(self, opened: _Opened, options: SwapOptions) -> Subject:
-        """The model, loaded, with its task.
+    def subject(self, opened: _Opened, options: SwapOptions) -> tuple[RunModel, Any, AnyTask]:
+        """What was given, loaded; what of it is run; and what that is asked to do.
 
         Args:
             opened: What ``opened`` gave.
@@ -269,7 +262,7 @@ class Given:
         if options.loader is not None:
             run = load_run(options.loader, self.model)
             found = RunModel.of_run(run, **where)
-            return Subject(found, found.model, _examples_of_run(found, run, options))
+            return found, found.model, _examples_of_run(found, run, options)
         reads_texts, classifies = self._reads_texts(options), options.label_column is not None
         found = RunModel.of(
             self.model,
@@ -279,8 +272,8 @@ class Given:
             classifies=classifies,
         )
         if reads_texts:
-            return Subject(found, *_task_of_texts(found, opened.documents, opened.scored, options))
-        return Subject(found, found.model, self._examples(found, opened, options))
+            return found, *_task_of_texts(found, opened.documents, opened.scored, options)
+        return found, found.model, self._examples(found, opened, options)
 
     def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
         config, measures = getattr(found.model, "config", None), {"loss": self.loss, "score": self.score}
@@ -342,7 +335,7 @@ def _windows(documents: Documents, tokenizer: Any, config: Any, options: SwapOpt
 
 def _task_of_texts(
     found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
-) -> tuple[Any, LanguageTask | SentenceTask | ExampleTask]:
+) -> tuple[Any, AnyTask]:
     """The model of transformers that is run on texts, and what it is asked: to name classes, to predict, to embed."""
     from fenchel.integrations.transformers.loading import language_head, names_classes
 
@@ -494,78 +487,3 @@ def _scored(
     if options.columns != PairColumns():
         raise InputError("columns of pairs were named, but no scored pairs were given. Add --pairs FILE.")
     return None
-
-
-class LabelledTexts:
-    """Texts with the class of each, whose batches bring the loss and the accuracy of a classifier with them.
-
-    Args:
-        documents: The texts, with labels for targets: names of classes, or their numbers.
-        tokenizer: A tokenizer of ``transformers``.
-        config: The model's configuration, which names its classes.
-        options: As for ``SentenceTask``.
-
-    Raises:
-        InputError: If a label is none of the model's classes.
-    """
-
-    def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
-        self.description, self.text_sha256 = documents.description, documents.text_sha256
-        self._batch_size = options.batch_size
-        self._cut = CutTexts(tokenizer, config, options.max_length)
-        self._rows: list[tuple[int, ...]] = []
-        self._labels: list[int] = []
-        tokens, most = 0, options.max_tokens or float("inf")
-        for document in documents:
-            if tokens >= most:
-                break
-            self._rows.append(self._cut.ids(document.text))
-            self._labels.append(_class_number(document.target, config, document.number))
-            tokens += len(self._rows[-1])
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What belongs in the manifest besides where the texts are from."""
-        return {"max_length": self._cut.max_length, "truncated": self._cut.truncated}
-
-    def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
-        """The batches from a place on."""
-        lengths = [len(row) for row in self._rows]
-        for begin in range(start.document, len(self._rows), self._batch_size):
-            end = min(begin + self._batch_size, len(self._rows))
-            inputs = self._cut.batch(self._rows[begin:end])
-            labels = torch.tensor(self._labels[begin:end])
-
-            def loss(output: Any, labels: Tensor = labels) -> Tensor:
-                return cross_entropy(output.logits, labels, reduction="none")
-
-            def score(output: Any, labels: Tensor = labels) -> Tensor:
-                return (output.logits.argmax(-1) == labels).double()
-
-            done = sum(lengths[:end])
-            yield Batch(
-                inputs=inputs,
-                counted=inputs["attention_mask"].bool(),
-                counted_decoder=None,
-                documents=tuple(range(begin + 1, end + 1)),
-                windows=(1,) * (end - begin),
-                tokens=sum(lengths[begin:end]),
-                after=Cursor(end, 0, done, end),
-                fraction=done / sum(lengths),
-                loss=loss,
-                score=score,
-            )
-
-
-def _class_number(label: str | None, config: Any, number: int) -> int:
-    known = {str(name): int(place) for name, place in (getattr(config, "label2id", None) or {}).items()}
-    count = int(getattr(config, "num_labels", 0))
-    text = "" if label is None else label.strip()
-    if text in known:
-        return known[text]
-    if text.isdecimal() and int(text) < count:
-        return int(text)
-    raise InputError(
-        f"document {number} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
-        f"{count - 1} or one of {', '.join(list(known)[:10])}."
-    )

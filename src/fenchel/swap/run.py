@@ -40,14 +40,14 @@ from fenchel.io.storage import (
     write_tensors,
 )
 from fenchel.io.storage import Place as FromOne
-from fenchel.loading import device_and_dtype, evaluating, on_device, seeded
+from fenchel.loading import RunModel, device_and_dtype, evaluating, on_device, seeded
 from fenchel.options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
-from fenchel.swap.reading import Given, Subject
+from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
 from fenchel.swap.statistics import Pairings, tabulated
-from fenchel.swap.tasks import ExampleTask, LanguageTask, Measure, SentenceTask
+from fenchel.swap.tasks import AnyTask, ExampleTask, LanguageTask, Measure, SentenceTask
 
 __all__ = ["STATE_FILE", "STATE_FORM", "SWAP", "Readable", "SwapRun", "SwapState", "swap"]
 
@@ -130,13 +130,12 @@ def swap(
             require_packages("report", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
-        subject = given.subject(opened, asked)
-        swapped, task = subject.model, subject.task
+        found, swapped, task = given.subject(opened, asked)
         sites = sites_of(swapped)
         arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
-        manifest = _described(subject, asked)
+        manifest = {**_described(found, swapped, asked), **task.description()}
         if folder is None:
             state = SwapState(dict(manifest))
         else:
@@ -151,9 +150,8 @@ def swap(
         return report
 
 
-def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
+def _described(found: RunModel, swapped: Any, options: SwapOptions) -> dict[str, Any]:
     """What a manifest says before the swap begins."""
-    found, swapped = subject.found, subject.model
     device, dtype = device_and_dtype(swapped)
     return {
         **versions(SCHEMA),
@@ -165,13 +163,12 @@ def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
         "space": "key",
         "batch_size": options.batch_size,
         **options.recorded,
-        **subject.task.description(),
     }
 
 
 def _reported(
     arms: Sequence[Arm],
-    task: LanguageTask | SentenceTask | ExampleTask,
+    task: AnyTask,
     state: SwapState,
     *,
     by_sentence: bool,

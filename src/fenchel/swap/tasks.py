@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.loading import LanguageHead
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import Batch, Cursor, ImageBatches
 from fenchel.io.documents import Documents
 from fenchel.io.tokens import (
     check_known,
@@ -23,15 +24,16 @@ from fenchel.io.tokens import (
     special_tokens,
     token_ids,
 )
-from fenchel.io.windows import TokenWindows
+from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import device_and_dtype
 from fenchel.options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Place, Step, observe, observe_layers
 
 __all__ = [
+    "AnyTask",
     "CutTexts",
     "ExampleTask",
-    "Examples",
+    "LabelledTexts",
     "LanguageTask",
     "Measure",
     "ScoredPairs",
@@ -409,22 +411,79 @@ def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
     return torch.tensor(sorted(found))
 
 
-class Examples(Protocol):
-    """Batches that can be read again from any place, such as ``ReadyBatches``."""
+class LabelledTexts:
+    """Texts with the class of each, whose batches bring the loss and the accuracy of a classifier with them.
+
+    Args:
+        documents: The texts, with labels for targets: names of classes, or their numbers.
+        tokenizer: A tokenizer of ``transformers``.
+        config: The model's configuration, which names its classes.
+        options: As for ``SentenceTask``.
+
+    Raises:
+        InputError: If a label is none of the model's classes.
+    """
+
+    def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
+        self.description, self.text_sha256 = documents.description, documents.text_sha256
+        self._batch_size = options.batch_size
+        self._cut = CutTexts(tokenizer, config, options.max_length)
+        self._rows: list[tuple[int, ...]] = []
+        self._labels: list[int] = []
+        tokens, most = 0, options.max_tokens or float("inf")
+        for document in documents:
+            if tokens >= most:
+                break
+            self._rows.append(self._cut.ids(document.text))
+            self._labels.append(_class_number(document.target, config, document.number))
+            tokens += len(self._rows[-1])
 
     @property
-    def description(self) -> str:
-        """The source as it was given."""
-        ...
+    def described(self) -> dict[str, Any]:
+        """What belongs in the manifest besides where the texts are from."""
+        return {"max_length": self._cut.max_length, "truncated": self._cut.truncated}
 
-    @property
-    def text_sha256(self) -> str | None:
-        """What tells them from others, if anything does."""
-        ...
-
-    def batches(self, start: Cursor = ...) -> Iterator[Batch]:
+    def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
         """The batches from a place on."""
-        ...
+        lengths = [len(row) for row in self._rows]
+        for begin in range(start.document, len(self._rows), self._batch_size):
+            end = min(begin + self._batch_size, len(self._rows))
+            inputs = self._cut.batch(self._rows[begin:end])
+            labels = torch.tensor(self._labels[begin:end])
+
+            def loss(output: Any, labels: Tensor = labels) -> Tensor:
+                return cross_entropy(output.logits, labels, reduction="none")
+
+            def score(output: Any, labels: Tensor = labels) -> Tensor:
+                return (output.logits.argmax(-1) == labels).double()
+
+            done = sum(lengths[:end])
+            yield Batch(
+                inputs=inputs,
+                counted=inputs["attention_mask"].bool(),
+                counted_decoder=None,
+                documents=tuple(range(begin + 1, end + 1)),
+                windows=(1,) * (end - begin),
+                tokens=sum(lengths[begin:end]),
+                after=Cursor(end, 0, done, end),
+                fraction=done / sum(lengths),
+                loss=loss,
+                score=score,
+            )
+
+
+def _class_number(label: str | None, config: Any, number: int) -> int:
+    known = {str(name): int(place) for name, place in (getattr(config, "label2id", None) or {}).items()}
+    count = int(getattr(config, "num_labels", 0))
+    text = "" if label is None else label.strip()
+    if text in known:
+        return known[text]
+    if text.isdecimal() and int(text) < count:
+        return int(text)
+    raise InputError(
+        f"document {number} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
+        f"{count - 1} or one of {', '.join(list(known)[:10])}."
+    )
 
 
 class ExampleTask:
@@ -441,7 +500,7 @@ class ExampleTask:
 
     def __init__(
         self,
-        examples: Examples,
+        examples: TokenWindows | ImageBatches | ReadyBatches | LabelledTexts,
         *,
         unit: str,
         targets: Targets | None = None,
@@ -512,3 +571,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         parts = [mapped(one, change) for one in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
+
+
+AnyTask = LanguageTask | SentenceTask | ExampleTask
+"""Whatever a model can be asked to do."""
