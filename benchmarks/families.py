@@ -235,9 +235,9 @@ def _tried(model: Any, seed: int, found: Outcome, reasons: list[str]) -> bool:
             try:
                 found.difference = _checked(model, inputs, seed)
             except CaptureError as error:
-                if "times in one forward" not in str(error):
+                if not re.search("times in one forward|one input a batch|padding mask of the batch", str(error)):
                     raise
-                # Such a module attends once for each image.
+                # Such a module attends once for each image, or to all images at once.
                 inputs = {name: one[: len(one) // BATCH] for name, one in inputs.items()}
                 found.difference = _checked(model, inputs, seed)
             found.outcome, found.reason, found.inputs = "works", "", tuple(inputs)
@@ -264,7 +264,7 @@ _REASONS = (
     ("passes 'softcap'", "cap their scores: first order alone, no audit"),
     ("causal and passes no mask", "are causal and make no mask"),
     ("times in one forward", "have a module that attends several times in a forward pass"),
-    ("did not attend", "have attention that the inputs do not reach"),
+    ("did not attend|none of its attention came through", "have attention that the inputs do not reach"),
     ("padding mask of the batch", "attend to padding of which nothing is known"),
     ("passes (attention_mask|position_bias) of shape", "pass a mask that does not fit queries and keys"),
     ("passes '", "pass an argument whose effect is not known"),

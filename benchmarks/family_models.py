@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -32,7 +32,10 @@ _COUNTS: tuple[_Rule, ...] = (
     (re.compile(r"tokens_per_image"), lambda v: min(v, 4)),
     (re.compile(r"num_queries|num_query|num_latents|_length$"), lambda v: min(v, 16)),
     (re.compile(r"position|n_ctx|max_seq"), lambda v: min(v, 128)),
-    (re.compile(r"sliding_window$|local_attention|attention_window|window_size"), lambda v: min(v, 4)),
+    (
+        re.compile(r"sliding_window$|local_attention|attention_window|window_size"),
+        lambda v: v if 64 < v < 256 else min(v, 4),
+    ),
 )
 _WIDTHS: tuple[_Rule, ...] = (
     (re.compile(r"kv_heads|key_value_heads|num_kv|kv_n_heads|multi_query_group"), lambda v: min(v, 2)),
@@ -56,6 +59,26 @@ _NEEDED = {"vocab_size": VOCABULARY, "head_dim": 16, "prediction_length": 8}
 """What some configurations leave open."""
 
 
+def _modeling(config_type: type) -> Any:
+    """The module of the models of a configuration; that of the configuration where they are another family's."""
+    name = config_type.__module__.replace("configuration_", "modeling_")
+    return importlib.import_module(name if importlib.util.find_spec(name) else config_type.__module__)
+
+
+def _of(config: Any, name: str) -> Any:
+    """A setting; None where there is none for all layers."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # each configuration has errors of its own
+        return None
+
+
+def _layers_of_every_kind(base: Any) -> int:
+    """How many layers it takes until each kind of layer was there."""
+    kinds = _of(base, "layer_types") or []
+    return max((kinds.index(kind) + 1 for kind in set(kinds)), default=0)
+
+
 class Shrinking:
     """Makes small configurations.
 
@@ -76,10 +99,7 @@ class Shrinking:
         parameters = inspect.signature(type(base).__init__).parameters
         given: dict[str, Any] = {}
         for name, parameter in parameters.items():
-            try:
-                value = getattr(base, name, None)
-            except AttributeError:  # it differs by layer
-                continue
+            value = _of(base, name)
             if value is None and name in _NEEDED:
                 given[name] = _NEEDED[name]
             elif isinstance(value, transformers.PreTrainedConfig):
@@ -92,8 +112,10 @@ class Shrinking:
                     given[name] = small
             elif parameter.default is not None and parameter.kind is not parameter.VAR_KEYWORD:
                 small = self._value(name, value)
-                if "key_value_heads" in name and value == getattr(base, "num_attention_heads", None):
+                if "key_value_heads" in name and value == _of(base, "num_attention_heads"):
                     small = self._value("num_attention_heads", value)
+                if name == "num_hidden_layers" and isinstance(small, int):
+                    small = max(small, min(_layers_of_every_kind(base), 8))
                 if small != value:
                     given[name] = small
         return given
@@ -136,16 +158,13 @@ class Shrinking:
         return self._tokens.setdefault(name, VOCABULARY - 1 - len(self._tokens))
 
     def _rope(self, value: Any, base: Any) -> Any:
-        modeling = type(base).__module__.replace("configuration_", "modeling_")
         if (
             not isinstance(value, dict)
             or self._how == "short"
             or any(isinstance(one, dict) for one in value.values())
         ):
             return None
-        if "mrope_section" not in value and "mrope_section" not in inspect.getsource(
-            importlib.import_module(modeling)
-        ):
+        if "mrope_section" not in value and "mrope_section" not in inspect.getsource(_modeling(type(base))):
             return None
         small = [4, 2, 2] if self._how == "small" else [2, 3, 3]
         return {**value, "mrope_section": small}
@@ -170,7 +189,7 @@ def model_class(family: str, config_type: type) -> type[Any] | None:
         found = getattr(transformers, name, None)
         if found is not None:
             return found
-    module = importlib.import_module(config_type.__module__.replace("configuration_", "modeling_"))
+    module = _modeling(config_type)
     found = [
         one
         for name, one in vars(module).items()
@@ -232,7 +251,7 @@ def _configs(config: Any) -> Iterator[Any]:
 def _setting(config: Any, *names: str) -> Any:
     for name in names:
         for one in _configs(config):
-            value = getattr(one, name, None)
+            value = _of(one, name)
             if value is not None:
                 return value
     return None
@@ -355,7 +374,8 @@ class Inputs:
             side = [[1, 4, 4]] * BATCH if name.endswith("thw") else [[4, 4]] * BATCH
             return [torch.tensor(side)]
         if name.endswith("spatial_shapes") or name == "image_sizes":
-            return [torch.tensor([[4, 4]] * BATCH), torch.tensor([[32, 32]] * BATCH)]
+            side = 32 if name == "image_sizes" else 4
+            return [torch.tensor([[side, side]] * BATCH)]
         if name in ("pixel_attention_mask",):
             return [torch.ones(BATCH, 16, dtype=torch.long)]
         if name.endswith("attention_mask"):
@@ -379,6 +399,9 @@ class Inputs:
             choices += self._with_media("audio", "input_features", self._sounds())
         if "pixel_values" in self._takes and "input_ids" in self._takes:
             choices += self._product([*dict.fromkeys(["input_ids", "pixel_values", *extra])])
+        crosses = any(re.search("cross|encoder_attn", name) for name, _ in self._model.named_modules())
+        if crosses and "encoder_hidden_states" in self._takes and "encoder_hidden_states" not in names:
+            choices += self._product([*names, "encoder_hidden_states"])
         choices += self._product(names)
         if extra:
             choices += self._product(first)
@@ -424,7 +447,7 @@ class Inputs:
         for media in candidates:
             given: dict[str, Any] = {name: media}
             for other, parameter in takes.items():
-                needed = parameter.default is parameter.empty or other.endswith("grid_thw")
+                needed = parameter.default is parameter.empty or other.endswith(("grid_thw", "image_sizes"))
                 if other.endswith(("_mask", "_masks")) and media.ndim == 3:
                     given[other] = torch.ones(BATCH, media.shape[-1], dtype=torch.long)
                 elif needed and other not in given and (found := self.candidates(other)):

@@ -100,7 +100,7 @@ class ModelSource(AbstractSource):
 
     def _modules_of_decoder(self) -> frozenset[nn.Module]:
         decoder = self._model
-        while (inner := decoder.get_decoder()) is not decoder and inner is not None:
+        while hasattr(decoder, "get_decoder") and (inner := decoder.get_decoder()) not in (decoder, None):
             decoder = inner  # a wrapper's decoder may itself hold an encoder and a decoder
         if decoder is self._model:
             raise ModelError(

@@ -27,6 +27,7 @@ __all__ = [
     "calls_registry",
     "check_model",
     "count_attention",
+    "eager_attention",
     "materialised_mask",
     "quiet",
     "register_backend",
@@ -117,6 +118,16 @@ def _source(module_type: type[nn.Module]) -> str:
         return inspect.getsource(owner)
     except (OSError, TypeError):
         return ""
+
+
+_EAGER = re.compile(r"get_interface\([^,()]*,\s*(\w+)")
+
+
+def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
+    """The attention function that a module names for when none is chosen; None where it names none."""
+    named = _EAGER.search(_source(type(module)))
+    name = "eager_attention_forward" if named is None else named[1]
+    return inspect.unwrap(type(module).forward).__globals__.get(name)
 
 
 def _dispatches(module: nn.Module) -> bool:
