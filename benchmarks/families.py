@@ -235,7 +235,9 @@ def _tried(model: Any, seed: int, found: Outcome, reasons: list[str]) -> bool:
             try:
                 found.difference = _checked(model, inputs, seed)
             except CaptureError as error:
-                if not re.search("times in one forward|one input a batch|padding mask of the batch", str(error)):
+                if not re.search(
+                    "times in one forward|one input a batch|padding mask of the batch", str(error)
+                ):
                     raise
                 # Such a module attends once for each image, or to all images at once.
                 inputs = {name: one[: len(one) // BATCH] for name, one in inputs.items()}
