@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,13 +86,18 @@ class TokenClasses:
 
     def of_block(self, sequences: Tensor, queries: slice) -> TokenClasses:
         """The same of a block: one sequence for each of its groups, and some of the queries."""
+        chosen = self.each_query(lambda of: of[sequences][:, queries])
+        return replace(chosen, keys=self.keys[sequences])
+
+    def each_query(self, change: Callable[[Tensor], Tensor]) -> TokenClasses:
+        """The same with what is known of queries, (B, m, ...), changed."""
         beside, corrections = self.beside, self.corrections
-        return TokenClasses(
-            types=self.types[sequences][:, queries],
-            classes=self.classes[sequences][:, queries],
-            keys=self.keys[sequences],
-            beside=None if beside is None else beside[sequences][:, queries],
-            corrections=None if corrections is None else corrections[sequences][:, queries],
+        return replace(
+            self,
+            types=change(self.types),
+            classes=change(self.classes),
+            beside=None if beside is None else change(beside),
+            corrections=None if corrections is None else change(corrections),
         )
 
 

@@ -99,14 +99,7 @@ class SampledQueries:
 
     def of_tokens(self, tokens: TokenClasses) -> TokenClasses:
         """What these queries are, from what all of them are."""
-        beside, corrections = tokens.beside, tokens.corrections
-        return replace(
-            tokens,
-            types=self._taken(tokens.types, 1),
-            classes=self._taken(tokens.classes, 1),
-            beside=None if beside is None else self._taken(beside, 1),
-            corrections=None if corrections is None else self._taken(corrections, 1),
-        )
+        return tokens.each_query(lambda of: self._taken(of, 1))
 
     def put_back(self, measures: Measures) -> Measures:
         """What was measured of these queries, in the places that they have in the window."""

@@ -238,10 +238,10 @@ def test_a_page_of_many_heads_keeps_the_farthest_open() -> None:
 def test_points_lie_where_their_numbers_are() -> None:
     report = sample_report({"encoder_self": (2, 3)})
     both = scatters(effects_of(report))
-    assert [plot.metric for plot in both] == ["total_variation", "relative_deviation"]
+    assert [plot["metric"] for plot in both] == ["total_variation", "relative_deviation"]
     for plot in both:
-        assert len(plot.points) == 6
-        for point in plot.points:
-            assert point.x / 100 * plot.widest == pytest.approx(point.deviation, abs=1e-3)
-            assert point.y / 100 * plot.highest == pytest.approx(point.effect, abs=1e-4)
-            assert (point.low or 0) < point.y < (point.high or 0) <= 100
+        assert len(plot["points"]) == 6
+        for point in plot["points"]:
+            assert point["x"] / 100 * plot["widest"] == pytest.approx(point["deviation"], abs=1e-3)
+            assert point["y"] / 100 * plot["highest"] == pytest.approx(point["effect"], abs=1e-4)
+            assert (point["low"] or 0) < point["y"] < (point["high"] or 0) <= 100

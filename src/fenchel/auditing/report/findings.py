@@ -240,16 +240,15 @@ def headline(report: AuditResults) -> list[str]:
         InputError: If the report holds no head.
     """
     findings, twin = Findings.of(report), _twin(report)
-    sampled = sampled_sentence(findings, report.sample)
-    otherwise = otherwise_sentence(report.manifest)
-    sentences = [
-        *([otherwise] if otherwise else []),
+    sentences = (
+        otherwise_sentence(report.manifest),
         moved_sentence(findings, twin),
-        *([sampled] if sampled else []),
+        sampled_sentence(findings, report.sample),
         deviation_sentence(findings, twin),
-    ]
-    sentences.append(certified_sentence(findings, report.manifest["tol"]))
-    return [*sentences, twin_line(report.manifest)]
+        certified_sentence(findings, report.manifest["tol"]),
+        twin_line(report.manifest),
+    )
+    return [sentence for sentence in sentences if sentence]
 
 
 def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:

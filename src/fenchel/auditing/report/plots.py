@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.findings import Findings
 from fenchel.drawing import level, short
 
@@ -24,9 +24,6 @@ __all__ = [
     "HeadGrid",
     "HeatMap",
     "Panel",
-    "Point",
-    "Scatter",
-    "Strip",
     "heat_maps",
     "highest_finite",
     "outline",
@@ -78,16 +75,6 @@ class Panel:
     mean_at: float | None
     mean: str
     queries: int
-
-
-@dataclass(frozen=True)
-class Strip:
-    """The means of a layer's heads as ticks on one line of length 100."""
-
-    layer: int
-    path: str
-    mean_at: float | None
-    mean: str
 
 
 def outline(fractions: Sequence[float]) -> str:
@@ -146,15 +133,21 @@ def panels(
     return found
 
 
-def strips(findings: Findings, axis: Axis, kind: Kind) -> list[Strip]:
-    """One strip a layer, for models with too many heads for a panel each."""
+def strips(findings: Findings, axis: Axis, kind: Kind) -> list[dict[str, Any]]:
+    """One strip a layer, for models with too many heads for a panel each.
+
+    Returns:
+        Of each ``layer`` the means of its heads as ticks on a line of length 100 (``path``), and their ``mean`` with
+        its place (``mean_at``).
+    """
     drawn = []
     for layer in findings.layers(kind):
         means = [head.value(axis.metric) for head in findings.of_kind(kind) if head.key.layer == layer]
         ticks = sorted({place for mean in means if (place := _position(mean, axis)) is not None})
         average = findings.layer_mean(axis.metric, kind, layer)
         path = "".join(f"M{place:g} 15V85" for place in ticks)
-        drawn.append(Strip(layer, path, _position(average, axis), short(average)))
+        place, mean = _position(average, axis), short(average)
+        drawn.append({"layer": layer, "path": path, "mean_at": place, "mean": mean})
     return drawn
 
 
@@ -257,54 +250,18 @@ def heat_maps(findings: Findings, kind: Kind) -> list[HeatMap]:
 _METRICS = ("total_variation", "relative_deviation")
 
 
-@dataclass(frozen=True)
-class Point:
-    """One head; places run from 0 to 100, y upwards.
+def scatters(effects: SwapEffects) -> list[dict[str, Any]]:
+    """Total variation and relative deviation against the change of the model's hidden states.
 
-    Args:
-        key: The head.
-        x: Place of its deviation.
-        y: Place of its effect.
-        low: Lower end of the effect's interval; None where it has none.
-        high: Upper end.
-        deviation: The deviation.
-        effect: The effect.
+    Returns:
+        Of each ``metric`` a point a head (``points``), what the ends of the axes stand for (``widest``, ``highest``)
+        and Spearman's ``rank_correlation``. Of a point its ``key``, ``deviation`` and ``effect``, and the places of
+        these and of the interval, from 0 to 100 (``x``, ``y``, ``low``, ``high``).
     """
-
-    key: HeadKey
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    deviation: float
-    effect: float
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """One metric against the effect.
-
-    Args:
-        metric: The metric.
-        points: A point a head.
-        widest: The metric at the right end of the axis.
-        highest: The effect at the upper end.
-        rank_correlation: Spearman's; None where there is none.
-    """
-
-    metric: str
-    points: list[Point]
-    widest: float
-    highest: float
-    rank_correlation: float | None
-
-
-def scatters(effects: SwapEffects) -> list[Scatter]:
-    """Total variation and relative deviation against the change of the model's hidden states."""
     return [made for metric in _METRICS if (made := _scatter(effects, metric)) is not None]
 
 
-def _scatter(effects: SwapEffects, metric: str) -> Scatter | None:
+def _scatter(effects: SwapEffects, metric: str) -> dict[str, Any] | None:
     known = [
         (head, deviation)
         for head in effects.heads
@@ -319,18 +276,25 @@ def _scatter(effects: SwapEffects, metric: str) -> Scatter | None:
         return None if value is None else round(100 * max(0.0, min(1.0, value / highest)), 2)
 
     points = [
-        Point(
-            head.key,
-            round(100 * deviation / widest, 2),
-            up(head.effect) or 0.0,
-            up(head.low),
-            up(head.high),
-            deviation,
-            head.effect,
-        )
+        {
+            "key": head.key,
+            "deviation": deviation,
+            "effect": head.effect,
+            "x": round(100 * deviation / widest, 2),
+            "y": up(head.effect),
+            "low": up(head.low),
+            "high": up(head.high),
+        }
         for head, deviation in known
     ]
-    return Scatter(metric, points, widest, highest, effects.rank_correlation.get(metric))
+    rank = effects.rank_correlation.get(metric)
+    return {
+        "metric": metric,
+        "points": points,
+        "widest": widest,
+        "highest": highest,
+        "rank_correlation": rank,
+    }
 
 
 def _end(values: Sequence[float]) -> float:
