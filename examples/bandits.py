@@ -23,7 +23,6 @@ from torch import Tensor, nn
 import experiment
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import Causal
-from intervals import shown
 from task import choice, option
 
 Policy = Callable[
@@ -39,7 +38,7 @@ class BanditOptions(experiment.ExperimentOptions):
 
     arms: int = option(5, "of a bandit")
     pulls: int = option(10, "of an episode")
-    steps: int = option(350, "of training")
+    steps: int = option(300, "of training")
     batch: int = option(256, "bandits a step")
     learning_rate: float = option(1e-2, "the largest")
     test: int = option(100_000, "bandits to test on")
@@ -196,12 +195,12 @@ def trained(learner: str, seed: int, o: BanditOptions) -> Snail:
 
 
 @torch.no_grad()
-def tested(policy: Policy, o: BanditOptions, seed: int) -> dict[str, float]:
+def tested(policy: Policy, o: BanditOptions, seed: int) -> float:
     """The mean reward on new bandits, the same for all policies of a seed."""
     chances = torch.rand(o.test, o.arms, generator=torch.Generator().manual_seed(1000 + seed))
     torch.manual_seed(2000 + seed)
     rewards = [played(policy, some, o.pulls)[1] for some in chances.split(10_000)]
-    return {"reward": torch.cat(rewards).sum(1).double().mean().item()}
+    return torch.cat(rewards).sum(1).double().mean().item()
 
 
 def largest(model: Snail) -> Policy:
@@ -215,21 +214,22 @@ def largest(model: Snail) -> Policy:
     return policy
 
 
+def run(o: BanditOptions, arm: str, seed: int) -> dict[str, float]:
+    """Play by a rule, or train a learner and play with it; with SNAIL also when its attention is exact."""
+    if arm in (found := rules(o.arms)):
+        return {"reward": tested(found[arm], o, seed)}
+    model = trained(arm, seed, o)
+    answers = {"reward": tested(largest(model), o, seed)}
+    if arm == "SNAIL":
+        with use_estimator(model, "exact"):
+            answers["reward, exact"] = tested(largest(model), o, seed)
+    return answers
+
+
 def compare(o: BanditOptions) -> dict[str, Any]:
-    """Train every learner with every seed, and play with it and by rules."""
-    runs: experiment.Runs = {"optimum": [{"reward": optimum(o.arms, o.pulls)}]}
-    for name, policy in rules(o.arms).items():
-        runs[name] = [tested(policy, o, seed) for seed in range(o.seeds)]
-    for learner in LEARNERS:
-        models = [trained(learner, seed, o) for seed in range(o.seeds)]
-        runs[learner] = [tested(largest(model), o, seed) for seed, model in enumerate(models)]
-        print(f"{learner}: {shown([one['reward'] for one in runs[learner]])}", flush=True)
-        if learner == "SNAIL":
-            runs["SNAIL, then exact"] = []
-            for seed, model in enumerate(models):
-                with use_estimator(model, "exact"):
-                    runs["SNAIL, then exact"].append(tested(largest(model), o, seed))
-    return {"options": asdict(o), "runs": runs}
+    """All of them, and the optimum."""
+    best = {"optimum": [{"reward": optimum(o.arms, o.pulls)}]}
+    return {"options": asdict(o), "runs": best | experiment.repeated(run, [*rules(o.arms), *LEARNERS], o)}
 
 
 if __name__ == "__main__":

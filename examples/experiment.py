@@ -1,12 +1,13 @@
 """The command line of the scripts that compare a few arms over seeds, and the record that they write."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,26 @@ class ExperimentOptions:
     """What every comparison can be told."""
 
     seeds: int = option(3, "of each arm: its weights, and what is drawn in training")
+    processes: int = option(1, "in which arms and seeds are run side by side")
     out: str = option("", "file of the record, in JSON")
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise InputError(f"{name} is {value}; expected a number above 0. Give a larger --{name}.")
+
+
+def repeated(
+    run: Callable[[Any, str, int], dict[str, float]], arms: Sequence[str], o: ExperimentOptions
+) -> Runs:
+    """The metrics of each arm with each seed; ``run`` is a function of a module, called with options, arm and seed."""
+    cells = [(o, arm, seed) for arm in arms for seed in range(o.seeds)]
+    if o.processes == 1:
+        found = [run(*cell) for cell in cells]
+    else:
+        with get_context("spawn").Pool(o.processes) as pool:
+            found = pool.starmap(run, cells, chunksize=1)
+    return {arm: found[o.seeds * number : o.seeds * (number + 1)] for number, arm in enumerate(arms)}
 
 
 def print_table(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
@@ -53,7 +68,7 @@ def main(kind: type[ExperimentOptions], compare: Callable[[Any], dict[str, Any]]
         kind: Of its options.
         compare: Called with the options; ``runs`` in its answer is what the table shows.
     """
-    script, start = Path(sys.argv[0]).name, time.process_time()
+    script = Path(sys.argv[0]).name
     try:
         (options,) = HfArgumentParser(kind, prog=script).parse_args_into_dataclasses()  # pyright: ignore[reportArgumentType]
         found = compare(options)
@@ -65,9 +80,15 @@ def main(kind: type[ExperimentOptions], compare: Callable[[Any], dict[str, Any]]
             "command": shlex.join(["python", f"examples/{script}", *sys.argv[1:]]),
             "commit": commit(),
             "threads": torch.get_num_threads(),
-            "cpu_seconds": round(time.process_time() - start),
+            "cpu_seconds": round(cpu_seconds()),
         }
         Path(options.out).write_text(json.dumps(told | found, indent=1) + "\n")
+
+
+def cpu_seconds() -> float:
+    """Of this process and those that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def commit() -> str:

@@ -1,0 +1,207 @@
+"""The scripts that learn: bandits, the Helmholtz machine, distillation and glimpses; what they compute is true."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bandits
+import distil
+import experiment
+import helmholtz
+from fenchel import KL
+from fenchel.errors import InputError
+from fenchel.nn import use_estimator
+from tests.cli.conftest import saved
+from tests.examples.measured import refuses
+
+
+def best_by_histories(arms: int, pulls: int, history: tuple[tuple[int, int], ...] = ()) -> float:
+    """The largest expected reward from a history of (arm, reward) on, without a table and without sorting arms."""
+    if len(history) == pulls:
+        return 0.0
+    values = []
+    for arm in range(arms):
+        rewards = [reward for one, reward in history if one == arm]
+        chance = (sum(rewards) + 1) / (len(rewards) + 2)
+        won, lost = (best_by_histories(arms, pulls, (*history, (arm, reward))) for reward in (1, 0))
+        values.append(chance * (1 + won) + (1 - chance) * lost)
+    return max(values)
+
+
+def test_the_optimum_of_bandits_is_that_of_all_histories() -> None:
+    for arms, pulls in ((1, 6), (2, 5), (3, 4)):
+        assert bandits.optimum(arms, pulls) == pytest.approx(best_by_histories(arms, pulls), abs=1e-12)
+    assert bandits.optimum(5, 10) == pytest.approx(6.66, abs=0.005)
+
+
+def test_rules_play_no_better_than_the_optimum() -> None:
+    o = bandits.BanditOptions(test=20_000)
+    found = {name: bandits.tested(rule, o, 0) for name, rule in bandits.rules(5).items()}
+    for name, reward in (("greedy", 6.63), ("Thompson", 5.84), ("UCB1", 5.68), ("random", 5.0)):
+        assert found[name] == pytest.approx(reward, abs=0.06)
+
+
+@pytest.mark.parametrize("pulls", [1, 7, 10, 16])
+def test_convolutions_reach_back_over_the_episode_and_not_ahead(pulls: int) -> None:
+    torch.manual_seed(0)
+    layer, x = bandits.Convolutions(3, pulls).double(), torch.randn(1, pulls, 3).double().requires_grad_()
+    found = layer(x)[0]
+    assert found.shape == (pulls, layer.width)
+    (last,) = torch.autograd.grad(found[-1, 3:].sum(), x, retain_graph=True)
+    assert (last[0].abs().sum(-1) > 0).all()
+    (first,) = torch.autograd.grad(found[0].sum(), x)
+    assert first[0, 1:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("learner", bandits.LEARNERS)
+def test_a_learner_sees_the_past_alone_and_each_history_once(learner: str) -> None:
+    torch.manual_seed(0)
+    model = bandits.Snail(learner, bandits.BanditOptions())
+    pulls, rewards = torch.randint(5, (40, 9)), torch.randint(2, (40, 9))
+    pulls[:, :4], rewards[:, :4] = pulls[:1, :4], rewards[:1, :4]
+    for part in model.parameters():  # so that estimators differ
+        part.data *= 3
+    with torch.no_grad():
+        whole = model(pulls, rewards)[0]
+        assert torch.allclose(model(pulls[:, :4], rewards[:, :4])[0], whole[:, :5], atol=1e-5)
+        assert torch.allclose(bandits.largest(model)(pulls, rewards), whole[:, -1], atol=1e-5)
+        if learner != "without attention":
+            with use_estimator(model, "exact"):
+                assert not torch.allclose(model(pulls, rewards)[0], whole, atol=1e-4)
+
+
+def test_bandits_are_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two arms, three pulls: better than by chance, and recorded."""
+    out = tmp_path / "out.json"
+    given = "--arms 2 --pulls 4 --steps 30 --batch 64 --test 4000 --seeds 2 --out"
+    monkeypatch.setattr(bandits, "LEARNERS", ("SNAIL",))
+    monkeypatch.setattr(sys, "argv", ["bandits.py", *given.split(), str(out)])
+    experiment.main(bandits.BanditOptions, bandits.compare)
+    found = json.loads(out.read_text())
+    assert found["command"].startswith("python examples/bandits.py --arms 2")
+    assert found["commit"]
+    assert all("reward, exact" in one for one in found["runs"]["SNAIL"])
+    rewards = {arm: [one["reward"] for one in runs] for arm, runs in found["runs"].items()}
+    assert len(rewards["SNAIL"]) == 2
+    assert min(rewards["SNAIL"]) > max(rewards["random"]) + 0.05
+    assert max(rewards["SNAIL"]) < rewards["optimum"][0] + 0.05
+
+
+SMALL = {"middle": 3, "top": 2}
+
+
+def machine() -> helmholtz.Machine:
+    """Four pixels, and weights that say something."""
+    torch.manual_seed(0)
+    found = helmholtz.Machine(4, helmholtz.HelmholtzOptions(**SMALL))
+    for layers in (found.generative, found.recognition):
+        layers[:] = [(torch.randn_like(w), torch.randn_like(b)) for w, b in layers]
+    return found
+
+
+def every(count: int) -> Tensor:
+    return torch.cartesian_prod(*[torch.arange(2.0).double()] * count)
+
+
+def test_wake_and_sleep_deltas_are_gradients() -> None:
+    one = machine()
+    for layers, drawn, deltas, total in (
+        (one.generative, one.wake(every(4)), one.wake_deltas, one_log_joint),
+        (one.recognition, one.sleep(50), one.sleep_deltas, helmholtz.Machine.log_recognition),
+    ):
+        found = deltas(drawn)
+        parameters = [part.requires_grad_() for layer in layers for part in layer]
+        gradients = torch.autograd.grad(total(one, drawn).mean(), parameters, materialize_grads=True)
+        for part, gradient in zip([part for layer in found for part in layer], gradients, strict=True):
+            assert torch.allclose(part, gradient, atol=1e-12)
+        for part in parameters:
+            part.requires_grad_(False)
+
+
+def one_log_joint(one: helmholtz.Machine, states: list[Tensor]) -> Tensor:
+    """Log p(d, α), from Bernoulli distributions."""
+    total = torch.zeros(len(states[0])).double()
+    for (weights, biases), units, above in zip(one.generative, states, [*states[1:], None], strict=True):
+        logits = biases.expand(len(units), -1) if above is None else above @ weights + biases
+        total = total + torch.distributions.Bernoulli(logits=logits).log_prob(units).sum(-1)
+    return total
+
+
+def test_log_p_is_minus_free_energy_plus_divergence_for_any_guesses() -> None:
+    one, images = machine(), every(4)
+    logs, posterior = one.log_likelihood(images), one.posterior(images)
+    assert logs.exp().sum().item() == pytest.approx(1, abs=1e-12)
+    causes = one.causes()
+    joint = torch.stack([one_log_joint(one, [image.expand(len(causes[0]), -1), *causes]) for image in images])
+    assert torch.allclose(posterior, joint.softmax(-1), atol=1e-12)
+    assert torch.allclose(logs, joint.logsumexp(-1), atol=1e-12)
+    guesses = one.guesses(images)
+    assert torch.allclose(guesses.sum(-1), torch.ones(16).double())
+    for any_guess in (guesses, torch.rand(16, 32).double().softmax(-1), posterior):
+        missed = KL().value(any_guess, posterior.log())
+        assert torch.allclose(logs, missed - one.free_energy(images, any_guess), atol=1e-10)
+    assert (KL().value(one.posterior(images, "exact"), posterior.log()) > 1e-4).any()
+
+
+def test_a_helmholtz_machine_learns_bars() -> None:
+    images, chances = helmholtz.bars()
+    assert images.shape == (30, 16)
+    assert chances.sum().item() == pytest.approx(1)
+    o = helmholtz.HelmholtzOptions(seeds=1, steps=1500, exact_steps=150)
+    (alone,), (slept,), (followed,) = helmholtz.compare(o)["runs"].values()
+    assert slept["F"] - slept["K(Q, P)"] == pytest.approx(slept["-log p(d)"], abs=1e-9)
+    assert followed["K(data, model)"] < alone["K(data, model)"]
+    assert slept["K(data, model)"] < alone["K(data, model)"]
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_a_student_has_every_other_layer_and_follows(tmp_path: Path, *, head: bool) -> None:
+    folder = saved(tmp_path / "model", "bert", head=head)
+    o = distil.DistilOptions(
+        model=str(folder), sentences=48, pairs=20, epochs=6, batch=12, learning_rate=5e-3
+    )
+    task = distil.Distillation(o)
+    assert task.with_head == head
+    theirs, layers = task.teacher.state_dict(), task.teacher.config.num_hidden_layers
+    student, random = (task.student(copied=copied) for copied in (True, False))
+    assert student.config.num_hidden_layers == (layers + 1) // 2
+    ours = student.state_dict()
+    last = f"{task.layers}.{(layers - 1) // 2}.attention.self.query.weight"
+    assert torch.equal(
+        ours[last], theirs[last.replace(f".{(layers - 1) // 2}.", f".{(layers - 1) // 2 * 2}.", 1)]
+    )
+    assert not torch.equal(random.state_dict()[last], ours[last])
+    loss = task.head_loss if head else task.sentence_loss
+
+    def lost() -> float:
+        torch.manual_seed(0)
+        return loss(random, list(range(12))).item()
+
+    before = lost()
+    task.trained(random)
+    assert lost() < before
+    assert task.tested(task.teacher).keys() == {"loss" if head else "Spearman"}
+    o.estimator = "exact"
+    exact = task.embedded(random, task.train[:4])
+    o.estimator = "first_order"
+    assert not torch.allclose(exact, task.embedded(random, task.train[:4]), atol=1e-5)
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere: Any = str(tmp_path / "nowhere")
+    refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=nowhere)}, "--data toy")])
+    refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
+    with pytest.raises(InputError, match="16 at most"):
+        helmholtz.HelmholtzOptions(middle=16)
+    monkeypatch.setattr(sys, "argv", ["bandits.py", "--arms", "0"])
+    with pytest.raises(
+        SystemExit, match=r"^bandits\.py: arms is 0; expected a number above 0\. Give a larger --arms\.$"
+    ):
+        experiment.main(bandits.BanditOptions, bandits.compare)
