@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -217,31 +217,27 @@ class Distillation:
                 found.append(time.process_time() - start)
         return list(map(min, times))
 
+    def run(self, o: DistilOptions, arm: str, seed: int) -> dict[str, float]:
+        """Test the teacher, or a student of it."""
+        torch.manual_seed(seed)
+        if arm == "teacher":
+            return self.tested(self.teacher)
+        student = self.student(copied=arm != "random layers")
+        return self.tested(student if arm.endswith("untrained") else self.trained(student))
+
 
 def compare(o: DistilOptions) -> dict[str, Any]:
     """Distil into copied and into random layers with every seed."""
     task = Distillation(o)
-    arms = {
-        "copied layers, untrained": (True, False),
-        "copied layers": (True, True),
-        "random layers": (False, True),
-    }
-    runs: experiment.Runs = {"teacher": [task.tested(task.teacher)]}
-    for name, (copied, train) in arms.items():
-        runs[name] = []
-        for seed in range(o.seeds if train else 1):
-            torch.manual_seed(seed)
-            student = task.student(copied=copied)
-            runs[name].append(task.tested(task.trained(student) if train else student))
-            print(name, seed, runs[name][-1], flush=True)
-    models = {"teacher": task.teacher, "copied layers": task.student(copied=True)}
-    times = dict(zip(models, task.seconds(*models.values()), strict=True))
-    parameters = {name: sum(one.numel() for one in model.parameters()) for name, model in models.items()}
-    faster = times["teacher"] / times["copied layers"]
+    student = task.student(copied=True)
+    slow, fast = task.seconds(task.teacher, student)
+    parameters = [sum(one.numel() for one in model.parameters()) for model in (task.teacher, student)]
     print(
-        f"{faster:.2f} times faster, {parameters['copied layers'] / parameters['teacher']:.0%} of the parameters"
+        f"{slow / fast:.2f} times faster, {parameters[1] / parameters[0]:.0%} of the parameters", flush=True
     )
-    return {"options": asdict(o), "seconds": times, "faster": faster, "parameters": parameters, "runs": runs}
+    once = experiment.repeated(task.run, ["teacher", "copied layers, untrained"], replace(o, seeds=1))
+    runs = once | experiment.repeated(task.run, ["copied layers", "random layers"], o)
+    return {"options": asdict(o), "faster": slow / fast, "parameters": parameters, "runs": runs}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ The controls are pixels that are independent, and the same generative layers tha
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -222,28 +222,36 @@ def measured(machine: Machine, images: Tensor, chances: Tensor, o: HelmholtzOpti
     return {name: float((chances * one).sum() / BITS) for name, one in found.items()}
 
 
-def compare(o: HelmholtzOptions) -> dict[str, Any]:
-    """Learn in every way with every seed; of bars, add how far each is from their true distribution."""
+def known(o: HelmholtzOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images and their chances, to learn from and to test on; of bars the test is all there is."""
     if o.data == "toy":
-        images, chances = bars()
-        new, weights, entropy = images, chances, float(torch.special.entr(chances).sum() / BITS)
+        return *bars(), *bars()
+    images, new = read_images(o)
+    even, evenly = (torch.full((len(one),), 1 / len(one)).double() for one in (images, new))
+    return images, even, new, evenly
+
+
+def run(o: HelmholtzOptions, arm: str, seed: int) -> dict[str, float]:
+    """Learn in one way; of bars, say too how far the model is from their true distribution."""
+    images, chances, new, weights = known(o)
+    torch.manual_seed(seed)
+    if arm == "independent pixels":
+        share = (chances @ images).clamp(0.5 / len(images), 1 - 0.5 / len(images))
+        found = {"-log p(d)": -float(weights @ log_chance(share.logit(), new)) / BITS}
+    elif arm == "gradient":
+        logs = by_gradient(images, chances, o).log_likelihood(new)
+        found = {"-log p(d)": -float(weights @ logs) / BITS}
     else:
-        images, new = read_images(o)
-        chances, weights = (torch.full((len(one),), 1 / len(one)).double() for one in (images, new))
-        entropy = math.nan
-    share = (chances @ images).clamp(0.5 / len(images), 1 - 0.5 / len(images))
-    alone = -float(weights @ log_chance(share.logit(), new)) / BITS
-    runs: experiment.Runs = {"independent pixels": [{"-log p(d)": alone}]}
-    for name, learn in (("wake and sleep", by_wake_and_sleep), ("gradient", by_gradient)):
-        runs[name] = []
-        for seed in range(o.seeds):
-            torch.manual_seed(seed)
-            found = measured(learn(images, chances, o), new, weights, o)
-            runs[name].append(found if name == "wake and sleep" else {"-log p(d)": found["-log p(d)"]})
+        found = measured(by_wake_and_sleep(images, chances, o), new, weights, o)
     if o.data == "toy":
-        for found in runs.values():
-            for one in found:
-                one["K(data, model)"] = one["-log p(d)"] - entropy
+        found["K(data, model)"] = found["-log p(d)"] - float(torch.special.entr(weights).sum()) / BITS
+    return found
+
+
+def compare(o: HelmholtzOptions) -> dict[str, Any]:
+    """Learn in every way with every seed."""
+    alone = experiment.repeated(run, ["independent pixels"], replace(o, seeds=1, processes=1))
+    runs = alone | experiment.repeated(run, ["wake and sleep", "gradient"], o)
     return {"options": asdict(o), "unit": "bits an image", "runs": runs}
 
 
