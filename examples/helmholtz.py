@@ -47,10 +47,10 @@ class HelmholtzOptions(experiment.ExperimentOptions):
     seeds: int = option(5, "of each arm: its weights, and what is drawn in training")
     middle: int = option(8, "hidden units of the first layer")
     top: int = option(1, "hidden units of the second; both together at most 16")
-    steps: int = option(40_000, "of wake and sleep, a batch each")
-    exact_steps: int = option(4_000, "of the gradient of log p(d)")
+    steps: int = option(20_000, "of wake and sleep, a batch each")
+    exact_steps: int = option(2_000, "of the gradient of log p(d)")
     batch: int = option(64, "images a step")
-    rate: float = option(0.5, "of wake and sleep; it falls to 0")
+    rate: float = option(0.3, "of wake and sleep; it falls to 0")
     images: int = option(5_000, "of the data at most; toy data are all 30 there are")
     estimator: str = choice("of p(α | d), compared with Bayes'", "exact", "first_order", "second_order")
 
