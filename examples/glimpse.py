@@ -13,6 +13,7 @@ Printed are the images told right, and the mean distance of the last three glimp
 """
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,13 +37,13 @@ class GlimpseOptions(experiment.ExperimentOptions):
     """Data and training."""
 
     data: str = option("toy", "toy, a folder with train.parquet and test.parquet, or a dataset of the hub")
-    images: int = option(3000, "to train on")
-    test: int = option(2000, "to test on, at most")
+    images: int = option(1500, "to train on")
+    test: int = option(1000, "to test on, at most")
     canvas: int = option(60, "width that an image stands in; where it is the image's own there is no clutter")
     scales: int = option(3, "widths of a glimpse: 8 pixels, and each twice as wide as the one before")
-    epochs: int = option(10, "passes over the images")
+    epochs: int = option(8, "passes over the images")
     width: int = option(128, "of states")
-    learning_rate: float = option(2e-3, "the largest; it falls to 0")
+    learning_rate: float = option(5e-3, "the largest; it falls to 0")
     picture: str = option("", "file for a picture of the paths of the first model")
 
 
@@ -66,40 +67,41 @@ def toy(count: int) -> tuple[Tensor, Tensor]:
     return shapes[labels, torch.arange(count)].float(), labels
 
 
-def read(o: GlimpseOptions, split: str, count: int) -> tuple[Tensor, Tensor]:
+def read(data: str, split: str, count: int) -> tuple[Tensor, Tensor]:
     """Images (N, w, w) of a split, from 0 to 1, and their classes."""
-    splits = read_splits(o.data, ("train", "test"))
+    splits = read_splits(data, ("train", "test"))
     if split not in splits:
-        raise InputError(f"{o.data} has no split {split}. Give one, or use --data toy.")
-    check_columns(splits, ("image", "label"), o.data)
-    check_labels(splits, "label", len(label_names(splits["train"], "label")), o.data)
+        raise InputError(f"{data} has no split {split}. Give one, or use --data toy.")
+    check_columns(splits, ("image", "label"), data)
+    check_labels(splits, "label", len(label_names(splits["train"], "label")), data)
     rows = splits[split].shuffle(seed=0).take(min(count, len(splits[split])))
     pixels = np.stack([np.asarray(image.convert("L")) for image in rows["image"]])
     return torch.from_numpy(pixels).float() / 255, torch.tensor(rows["label"])
 
 
-def made(o: GlimpseOptions, split: str, count: int) -> Images:
+@cache
+def made(data: str, split: str, count: int, canvas: int) -> Images:
     """Images of a split; on a wider canvas somewhere, among pieces of the others."""
     torch.manual_seed(("train", "test").index(split))
-    small, labels = toy(count) if o.data == "toy" else read(o, split, count)
+    small, labels = toy(count) if data == "toy" else read(data, split, count)
     side = small.shape[-1]
-    if o.canvas < side:
+    if canvas < side:
         raise InputError(
-            f"canvas is {o.canvas} and images are {side} wide; expected no less. Give --canvas {side}."
+            f"canvas is {canvas} and images are {side} wide; expected no less. Give --canvas {side}."
         )
-    corners = torch.randint(o.canvas - side + 1, (len(small), 2))
-    pixels = torch.zeros(len(small), 1, o.canvas, o.canvas)
+    corners = torch.randint(canvas - side + 1, (len(small), 2))
+    pixels = torch.zeros(len(small), 1, canvas, canvas)
     for image, meant, (x, y) in zip(pixels, small, corners.tolist(), strict=True):
-        for _ in range(PIECES if o.canvas > side else 0):
+        for _ in range(PIECES if canvas > side else 0):
             other, place = (
                 small[torch.randint(len(small), ())],
-                torch.randint(o.canvas - PATCH, (2,)).tolist(),
+                torch.randint(canvas - PATCH, (2,)).tolist(),
             )
             cut = torch.randint(side - PATCH, (2,)).tolist()
             piece = other[cut[0] : cut[0] + PATCH, cut[1] : cut[1] + PATCH]
             image[0, place[0] : place[0] + PATCH, place[1] : place[1] + PATCH] = piece
         image[0, y : y + side, x : x + side].clamp_(min=meant)
-    return Images(pixels, labels, (2 * corners + side) / o.canvas - 1)
+    return Images(pixels, labels, (2 * corners + side) / canvas - 1)
 
 
 class Watcher(nn.Module):
@@ -144,7 +146,7 @@ class Watcher(nn.Module):
 
 def trained(arm: str, seed: int, o: GlimpseOptions) -> Watcher:
     """A model after its epochs."""
-    images, labels, _ = made(o, "train", o.images)
+    images, labels, _ = made(o.data, "train", o.images, o.canvas)
     torch.manual_seed(seed)
     model = Watcher(arm, o, int(labels.max()) + 1)
     optimiser, steps = torch.optim.Adam(model.parameters()), o.epochs * -(-len(images) // 64)
@@ -169,7 +171,7 @@ def trained(arm: str, seed: int, o: GlimpseOptions) -> Watcher:
 
 def run(o: GlimpseOptions, arm: str, seed: int) -> dict[str, float]:
     """Train and test a model; the first learned one draws its paths."""
-    model, (images, labels, middles) = trained(arm, seed, o), made(o, "test", o.test)
+    model, (images, labels, middles) = trained(arm, seed, o), made(o.data, "test", o.test, o.canvas)
     torch.manual_seed(seed)
     with torch.no_grad():
         logits, places, _, _ = model(images)

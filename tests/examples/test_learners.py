@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from torch import Tensor
 import bandits
 import distil
 import experiment
+import glimpse
 import helmholtz
 from fenchel import KL
+from fenchel.catalogue import ENTRIES
 from fenchel.errors import InputError
 from fenchel.nn import use_estimator
 from tests.cli.conftest import saved
 from tests.examples.measured import refuses
+from tests.pages import ROOT, page, run_blocks
 
 
 def best_by_histories(arms: int, pulls: int, history: tuple[tuple[int, int], ...] = ()) -> float:
@@ -194,9 +198,75 @@ def test_a_student_has_every_other_layer_and_follows(tmp_path: Path, *, head: bo
     assert not torch.allclose(exact, task.embedded(random, task.train[:4]), atol=1e-5)
 
 
+def test_glimpses_are_pixels_around_a_place() -> None:
+    o = glimpse.GlimpseOptions(canvas=32, scales=2)
+    model, images = glimpse.Watcher("learned", o, 4), torch.rand(1, 1, 32, 32)
+    # Rows 4 to 11 and columns 20 to 27: their middle is between pixels 7 and 8, and 23 and 24.
+    place = torch.tensor([[2 * 24 / 32 - 1, 2 * 8 / 32 - 1]])
+    seen = model.seen(images, place).view(2, 8, 8)
+    assert torch.allclose(seen[0], images[0, 0, 4:12, 20:28], atol=1e-5)
+    wider = images[0, 0, 0:16, 16:32].view(8, 2, 8, 2).mean((1, 3))  # twice as wide, half as fine
+    assert torch.allclose(seen[1], wider, atol=1e-5)
+
+
+def test_watchers_learn_and_places_are_those_of_their_arm(tmp_path: Path) -> None:
+    o = glimpse.GlimpseOptions(
+        images=400,
+        test=200,
+        canvas=28,
+        scales=1,
+        epochs=8,
+        width=64,
+        seeds=1,
+        picture=str(tmp_path / "paths.png"),
+    )
+    found = glimpse.compare(o)["runs"]
+    assert list(found) == list(glimpse.ARMS)
+    assert found["learned"][0]["right"] > found["random"][0]["right"] + 20
+    assert found["fixed"][0]["right"] > 80
+    assert (tmp_path / "paths.png").stat().st_size > 1000
+    images, _, middles = glimpse.made("toy", "test", 50, 28)
+    assert middles.abs().max() == 0  # nowhere else to stand
+    again = [glimpse.Watcher("fixed", o, 4)(images)[1] for _ in range(2)]
+    assert torch.equal(*again)
+    watcher = glimpse.Watcher("learned", o, 4)
+    logits, _, chances, _ = watcher(images)
+    assert torch.autograd.grad(logits.sum(), watcher.look.weight, allow_unused=True) == (None,)
+    assert torch.autograd.grad(chances[:, 1:].sum(), watcher.look.weight)[0].abs().sum() > 0
+    wide = glimpse.made("toy", "test", 20, 60)
+    assert wide.pixels.shape == (20, 1, 60, 60)
+    assert wide.middles.abs().max() <= 32 / 60
+
+
+PAGE = page("docs/lecturers.md")
+
+
+def test_the_index_for_lecturers_names_what_there_is() -> None:
+    rows = [
+        line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and "Entry |" not in line
+    ]
+    assert len(rows) > 70
+    names = {name for *_, cell in rows for name in re.findall(r"`([\w-]+)`", cell)}
+    assert names <= set(ENTRIES)
+    scripts = set(re.findall(r"(\w+\.py)", PAGE))
+    assert all((ROOT / "examples" / script).exists() for script in scripts)
+    for command in re.findall(r"`(\w+\.py [^`]*)`", PAGE):
+        script, *words = command.split()
+        source = (ROOT / "examples" / script).read_text() + (ROOT / "examples" / "task.py").read_text()
+        assert all(
+            f"    {word[2:]}: " in source for word in words if word.startswith("--") and word != "--help"
+        )
+    run_blocks("docs/lecturers.md")
+
+
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere: Any = str(tmp_path / "nowhere")
     refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=nowhere)}, "--data toy")])
+    refuses(
+        glimpse.read,
+        [({"data": nowhere, "split": "test", "count": 1}, "--data toy")],
+    )
+    refuses(glimpse.made, [({"data": "toy", "split": "test", "count": 1, "canvas": 9}, "--canvas 28")])
     refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
     with pytest.raises(InputError, match="16 at most"):
         helmholtz.HelmholtzOptions(middle=16)
