@@ -82,7 +82,8 @@ def main(kind: type[ExperimentOptions], compare: Callable[[Any], dict[str, Any]]
             "threads": torch.get_num_threads(),
             "cpu_seconds": round(cpu_seconds()),
         }
-        Path(options.out).write_text(json.dumps(told | found, indent=1) + "\n")
+        text, folder = json.dumps(told | found, indent=1), os.environ.get("FENCHEL_DATA")
+        Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")
 
 
 def cpu_seconds() -> float:
