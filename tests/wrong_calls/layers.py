@@ -174,6 +174,9 @@ def construction() -> Iterator[Target]:
             "fenchel.nn.attention.MultiheadAttention": {
                 "ours": together(module=MultiheadAttention(WIDTH, HEADS))
             },
+            "fenchel.nn.transport.TransportAttention": {
+                "transport": together(module=TransportAttention(WIDTH, HEADS))
+            },
         },
     )
     yield Target(

@@ -236,7 +236,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             >>> encoder(torch.randn(2, 5, 16)).shape
             torch.Size([2, 5, 16])
         """
-        if isinstance(module, cls) or not isinstance(module, nn.MultiheadAttention):
+        of_another_kind = isinstance(module, AttendingLayer) and not isinstance(module, MultiheadAttention)
+        if isinstance(module, cls) or of_another_kind or not isinstance(module, nn.MultiheadAttention):
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
             raise ProblemError(f"module is a {kind}; expected a torch.nn.MultiheadAttention")
         parameters = inspect.signature(cls).parameters
