@@ -228,21 +228,21 @@ class ReadingOptions(Options):
     """How texts are read, and where results are written: what audits, swaps and reproductions share."""
 
     whole_file: bool = _option(
-        False, "Take a plain text file for one document, not one a line.", recorded=None
+        False, "Read a plain text file as one document instead of one per line.", recorded=None
     )
     text_column: str | None = _option(
         None, "Column of the texts in a table.", "NAME", default_text="text", recorded=None
     )
     target_column: str | None = _option(
         None,
-        "Column of what an encoder-decoder model is to write for each text.",
+        "Column of the target texts, for encoder-decoder models.",
         "NAME",
         default_text="the text itself",
         recorded=None,
     )
     max_tokens: int | None = _option(
         None,
-        "Stop after N tokens of the text, shards included; batches of a loader are read whole.",
+        "Stop after N tokens of the text, counted over all shards; batches of a loader are read whole.",
         "N",
         default_text="no limit",
         recorded=True,
@@ -250,13 +250,13 @@ class ReadingOptions(Options):
     batch_size: int = _option(8, "Windows, or single sentences, in a batch.", "N")
     max_length: int | None = _option(
         None,
-        "Tokens in a window, special ones included.",
+        "Tokens per window, including special tokens.",
         "N",
-        default_text="what the model takes, at most 512",
+        default_text="the maximum of the model, at most 512",
     )
     stride: int | None = _option(
         None,
-        "Tokens from one window's start to the next; shared ones count once.",
+        "Distance in tokens between the starts of windows; tokens in two windows count once.",
         "N",
         default_text="no overlap",
     )
@@ -270,7 +270,7 @@ class ReadingOptions(Options):
     )
     dtype: Any = _option(
         None,
-        "What the model computes in: float32, float64, bfloat16, float16, or auto for what it was saved in. In Python "
+        "Dtype of the model: float32, float64, bfloat16, float16, or auto for the dtype it was saved in. In Python "
         "a loaded model stays as it is by default, and a named one is in float32.",
         "NAME",
         maybe(ARGUMENTS["dtype"]),
@@ -283,23 +283,23 @@ class ReadingOptions(Options):
         maybe(text("a branch, tag or commit, such as main")),
         default_text="the default branch",
     )
-    seed: int = _option(0, "Seed of everything that is drawn at random.", "N", recorded=True)
+    seed: int = _option(0, "Random seed.", "N", recorded=True)
     observer: Any = _option(
         None,
-        "Who is told about the progress.",
+        "Object that is called with the progress.",
         rule=maybe(Rule("an object with the methods started, advanced, finished", _observer)),
         command="",
     )
     directory: Path | None = _option(
-        None, "Folder for the results; made if needed.", "DIR", command="out", required=True
+        None, "Folder for the results; created if it does not exist.", "DIR", command="out", required=True
     )
-    resume: bool = _option(False, "Go on with the run in the folder, or begin one; keep a finished one.")
-    overwrite: bool = _option(False, "Start anew, whatever run the folder holds.")
-    checkpoint_seconds: float = _option(60.0, "Save for a resumed run at most once in S seconds.", "S")
+    resume: bool = _option(False, "Continue the run in the folder, or start one; a finished run is kept.")
+    overwrite: bool = _option(False, "Replace the run in the folder.")
+    checkpoint_seconds: float = _option(60.0, "Save the state for --resume at most every S seconds.", "S")
 
     @property
     def told(self) -> RunObserver[Any]:
-        """Who is told about the progress."""
+        """Object that is called with the progress."""
         return self.observer or SilentObserver()
 
     @property
@@ -336,7 +336,9 @@ class ReadingOptions(Options):
     @model_validator(mode="after")
     def _with_a_folder(self) -> Self:
         if self.directory is None and (self.resume or self.overwrite):
-            raise InputError("resume and overwrite are about files, but no directory was given for any.")
+            raise InputError(
+                "resume or overwrite was given without a directory; expected directory=, the folder of the run."
+            )
         return self
 
 
@@ -345,14 +347,14 @@ class SourceOptions(ReadingOptions):
 
     images: Path | None = _option(
         None,
-        "In the place of a text, for a vision model: a folder of images, or one image.",
+        "Instead of a text, for vision models: a folder of images, or one image.",
         "FOLDER",
         maybe(ARGUMENTS["images"]),
     )
     loader: Path | None = _option(
         None,
-        "In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model and its "
-        "batches. It is run.",
+        "Instead of a text, for the folder of a training run: a Python file whose function load(folder) returns the "
+        "model and its batches. The file is executed.",
         "FILE",
     )
 
@@ -368,21 +370,21 @@ class AuditOptions(SourceOptions):
 
     queries: int | Literal["auto", "all"] = _option(
         "auto",
-        "Measure a seeded sample of N queries of each window, or all; auto takes as many as keep an audit of text "
-        "within about two forward passes.",
+        "Measure a random sample of N queries of each window, or all of them; auto chooses N so that an audit of text "
+        "costs about two forward passes.",
         "N",
         Rule("a whole number from 1, such as 32, or one of auto, all", _queries, (int, "auto", "all")),
     )
     layers: tuple[int, ...] | None = _option(
         None,
-        "Only these layers, from 1 within each kind of attention, such as 1,3-5.",
+        "Only these layers, numbered from 1 within each kind of attention, such as 1,3-5.",
         "LIST",
         ARGUMENTS["heads"],
         default_text="all",
         recorded=True,
     )
     heads: tuple[int, ...] | None = _option(
-        None, "Only these heads, from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
+        None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
     )
     space: Literal["input", "key"] = _option(
         "key",
@@ -399,13 +401,13 @@ class AuditOptions(SourceOptions):
     )
     closeness: Any = _option(
         None,
-        "For models that attend so: tsallis:ORDER, sparsemax or entmax15.",
+        "Closeness that the model was trained with: tsallis:ORDER, sparsemax or entmax15.",
         "NAME",
         Rule("the name of a closeness", _closeness),
         default_text="softmax",
         recorded=None,
     )
-    even_so: bool = _option(False, "Measure under another closeness a model that attends otherwise.")
+    even_so: bool = _option(False, "Measure under --closeness even if the model attends under another.")
     alpha: float = _option(1.0, "Reliability of the evidence, above 0.", "X", recorded=True)
     tol: float = _option(2e-4, "Relative tolerance of the exact solver.", "X", recorded=True)
     memory_budget: int = _option(
@@ -417,21 +419,21 @@ class AuditOptions(SourceOptions):
     )
     baseline: Literal["auto", "twin", "none"] | None = _option(
         None,
-        "Audit the model's untrained twin beside it: if that takes less than a minute (auto), in any case (twin), or "
-        "not (none). By default auto where a report is written, else none.",
+        "Also audit the model with random weights: if that takes less than a minute (auto), always (twin) or never "
+        "(none). By default auto if a report is written, else none.",
         rule=maybe(one_of("auto", "twin", "none")),
         command_default="auto",
     )
     shard: Shard = _option(
         Shard(),
-        "Audit share I (from 0) of the N of the documents.",
+        "Audit share I (from 0) of N shares of the documents.",
         "I/N",
         Rule("a share, such as (0, 4)", Shard.of),
         command_default=None,
         default_text="RANK/WORLD_SIZE, else 0/1",
     )
     keep_queries: bool = _option(
-        False, "Changes nothing: every audit keeps its queries. Accepted for old command lines."
+        False, "Has no effect: every audit keeps its queries. Accepted for old command lines."
     )
 
     @model_validator(mode="after")
@@ -468,14 +470,14 @@ class SwapOptions(SourceOptions):
 
     estimators: tuple[str, ...] = _option(
         ("second_order", "exact"),
-        "What to swap in, of second_order and exact; none for ablations alone.",
+        "Estimators to swap in: second_order, exact; none for ablations alone.",
         "LIST",
         some_of("second_order", "exact", "none"),
         recorded=True,
     )
     alphas: tuple[float, ...] = _option(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
-        "The alphas of the control, first order.",
+        "Values of alpha of the control, which is first order.",
         "LIST",
         numbers(number("0.8", above=0.0, in_float32=True)),
         recorded=True,
@@ -484,9 +486,8 @@ class SwapOptions(SourceOptions):
     per_head: bool = _option(False, "Also swap one head at a time, with three controls.", recorded=True)
     ablations: tuple[str, ...] | None = _option(
         None,
-        "What else to put in place of the output of each layer (--per-layer) or head (--per-head): zero (nothing), "
-        "mean (its mean output over the text), uniform (equal weights on all it may see), preference (its weights "
-        "without the query).",
+        "Ablations of each layer (--per-layer) or head (--per-head), which replace its output: zero, mean (its mean "
+        "output over the text), uniform (equal weights on all visible keys), preference (its weights at z = 0).",
         "LIST",
         maybe(some_of(*ABLATIONS)),
         default_text="none",
@@ -494,7 +495,7 @@ class SwapOptions(SourceOptions):
     )
     label_column: str | None = _option(
         None,
-        "Column of the class of each text in a table: measure the loss and accuracy of the model's own classification "
+        "Column of the classes of the texts in a table: measures the loss and accuracy of the model's classification "
         "head.",
         "NAME",
         default_text="no labels",
@@ -502,31 +503,37 @@ class SwapOptions(SourceOptions):
     )
     layers: tuple[int, ...] | None = _option(
         None,
-        "Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
+        "Only these layers, numbered from 1 in the order of the model's attention modules, such as 1,3-5.",
         "LIST",
         ARGUMENTS["heads"],
         default_text="all",
         recorded=True,
     )
     heads: tuple[int, ...] | None = _option(
-        None, "Only these heads, from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
+        None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
     )
     max_pairs: int | None = _option(
         None,
-        "Take only the first N of the scored pairs.",
+        "Use only the first N scored pairs.",
         "N",
         maybe(whole(3, 10**9, "1000")),
         default_text="all",
     )
-    sample_pairs: int = _option(10_000, "Pairs of texts whose similarities are ranked, at most.", "N")
+    sample_pairs: int = _option(
+        10_000, "Largest number of pairs of texts whose similarities are ranked.", "N"
+    )
     mask_probability: float = _option(
         0.15,
-        "Share of tokens hidden from a masked language model.",
+        "Share of tokens that are masked, for masked language models.",
         "X",
         number("0.15", above=0.0, below=1.0),
     )
     bootstrap: int = _option(
-        2000, "Resamples for the intervals.", "N", whole(100, 100_000, "2000", "of resamples"), recorded=True
+        2000,
+        "Bootstrap resamples for the intervals.",
+        "N",
+        whole(100, 100_000, "2000", "of resamples"),
+        recorded=True,
     )
     tol: float | None = _option(
         None,
@@ -585,5 +592,9 @@ class ReproduceOptions(ReadingOptions):
     )
     tol: float = _option(2e-5, "Relative tolerance of the exact solver.", "X", recorded=True)
     directory: Path | None = _option(
-        None, "Folder for the results; made if needed.", "DIR", command="out", command_default="reproduce"
+        None,
+        "Folder for the results; created if it does not exist.",
+        "DIR",
+        command="out",
+        command_default="reproduce",
     )

@@ -266,7 +266,7 @@ def test_progress_is_told_from_the_start_to_the_end() -> None:
         ({"heads": [5, 1]}, r"heads \[5\] do not exist in BertModel, which has encoder_self 1 to 4"),
         ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
         ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\); expected two whole numbers"),
-        ({"resume": True}, r"no directory was given"),
+        ({"resume": True}, r"without a directory"),
     ],
 )
 def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:

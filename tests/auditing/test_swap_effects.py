@@ -91,9 +91,7 @@ def test_another_space_is_said(swapped: SwapReport) -> None:
 def test_a_swap_of_something_else_is_refused(
     audited: AuditReport, swapped: SwapReport, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(
-        InputError, match=f"the swap is not one of what was audited; they differ in {message}"
-    ):
+    with pytest.raises(InputError, match=f"the swap and the audit differ in {message}"):
         audited.beside_swap(changed(swapped, **changes))
 
 

@@ -157,7 +157,7 @@ def test_a_figure_is_reproduced_with_a_local_model(command, model, text, tmp_pat
     assert {"figure5.json", "figure5.md", "audit/report.html"} <= set(files_of(tmp_path / "reproduce"))
     again = command("reproduce", "figure5", *given)
     assert again.code == 3
-    assert "Keep it and do what is left with --resume" in again.line
+    assert "Continue it with --resume" in again.line
     assert command("reproduce", "figure4", *given, "--resume").code == 0
     assert "figure4.md" in files_of(tmp_path / "reproduce")
 

@@ -195,7 +195,7 @@ def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
     assert not state.finished
     assert len(state.measured()["units"]) == 3
     assert not (tmp_path / "part" / "swap.json").exists()
-    with pytest.raises(InputError, match=r"interrupted after .* Keep it and do what is left with --resume"):
+    with pytest.raises(InputError, match=r"interrupted after .* Continue it with --resume"):
         small_swap("bert", **options, directory=tmp_path / "part")
     with pytest.raises(
         InputError, match="another swap than the one asked for; they differ in seed: 0 there, 5 asked for"
@@ -249,7 +249,7 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
         ({"layers": [1]}, "layers \\[1\\] were chosen, but none is swapped alone"),
         ({"layers": [9], "per_layer": True}, "layers \\[9\\] do not exist: this model has 2"),
         ({"heads": [9], "per_head": True}, "heads \\[9\\] do not exist: these layers have heads 1 to 4"),
-        ({"resume": True}, "no directory was given"),
+        ({"resume": True}, "without a directory"),
         ({"texts": ["w1"]}, "has no token to predict: its windows are too short"),
     ],
 )

@@ -386,7 +386,7 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
     Args:
         verb: Such as ``audit``.
         manifest: Of the audit whose model and text it takes.
-        options: What else it has, by name: True is an option without a value; several values are parted by commas.
+        options: What else it has, by name: True is an option without a value; several values are separated by commas.
         out: The folder of its results.
     """
     words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source_words(manifest)]

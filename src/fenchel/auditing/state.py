@@ -70,7 +70,7 @@ STATE_FORM = Form(
     name="saved audit",
     version=SCHEMA,
     schema=_SavedAudit,
-    advice="Put a good copy of it back, or audit that part again with --overwrite.",
+    advice="Restore it from a copy, or audit that part again with --overwrite.",
 )
 """What the file holds."""
 

@@ -305,7 +305,7 @@ class QueryTable:
             InputError: Naming the first that is not.
         """
         for path in self.parts:
-            advice = "Put a good copy of it back, or audit again with --overwrite."
+            advice = "Restore it from a copy, or audit again with --overwrite."
             try:
                 content = path.read_bytes()
             except OSError as error:

@@ -197,7 +197,7 @@ def twin_line(manifest: Mapping[str, Any]) -> str:
 
     Example:
         >>> twin_line({"twin": "not audited: it would take about 4 minutes"})
-        'The untrained twin was not audited: it would take about 4 minutes. To have it: --baseline twin.'
+        'The untrained twin was not audited: it would take about 4 minutes. To include it, pass --baseline twin.'
     """
     outcome = str(manifest.get("twin") or NOT_AUDITED)
     if outcome == AUDITED:
@@ -205,4 +205,4 @@ def twin_line(manifest: Mapping[str, Any]) -> str:
             "An untrained twin, the same configuration with random weights "
             f"(seed {manifest.get('seed')}), was audited on the same {manifest.get('reads', 'text')} beside the model."
         )
-    return f"The untrained twin was {outcome}. To have it: --baseline twin."
+    return f"The untrained twin was {outcome}. To include it, pass --baseline twin."

@@ -199,11 +199,11 @@ _Swap = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="A swap of this model and text with --per-head, to see deviation against effect head by head.",
+        help="Folder of a swap of this model and text with --per-head; plots deviation against effect per head.",
         show_default=False,
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what else --out holds.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace other results in --out.")]
 
 
 def _command(
@@ -221,10 +221,9 @@ def _command(
 @_command(
     "audit",
     "Measure a model's attention on a text and write a report.",
-    "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
-    "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or with --loader the folder of a "
-    "run of an example.",
+    "Measure how far each attention head of a trained transformer is from exact inference, on a text or on images, and "
+    "write a report. MODEL is a name on the Hugging Face hub, a local folder, 'demo' (a small encoder, installed with "
+    "the extra of that name), or with --loader the folder of a training run.",
     "fenchel audit demo --text demo --out audit --layers 1,3-5. Then open audit/report.html in a browser.",
 )
 @with_options(AuditOptions)
@@ -257,8 +256,8 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
 @_command(
     "merge",
     "Merge the audits of shards into one.",
-    "Merge the audits of the shards of a text into one. The order of the folders changes nothing. Each DIR "
-    "holds an audit, or folders shard-I-of-N that do.",
+    "Merge the audits of the shards of a text into one; the order of the folders does not matter. Each DIR holds an "
+    "audit, or folders shard-I-of-N with one each.",
     "fenchel audit demo --text demo --out audit --shard 0/2; "
     "fenchel audit demo --text demo --out audit --shard 1/2; fenchel merge audit",
 )
@@ -268,9 +267,7 @@ def merge(
         str | None,
         typer.Option(metavar="DIR", help="Folder for the results.  [default: the one DIR, if only one]"),
     ] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Merge the shards that are there although others are missing.")
-    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Merge even if shards are missing.")] = False,
     overwrite: _Overwrite = False,
 ) -> None:
     """Calls :func:`fenchel.auditing.merge`."""
@@ -288,8 +285,8 @@ def merge(
     "compare",
     "Compare audits: two models, texts or checkpoints.",
     "Compare finished audits head by head: of two models of one shape, of two texts, or of a model before and after "
-    "fine-tuning. The last DIR is set against the first; more than two make a trajectory, in the order given. Says "
-    "which heads moved, with intervals, and whether they keep their order.",
+    "fine-tuning. The last DIR is compared with the first; more than two are shown as a trajectory, in the order "
+    "given. Reports which heads changed, with intervals, and whether the ranking of the heads did.",
     "fenchel audit demo --text demo --out one; fenchel audit demo --text README.md --out two; "
     "fenchel compare one two --out compare. Then open compare/compare.html in a browser.",
 )
@@ -315,11 +312,10 @@ def compare(
 @_command(
     "swap",
     "Swap a model's inference and measure what changes, against a control.",
-    "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
-    "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
-    "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo', or with --loader the folder of a run of an example, of which the outputs are compared, and the "
-    "loss and score of its batches.",
+    "Run a trained model with another estimator in its attention, without retraining, and measure how its outputs "
+    "change: loss and hidden states, or sentence embeddings of a model without a language-model head. The control is "
+    "first order at other values of alpha, which only smooths or sharpens attention. MODEL is a name on the Hugging "
+    "Face hub, a local folder, 'demo', or with --loader the folder of a training run.",
     "fenchel swap demo --text demo --out swap --alphas 0.8,1.2. Then open swap/swap.html.",
 )
 @with_options(SwapOptions)
@@ -330,7 +326,7 @@ def swap(
     pairs: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Scored pairs of sentences, columns parted by tabs.", show_default=False
+            metavar="FILE", help="Scored pairs of sentences, columns separated by tabs.", show_default=False
         ),
     ] = None,
     first_column: Annotated[
@@ -364,9 +360,9 @@ def swap(
 
 @_command(
     "report",
-    "Make the report of an audit again.",
-    "Make the report of a finished audit again, from the numbers that it saved: report.html, the figures and "
-    "the tables. Nothing is measured; use it after an update of fenchel, or when a file was lost.",
+    "Write the report of an audit again.",
+    "Write report.html, the figures and the tables of a finished audit again, from its saved numbers. Nothing is "
+    "measured; use it after an update of fenchel, or when a file was lost.",
     "fenchel report audit",
 )
 def report(
@@ -390,10 +386,10 @@ def report(
 
 @_command(
     "reproduce",
-    "Set a figure of the papers beside the same of a model.",
+    "Compare a figure of the papers with the same figure of a model.",
     "Reproduce a figure of the papers: mean relative deviations of BERT-base by layer (figure4) or head (figure5), of "
-    "T5-small by head (figures6-8) or layer (figure4 with that model). The papers' numbers stand beside those of the "
-    "model, whose every exact answer is certified, and of its untrained twin.",
+    "T5-small by head (figures6-8) or layer (figure4 with that model). Shows the papers' numbers beside those of the "
+    "model, from certified exact solutions, and of the same model with random weights.",
     "fenchel reproduce figure4 --model demo --text demo. Then read reproduce/figure4.md.",
 )
 @with_options(ReproduceOptions)
@@ -423,9 +419,9 @@ def reproduce(
 @_command(
     "catalogue",
     "Look up a mechanism of attention as an inference.",
-    "Every mechanism of the field as one inference: what its templates, preference, evidence and closeness are, "
-    "whether it is one inference, a composition or none, and how far what is published is from the exact answer on a "
-    "small example. Without NAME all are listed.",
+    "Show a mechanism of attention as inference: its templates, preference, evidence and closeness, whether it is one "
+    "inference, a composition or none, and how far the published form is from the exact solution on a small example. "
+    "Without NAME all are listed.",
     "fenchel catalogue alibi. As JSON: fenchel catalogue --json.",
     needs_arguments=False,
 )

@@ -440,12 +440,12 @@ class RunKind:
             end = "finished" if saved.finished else "interrupted"
             article = "an" if self.name[0] in "aeiou" else "a"
             raise InputError(
-                f"{folder} holds {article} {self.name} of {saved.of}, {end} after {saved.done}. Keep it and do what is "
-                "left with --resume, start anew with --overwrite, or choose another folder."
+                f"{folder} holds {article} {self.name} of {saved.of}, {end} after {saved.done}. Continue it with "
+                "--resume, replace it with --overwrite, or choose another folder."
             )
         if any((folder / name).exists() for name in self.results):
             raise InputError(
-                f"{folder} holds results without the state that they came from ({self.state}). Replace them with "
+                f"{folder} holds results without their state file ({self.state}). Replace them with "
                 "--overwrite, or choose another folder."
             )
 

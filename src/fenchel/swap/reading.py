@@ -48,7 +48,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def read_pairs(path: str | Path, columns: PairColumns, max_pairs: int | None = None) -> ScoredPairs:
-    """Reads a table of pairs: UTF-8, columns parted by tabs, their names in the first line.
+    """Reads a table of pairs: UTF-8, columns separated by tabs, their names in the first line.
 
     Args:
         path: The file; a name that ends in ``.gz`` is decompressed.
@@ -102,7 +102,7 @@ def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
         if names.count(name) != 1:
             raise InputError(
                 f"{path} has {names.count(name) or 'no'} column{'s' if names.count(name) else ''} {shown(name)}; its "
-                f"first line names {listed_names(names)}, parted by tabs. Name the sentences' columns with "
+                f"first line names {listed_names(names)}, separated by tabs. Name the sentences' columns with "
                 "--first-column and --second-column and the score's with --score-column."
             )
     places = {role: names.index(name) for role, name in wanted.items()}

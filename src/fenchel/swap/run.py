@@ -389,7 +389,7 @@ STATE_FORM = Form(
     name="saved swap",
     version=SCHEMA,
     schema=_SavedSwap,
-    advice="Put a good copy of it back, or start anew with --overwrite.",
+    advice="Restore it from a copy, or start again with --overwrite.",
 )
 """What the file holds besides tensors."""
 
