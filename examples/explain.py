@@ -84,6 +84,12 @@ def prepared(told: Options, name: str) -> tuple[Reading, Callable[[str], Classif
         task.splits = {split: [*map(task.with_words, some)] for split, some in task.splits.items()}
     task.splits["train"] = task.splits["train"][: told.train]
 
+    return task, maker(task, encoder)
+
+
+def maker(task: Reading, encoder: Any = None) -> Callable[[str], Classifier]:
+    """What makes a classifier with an attention of reading.py; of the states of an encoder, where one is given."""
+
     def make(attention: str) -> Classifier:
         options = copy.copy(task.options)
         options.attention = attention
@@ -91,7 +97,7 @@ def prepared(told: Options, name: str) -> tuple[Reading, Callable[[str], Classif
         model.states = model.states if encoder is None else Frozen(encoder)
         return model
 
-    return task, make
+    return make
 
 
 def trained(task: Reading, model: Classifier, epochs: int, base: Classifier | None = None) -> Classifier:
@@ -229,7 +235,8 @@ def explained(model: Classifier, words: Tensor, estimator: str) -> dict[str, flo
         weights, chances = opened.weights, opened.chances(opened.weights)
         for name, score in scores.items():
             for other in ("attention", "leave one out"):
-                tau = float(kendalltau(score, scores[other])[0])
+                result: Any = kendalltau(score, scores[other])
+                tau = float(result[0])
                 found[f"{name}: tau to {other}"] = 0.0 if np.isnan(tau) else tau
             found[f"{name}: erased"] = erased(opened, score)
         shuffled = torch.stack([weights[:, torch.randperm(len(words))] for _ in range(PERMUTED)])
@@ -283,11 +290,7 @@ def study(told: Options) -> dict[str, Any]:
                 raise InputError(
                     f"{told.run} has no soft attention to single texts. Train with --attention soft."
                 )
-
-            def make(attention: str, task: Any = task) -> Classifier:
-                options = copy.copy(task.options)
-                options.attention = attention
-                return Classifier(task.tokenizer.get_vocab_size(), len(task.classes), options)
+            make = maker(task)
         else:
             task, make = prepared(told, name)
             model = trained(task, make("soft"), told.epochs)

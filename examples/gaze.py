@@ -91,17 +91,15 @@ def read(data: str) -> list[Seen]:
         )
     found = read_splits(data, ("train",))
     check_columns(found, COLUMNS, data)
-    rows = found["train"].cast_column("image", datasets.Image(decode=False))
+    rows: Any = found["train"].cast_column("image", datasets.Image(decode=False))
     return [seen(row, f"{data}, row {number}") for number, row in enumerate(rows)]
 
 
 def seen(row: Mapping[str, Any], place: str) -> Seen:
     """A checked row."""
     with Image.open(io.BytesIO(row["image"]["bytes"])) as opened:
-        if getattr(opened, "n_frames", 1) > 1:
-            raise InputError(
-                f"{place}: the image has {opened.n_frames} frames; expected one. Choose a frame."
-            )
+        if (frames := getattr(opened, "n_frames", 1)) > 1:
+            raise InputError(f"{place}: the image has {frames} frames; expected one. Choose a frame.")
     pixels = decoded(row["image"], place).float().div(255).expand(3, -1, -1).permute(1, 2, 0).numpy()
     height, width = pixels.shape[:2]
     if min(height, width) < 64:
@@ -204,8 +202,8 @@ def fit(model: Gaze, inputs: Sequence[Tensor], images: Sequence[Seen], told: Opt
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=steps)
     for _ in range(epochs):
         for chosen in torch.randperm(len(images), generator=draw).split(size):
-            some = [images[one] for one in chosen]
-            read = torch.stack([inputs[one] for one in chosen]).float()
+            some = [images[one] for one in chosen.tolist()]
+            read = torch.stack([inputs[one] for one in chosen.tolist()]).float()
             if past:
                 picked = [torch.randint(len(one.places), (8,), generator=draw) for one in some]
                 places = torch.stack([one.places[at] for one, at in zip(some, picked, strict=True)])

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import conllu
 import numpy as np
 import torch
+from conllu.exceptions import ParseException
 from scipy.sparse.csgraph import minimum_spanning_tree, shortest_path
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -88,7 +89,7 @@ def tree(block: Sequence[str], place: str, first: int) -> Sentence:
                     heads.append(token["head"] - 1)
                     kept.append(token["upos"] != "PUNCT")
                     lines.append(number)
-        except (conllu.exceptions.ParseException, KeyError, IndexError, TypeError) as error:
+        except (ParseException, KeyError, IndexError, TypeError) as error:
             raise InputError(
                 f"{place} {number}: {str(error)[:80]}. Expected ten columns of CoNLL-U."
             ) from error

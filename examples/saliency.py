@@ -67,7 +67,7 @@ def conspicuity(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for centre, step in product((2, 3, 4), (3, 4)):
         around = resized(scales[centre + step], scales[centre].shape[-2:]).numpy()
         totals += resized(np.stack([*map(promoted, abs(scales[centre] - around))]), coarse).numpy()
-    orientation = sum(map(promoted, totals[3:]))
+    orientation = np.sum([*map(promoted, totals[3:])], 0)
     found = np.stack([promoted(one) for one in (totals[0], totals[1] + totals[2], orientation)])
     return found, scales[2][1:]
 

@@ -148,7 +148,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
 
 
-def main(kind: type, study: Callable[[Any], Record], printed: Callable[[Record], Iterable[str]]) -> None:
+def main(kind: Any, study: Callable[[Any], Record], printed: Callable[[Record], Iterable[str]]) -> None:
     """The command line of a study.
 
     Args:

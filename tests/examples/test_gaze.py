@@ -126,7 +126,7 @@ def test_itti_and_koch_are_what_a_second_implementation_says() -> None:
             for step in (3, 4):
                 apart = abs(one[centre] - changed(one[centre + step], len(one[centre])))
                 totals[name] += changed(normalised(apart), 16)
-    turned = sum(normalised(one) for name, one in totals.items() if name.startswith("turned"))
+    turned = np.sum([normalised(one) for name, one in totals.items() if name.startswith("turned")], 0)
     expected = [normalised(one) for one in (totals["light"], totals["red"] + totals["blue"], turned)]
     found, raw = saliency.conspicuity(pixels)
     assert np.stack(expected) == pytest.approx(found, abs=2e-4)

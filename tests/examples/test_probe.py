@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy.stats import spearmanr
 
 import probe
 from fenchel.errors import InputError
+from tests.pages import ROOT, page
 
 WORD = "{}\tw\t_\t{}\t_\t_\t{}\t_\t_\t_"
 
@@ -57,7 +59,8 @@ def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -
         found = probe.scores(distances, draw.random(6), some)
         gold = {frozenset(pair) for pair in ((0, 1), (2, 4), (3, 4), (4, 1))}
         assert (found["right"], found["edges"]) == (len(cheapest(distances[:5, :5]) & gold), 4)
-        expected = np.mean([spearmanr(*rows)[0] for rows in zip(distances, some.distances, strict=True)])
+        rows: list[Any] = [spearmanr(*rows)[0] for rows in zip(distances, some.distances, strict=True)]
+        expected = np.mean(rows)
         assert found["dspr"] == pytest.approx(expected)
     perfect = probe.scores(some.distances, probe.depth(some), some)
     assert perfect == {"right": 4, "edges": 4, "dspr": pytest.approx(1), "root": 1}
@@ -87,7 +90,7 @@ def test_squares_are_distances_and_norms() -> None:
 )
 def test_trees_that_are_none_are_refused_with_the_line(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
-        [*probe.sentences(text, "here")]
+        list(probe.sentences(text, "here"))
     assert "\n" not in str(caught.value)
 
 
@@ -139,3 +142,10 @@ def test_states_are_means_of_pieces_and_exact_inference_changes_them() -> None:
     (exact,) = probe.states(model, tokenizer, [some], "exact")
     assert torch.equal(exact[0], found[0])
     assert (exact[1] - found[1]).abs().max() > 1e-3
+
+
+def test_the_page_shows_what_was_recorded() -> None:
+    found = json.loads((ROOT / "docs" / "results" / "probe.json").read_text())
+    text = page("docs/probe.md")
+    for line in probe.printed(found):
+        assert line in text
