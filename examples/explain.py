@@ -93,7 +93,7 @@ def maker(task: Reading, encoder: Any = None) -> Callable[[str], Classifier]:
     def make(attention: str) -> Classifier:
         options = copy.copy(task.options)
         options.attention = attention
-        model = Classifier(task.tokenizer.get_vocab_size(), len(task.classes), options)
+        model: Any = Classifier(task.tokenizer.get_vocab_size(), len(task.classes), options)
         model.states = model.states if encoder is None else Frozen(encoder)
         return model
 
