@@ -46,7 +46,7 @@ from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_o
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
-from fenchel.swap.statistics import Pairings, tabulated
+from fenchel.swap.statistics import tabulated
 from fenchel.swap.tasks import AnyTask, ExampleTask, LanguageTask, Measure, SentenceTask
 
 __all__ = ["STATE_FILE", "STATE_FORM", "SWAP", "Readable", "SwapRun", "SwapState", "swap"]
@@ -142,7 +142,7 @@ def swap(
             state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(swapped, task, arms, state, sites, asked).run()
-        report = _reported(arms, task, state, by_sentence=opened.documents is not None, options=asked)
+        report = _reported(arms, task, state, asked)
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
             state.finished = True
@@ -170,8 +170,6 @@ def _reported(
     arms: Sequence[Arm],
     task: AnyTask,
     state: SwapState,
-    *,
-    by_sentence: bool,
     options: SwapOptions,
 ) -> SwapReport:
     """The tables of what was measured."""
@@ -180,12 +178,10 @@ def _reported(
         raise InputError(
             f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
         )
-    pairings = None
-    if isinstance(task, SentenceTask) and task.ranked is not None:
-        pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=by_sentence)
+    pairs = task if isinstance(task, SentenceTask) else None
     unit = task.unit if isinstance(task, ExampleTask) else "windows"
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = tabulated(arms, measured, state.manifest["stacks"], pairings, bootstrap, unit=unit)
+    tables = tabulated(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=unit)
     return SwapReport(state.manifest, tables)
 
 

@@ -20,11 +20,11 @@ from fenchel.bootstrap import FEWEST, Bootstrap, Interval
 from fenchel.correlation import correlation, midranks, spearman
 from fenchel.errors import ModelError
 from fenchel.swap.conditions import Arm
+from fenchel.swap.tasks import SentenceTask
 
 __all__ = [
     "AgainstControl",
     "Metric",
-    "Pairings",
     "against_best_control",
     "halves",
     "named",
@@ -186,29 +186,11 @@ def named(name: str, interval: Interval | None) -> Record:
     }
 
 
-@dataclass(frozen=True)
-class Pairings:
-    """The pairs of sentences that similarities are worked out for.
-
-    Attributes:
-        ranked: (P, 2) numbers of sentences, whose ranking is compared with the model's own.
-        scored: (N, 2) those that have scores, or None.
-        scores: (N,) or None.
-        by_sentence: Whether the ranked pairs are all or a sample of those of some sentences, so that sentences and not
-            pairs are what can be resampled.
-    """
-
-    ranked: Tensor
-    scored: Tensor | None
-    scores: Tensor | None
-    by_sentence: bool
-
-
 def tabulated(
     arms: Sequence[Arm],
     measured: Mapping[str, Tensor],
     stacks: Mapping[str, int],
-    pairings: Pairings | None,
+    pairs: SentenceTask | None,
     bootstrap: Bootstrap,
     *,
     unit: str = "windows",
@@ -219,7 +201,7 @@ def tabulated(
         arms: The arms, the model itself first.
         measured: What ``SwapRun`` added to the state; the first dimension are the units.
         stacks: Number of layers of each stack, the one of the output last.
-        pairings: Pairs of sentences, None for language modelling and for examples.
+        pairs: Which sentences are compared; None for language modelling and for examples.
         bootstrap: How intervals are made.
         unit: What is counted where there are no pairs, in the plural. Documents are resampled, with all of theirs.
 
@@ -228,7 +210,7 @@ def tabulated(
         ``against_control`` (better or worse than the best control, where there is a loss or a score), ``smoothing``
         (what the nearest control leaves of the change) and ``ranking`` (see there): JSON values only.
     """
-    tables = _Tables(list(arms), measured, stacks, pairings, bootstrap, unit)
+    tables = _Tables(list(arms), measured, stacks, pairs, bootstrap, unit)
     records = tables.arms()
     return {
         "units": tables.units,
@@ -288,7 +270,7 @@ class _Tables:
         arms: list[Arm],
         measured: Mapping[str, Tensor],
         stacks: Mapping[str, int],
-        pairings: Pairings | None,
+        pairs: SentenceTask | None,
         bootstrap: Bootstrap,
         unit: str,
     ) -> None:
@@ -299,12 +281,12 @@ class _Tables:
         self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
         self._embeddings = measured.get("embeddings")
-        self.units = {unit if pairings is None else "sentences": len(measured["units"])}
+        self.units = {unit if pairs is None else "sentences": len(measured["units"])}
         self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
         self._ranking: Metric | None = None
-        if pairings is not None and self._embeddings is not None:
-            self._similar(pairings, self._embeddings)
+        if pairs is not None and self._embeddings is not None:
+            self._similar(pairs, self._embeddings)
         if (losses := measured.get("losses")) is not None:
             self._qualities["loss"] = token_mean(self._columns(losses), measured["labels"])
         if (scores := measured.get("scores")) is not None:
@@ -333,7 +315,7 @@ class _Tables:
     def _columns(self, values: Tensor) -> dict[str, Tensor]:
         return {key: values[:, index].double() for index, key in enumerate(self._keys)}
 
-    def _similar(self, pairings: Pairings, embeddings: Tensor) -> None:
+    def _similar(self, task: SentenceTask, embeddings: Tensor) -> None:
         def similarities(pairs: Tensor) -> dict[str, Tensor]:
             # An arm at a time: all of them at once would be several times the embeddings.
             found = {}
@@ -342,21 +324,21 @@ class _Tables:
                 found[key] = (first * second).sum(-1)
             return found
 
-        ranked = similarities(pairings.ranked)
+        ranked = similarities(task.ranked)
         own = ranked[self._keys[0]]
         if not bool((own != own[0]).any()):
             raise ModelError(
                 f"the model finds all {len(own)} pairs of sentences equally similar ({float(own[0]):.4g}), so there is "
                 "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
             )
-        if pairings.by_sentence:
-            self._ranking = ranking_agreement(ranked, self._keys[0], pairings.ranked, len(embeddings))
+        if task.by_sentence:
+            self._ranking = ranking_agreement(ranked, self._keys[0], task.ranked, len(embeddings))
         else:
             self._ranking = score_correlation(ranked, own)
-        if pairings.scored is not None and pairings.scores is not None:
-            self.units["pairs"] = len(pairings.scored)
-            scored = similarities(pairings.scored)
-            self._qualities["score_correlation"] = score_correlation(scored, pairings.scores)
+        if task.scored is not None and task.scores is not None:
+            self.units["pairs"] = len(task.scored)
+            scored = similarities(task.scored)
+            self._qualities["score_correlation"] = score_correlation(scored, task.scores)
 
     def arms(self) -> list[Record]:
         changes = token_mean(

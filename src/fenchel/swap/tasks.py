@@ -314,11 +314,15 @@ class SentenceTask:
                 f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far as "
                 "the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
             )
-        self.ranked = self.scored
+        # Whether the ranked pairs are of all sentences, so that sentences and not pairs are what can be resampled.
+        self.by_sentence = documents is not None
+        ranked = self.scored
         if documents is not None:
-            self.ranked = torch.tensor(of_documents)[
+            ranked = torch.tensor(of_documents)[
                 sampled_pairs(len(of_documents), options.sample_pairs, options.seed)
             ]
+        assert ranked is not None  # noqa: S101 - there are texts, pairs or both
+        self.ranked = ranked
         self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
 
     def _kind(self, first: int, second: int) -> frozenset[tuple[int, ...]]:
@@ -350,7 +354,7 @@ class SentenceTask:
             "pairs": None if pairs is None else pairs.description,
             "pairs_sha256": None if pairs is None else pairs.sha256,
             "scored_pairs": 0 if self.scored is None else len(self.scored),
-            "ranked_pairs": 0 if self.ranked is None else len(self.ranked),
+            "ranked_pairs": len(self.ranked),
             "sentences": self.count,
             "sentences_sha256": content,
             "truncated": self.truncated,
