@@ -241,6 +241,7 @@ def test_watchers_learn_and_places_are_those_of_their_arm(tmp_path: Path) -> Non
 
 SECTIONS = {
     "helmholtz": ("Helmholtz machine", "-log p(d); K(data, model); F; K(Q, P); K(exact, P)"),
+    "distil": ("Distillation", "Spearman"),
     "glimpse": ("Glimpses", "right; distance"),
 }
 
