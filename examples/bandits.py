@@ -86,11 +86,13 @@ class Snail(nn.Module):
         self.embed, width, self.arms = nn.Linear(o.arms + 1, READ), READ, o.arms
         self.blocks = nn.Sequential()
         if learner != "without convolutions":
-            self.blocks.append(Convolutions(width, o.pulls))
-            width = self.blocks[-1].width
+            convolutions = Convolutions(width, o.pulls)
+            self.blocks.append(convolutions)
+            width = convolutions.width
         if learner != "without attention":
-            self.blocks.append(Attending(width, o.estimator))
-            width = self.blocks[-1].width
+            attending = Attending(width, o.estimator)
+            self.blocks.append(attending)
+            width = attending.width
         self.answer = nn.Linear(width, o.arms + 1)
 
     def forward(self, pulls: Tensor, rewards: Tensor) -> tuple[Tensor, Tensor]:

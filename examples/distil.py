@@ -140,8 +140,10 @@ class Distillation:
         assert self.vectors is not None  # noqa: S101 - no head
         theirs, ours = self.vectors[chosen], self.vector(student, [self.train[one] for one in chosen])
         itself = 1e4 * torch.eye(len(chosen))
-        logs = [((some @ some.mT) / TEMPERATURE - itself).log_softmax(-1) for some in (ours, theirs)]
-        return kl_div(*logs, reduction="batchmean", log_target=True) + (1 - (ours * theirs).sum(-1)).mean()
+        logs, goal = (((some @ some.mT) / TEMPERATURE - itself).log_softmax(-1) for some in (ours, theirs))
+        return (
+            kl_div(logs, goal, reduction="batchmean", log_target=True) + (1 - (ours * theirs).sum(-1)).mean()
+        )
 
     def masked(self, texts: Sequence[str]) -> tuple[Any, Tensor]:
         """Tokens of which some are masked, and those; what is not asked for is -100."""
@@ -160,8 +162,8 @@ class Distillation:
         with torch.no_grad(), self.inferring(self.teacher):
             theirs = self.teacher(**tokens, output_hidden_states=True)
         real = tokens["attention_mask"].bool()
-        logs = [(one.logits[real].float() / HEAD_TEMPERATURE).log_softmax(-1) for one in (ours, theirs)]
-        chances = HEAD_TEMPERATURE**2 * kl_div(*logs, reduction="batchmean", log_target=True)
+        logs, goal = ((one.logits[real].float() / HEAD_TEMPERATURE).log_softmax(-1) for one in (ours, theirs))
+        chances = HEAD_TEMPERATURE**2 * kl_div(logs, goal, reduction="batchmean", log_target=True)
         known = cross_entropy(ours.logits.flatten(0, 1).float(), words.flatten(), reduction="sum")
         states = [one.hidden_states[-1][real].float() for one in (ours, theirs)]
         return (
@@ -204,7 +206,8 @@ class Distillation:
         texts = list(dict.fromkeys(text for side in pair for text in side))
         vectors, place = self.embedded(model, texts), {text: number for number, text in enumerate(texts)}
         first, second = (vectors[[place[text] for text in side]] for side in pair)
-        return {"Spearman": float(spearmanr((first * second).sum(-1), self.test[COLUMNS[2]]).statistic)}
+        correlation: Any = spearmanr((first * second).sum(-1), self.test[COLUMNS[2]])
+        return {"Spearman": float(correlation.statistic)}
 
     @torch.no_grad()
     def seconds(self, *models: nn.Module) -> list[float]:

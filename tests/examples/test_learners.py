@@ -99,13 +99,10 @@ def test_bandits_are_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert max(rewards["SNAIL"]) < rewards["optimum"][0] + 0.05
 
 
-SMALL = {"middle": 3, "top": 2}
-
-
 def machine() -> helmholtz.Machine:
     """Four pixels, and weights that say something."""
     torch.manual_seed(0)
-    found = helmholtz.Machine(4, helmholtz.HelmholtzOptions(**SMALL))
+    found = helmholtz.Machine(4, helmholtz.HelmholtzOptions(middle=3, top=2))
     for layers in (found.generative, found.recognition):
         layers[:] = [(torch.randn_like(w), torch.randn_like(b)) for w, b in layers]
     return found
@@ -241,6 +238,7 @@ def test_watchers_learn_and_places_are_those_of_their_arm(tmp_path: Path) -> Non
 
 SECTIONS = {
     "helmholtz": ("Helmholtz machine", "-log p(d); K(data, model); F; K(Q, P); K(exact, P)"),
+    "bandits": ("Bandits", "reward; reward, exact"),
     "distil": ("Distillation", "Spearman"),
     "glimpse": ("Glimpses", "right; distance"),
 }
