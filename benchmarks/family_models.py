@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -444,10 +445,12 @@ class Inputs:
         if features is None or not isinstance(token, int) or name not in self._takes:
             return
         takes = inspect.signature(features).parameters
-        for media in candidates:
+        sizes = [False, True] if "image_sizes" in takes else [False]
+        for media, with_sizes in itertools.product(candidates, sizes):
             given: dict[str, Any] = {name: media}
             for other, parameter in takes.items():
-                needed = parameter.default is parameter.empty or other.endswith(("grid_thw", "image_sizes"))
+                needed = parameter.default is parameter.empty or other.endswith("grid_thw")
+                needed |= with_sizes and other == "image_sizes"
                 if other.endswith(("_mask", "_masks")) and media.ndim == 3:
                     given[other] = torch.ones(BATCH, media.shape[-1], dtype=torch.long)
                 elif needed and other not in given and (found := self.candidates(other)):
