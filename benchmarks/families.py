@@ -284,7 +284,7 @@ def _names(families: Iterable[str]) -> str:
     return ", ".join(sorted(families))
 
 
-def page(found: Mapping[str, Mapping[str, Any]]) -> str:
+def page(found: Mapping[str, Any]) -> str:
     """The part of the page on models of transformers that says which families work."""
     refused: dict[str, list[str]] = {}
     for family, reason in found["refused"].items():
@@ -293,7 +293,7 @@ def page(found: Mapping[str, Mapping[str, Any]]) -> str:
     attending = sum(len(found[outcome]) for outcome in ("works", "refused", "wrong"))
     worst = max(found["works"].values(), default=0.0)
     lines = [
-        f"Of {attending} families of transformers {transformers.__version__} of which a tiny random model could be "
+        f"Of {attending} families of transformers {found['transformers']} of which a tiny random model could be "
         f"built, {len(found['works'])} work: they are swapped and audited, and first order is their own output to "
         f"{worst:.0e} of the largest entry (`python -m benchmarks.families`).",
         "",
@@ -330,9 +330,9 @@ def write(outcomes: Iterable[Outcome], seed: int) -> None:
     """Write the results and the page; families that were not run keep what the file has of them."""
     file = RESULTS / "families.json"
     earlier = json.loads(file.read_text()) if file.exists() else {}
-    found = _collected(outcomes, earlier)
+    found = {"transformers": transformers.__version__, "seed": seed, **_collected(outcomes, earlier)}
     with contextlib.redirect_stdout(io.StringIO()):
-        record("families", {"transformers": transformers.__version__, "seed": seed, **found})
+        record("families", found)
     before, rest = PAGE.read_text().split(BEGIN)
     after = rest.split(END)[1]
     PAGE.write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}")
