@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TypeGuard
 
@@ -17,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import fenchel
+from fenchel.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fenchel"
@@ -189,7 +192,26 @@ def test_importing_and_solving_need_torch_alone():
 
 def test_audits_say_what_brings_pydantic():
     done = run_without(["pydantic"], "import fenchel\nfenchel.audit")
-    assert "MissingExtraError: pydantic is not installed. Run: pip install 'fenchel[hf]'" in done.stderr
+    assert re.search(r"MissingExtraError: pydantic is not installed. Run: pip install .*\[hf\]'", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (None, "'fenchel[report]'"),
+        ({"url": "https://example.org/fenchel.whl"}, "'fenchel[report]'"),
+        (
+            {"url": "file:///wheels/fenchel-0.2-py3-none-any.whl"},
+            "'/wheels/fenchel-0.2-py3-none-any.whl[report]'",
+        ),
+        ({"url": "file:///a%20clone", "dir_info": {"editable": True}}, "-e '/a clone[report]'"),
+    ],
+)
+def test_a_missing_package_is_installed_from_where_this_one_was(monkeypatch, record, expected):
+    given = None if record is None else json.dumps(record)
+    monkeypatch.setattr(metadata.Distribution, "read_text", lambda self, name: given)
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda self, name: given)
+    assert str(MissingExtraError("matplotlib", "report")).endswith(f"Run: pip install {expected}")
 
 
 def test_commands_answer_without_torch():

@@ -85,6 +85,23 @@ class OutputError(FenchelError, OSError):
     exit_code = 6
 
 
+def _with_extra(extra: str) -> str:
+    """What pip installs to add an extra: from the clone or the wheel that this package was installed from, if any."""
+    import json
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        record = json.loads(metadata.distribution("fenchel").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        record = {}
+    url = urlsplit(record.get("url", ""))
+    source = url2pathname(url.path) if url.scheme == "file" else "fenchel"
+    editable = "-e " if record.get("dir_info", {}).get("editable") else ""
+    return f"{editable}'{source}[{extra}]'"
+
+
 class MissingExtraError(FenchelError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it.
 
@@ -96,7 +113,7 @@ class MissingExtraError(FenchelError, ImportError):
     exit_code = 7
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'fenchel[{extra}]'")
+        super().__init__(f"{package} is not installed. Run: pip install {_with_extra(extra)}")
         self.package = package
         self.extra = extra
 
@@ -114,7 +131,7 @@ def require_packages(extra: str, *packages: str) -> None:
     Example:
         >>> require_packages("report", "no_such_package")
         Traceback (most recent call last):
-        fenchel.errors.MissingExtraError: no_such_package is not installed. Run: pip install 'fenchel[report]'
+        fenchel.errors.MissingExtraError: no_such_package is not installed. Run: pip install ...[report]'
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
