@@ -13,7 +13,7 @@ attention is one inference for each pull; the trained model is also played with 
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -231,7 +231,7 @@ def run(o: BanditOptions, arm: str, seed: int) -> dict[str, float]:
 def compare(o: BanditOptions) -> dict[str, Any]:
     """All of them, and the optimum."""
     best = {"optimum": [{"reward": optimum(o.arms, o.pulls)}]}
-    return {"options": asdict(o), "runs": best | experiment.repeated(run, [*rules(o.arms), *LEARNERS], o)}
+    return {"runs": best | experiment.repeated(run, [*rules(o.arms), *LEARNERS], o)}
 
 
 if __name__ == "__main__":

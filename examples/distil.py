@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -240,7 +240,7 @@ def compare(o: DistilOptions) -> dict[str, Any]:
     )
     once = experiment.repeated(task.run, ["teacher", "copied layers, untrained"], replace(o, seeds=1))
     runs = once | experiment.repeated(task.run, ["copied layers", "random layers"], o)
-    return {"options": asdict(o), "faster": slow / fast, "parameters": parameters, "runs": runs}
+    return {"faster": slow / fast, "parameters": parameters, "runs": runs}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The command line of the scripts that compare a few arms over seeds, and the record that they write."""
+"""The command line of studies and comparisons, and the record that they write."""
 
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -48,39 +48,47 @@ def repeated(
     return {arm: found[o.seeds * number : o.seeds * (number + 1)] for number, arm in enumerate(arms)}
 
 
-def print_table(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
-    """A row for each arm, with the mean of each metric over seeds and half the width of its 95 % interval."""
-    columns = list(dict.fromkeys(name for found in runs.values() for one in found for name in one))
-    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for arm, found in runs.items():
+def table(found: Mapping[str, Any]) -> Iterator[str]:
+    """A row for each arm of ``runs``, with the mean of each metric over seeds and half its 95 % interval."""
+    runs: Runs = found["runs"]
+    columns = list(dict.fromkeys(name for arm in runs.values() for one in arm for name in one))
+    yield f"| | {' | '.join(columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for arm, of_seeds in runs.items():
         cells = []
         for name in columns:
-            mean = interval([one[name] for one in found if name in one]) if name in found[0] else None
+            mean = interval([one[name] for one in of_seeds if name in one]) if name in of_seeds[0] else None
             half = "" if mean is None or mean.half_width is None else f" ± {mean.half_width:.2g}"
             cells.append("–" if mean is None else f"{mean.mean:.4g}{half}")
-        print(f"| {arm} | {' | '.join(cells)} |")
+        yield f"| {arm} | {' | '.join(cells)} |"
 
 
-def main(kind: type[ExperimentOptions], compare: Callable[[Any], dict[str, Any]]) -> None:
-    """Run a comparison, print its table, and write its record.
+def main(
+    kind: Any,
+    study: Callable[[Any], dict[str, Any]],
+    printed: Callable[[dict[str, Any]], Iterable[str]] = table,
+) -> None:
+    """Run a study, print its tables, and write its record.
 
     Args:
-        kind: Of its options.
-        compare: Called with the options; ``runs`` in its answer is what the table shows.
+        kind: Its options, a dataclass with ``out``, the file of the record.
+        study: Makes the results of options.
+        printed: Lines of Markdown of the results.
     """
     script = Path(sys.argv[0]).name
     try:
-        (options,) = HfArgumentParser(kind, prog=script).parse_args_into_dataclasses()  # pyright: ignore[reportArgumentType]
-        found = compare(options)
+        (options,) = HfArgumentParser(kind, prog=script).parse_args_into_dataclasses()
+        found = study(options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")
-    print_table(found["runs"])
+    print("\n".join(printed(found)))
     if options.out:
         told = {
             "command": shlex.join(["python", f"examples/{script}", *sys.argv[1:]]),
             "commit": commit(),
             "threads": torch.get_num_threads(),
             "cpu_seconds": round(cpu_seconds()),
+            "options": asdict(options),
         }
         text, folder = json.dumps(told | found, indent=1), os.environ.get("FENCHEL_DATA")
         Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")

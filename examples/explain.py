@@ -23,12 +23,13 @@ from scipy.stats import kendalltau
 from torch import Tensor, nn
 
 from common import load_run
+from experiment import main
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import load_model
 from fenchel.nn import use_estimator
 from intervals import interval
 from reading import PADDING, Classifier, Reading, ReadingOptions
-from task import main, option, several
+from task import option, several
 
 MEASURES = (
     *("attention", "exact attention", "effective attention", "gradient", "gradient x input"),

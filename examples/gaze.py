@@ -31,12 +31,13 @@ from torch import Tensor, nn
 
 import fenchel
 from data import check_columns, read_splits
+from experiment import main
 from fenchel.errors import InputError
 from fenchel.functional import infer
 from images import decoded
 from intervals import interval
 from saliency import GRID, auc, conspicuity, features, itti_koch, nss, resized
-from task import main, option, several
+from task import option, several
 
 (H, W), SCALE, LAGS = GRID, 2, 3
 PLACES, SPREAD = H * W, 2.0

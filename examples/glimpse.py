@@ -12,7 +12,7 @@ other images. Choosing a place is a draw, not an inference, and has no estimator
 Printed are the images told right, and the mean distance of the last three glimpses from the image's middle, in pixels.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -197,7 +197,7 @@ def draw(images: Tensor, places: Tensor, path: str) -> None:
 
 def compare(o: GlimpseOptions) -> dict[str, Any]:
     """Every arm with every seed."""
-    return {"options": asdict(o), "runs": experiment.repeated(run, ARMS, o)}
+    return {"runs": experiment.repeated(run, ARMS, o)}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ The controls are pixels that are independent, and the same generative layers tha
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -252,7 +252,7 @@ def compare(o: HelmholtzOptions) -> dict[str, Any]:
     """Learn in every way with every seed."""
     alone = experiment.repeated(run, ["independent pixels"], replace(o, seeds=1, processes=1))
     runs = alone | experiment.repeated(run, ["wake and sleep", "gradient"], o)
-    return {"options": asdict(o), "unit": "bits an image", "runs": runs}
+    return {"unit": "bits an image", "runs": runs}
 
 
 if __name__ == "__main__":

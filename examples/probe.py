@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel
 
+from experiment import main
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import load_model, use_backend
 from intervals import interval
-from task import main, option
+from task import option
 from which_heads import spearman
 
 SPLITS, BATCH, METRICS = ("train", "dev", "test"), 25, ("uuas", "dspr", "root")

@@ -1,20 +1,16 @@
 """What a task of the examples is, and what it can be told."""
 
-import json
 import math
 import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import HfArgumentParser
 
-from fenchel.errors import FenchelError, InputError
+from fenchel.errors import InputError
 
 Batch = dict[str, Any]
 Record = dict[str, Any]
@@ -146,22 +142,3 @@ class Task:
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with its tensors on a device."""
     return {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
-
-
-def main(kind: Any, study: Callable[[Any], Record], printed: Callable[[Record], Iterable[str]]) -> None:
-    """The command line of a study.
-
-    Args:
-        kind: Its options, a dataclass with ``out``, the file of the results.
-        study: Makes the results of options.
-        printed: Lines of Markdown of the results.
-    """
-    script = Path(sys.argv[0]).name
-    try:
-        (told,) = HfArgumentParser(kind, prog=script).parse_args_into_dataclasses()
-        found = study(told)
-    except FenchelError as error:
-        sys.exit(f"{script}: {error}")
-    print("\n".join(printed(found)))
-    if told.out:
-        Path(told.out).write_text(json.dumps({"options": asdict(told)} | found, indent=1) + "\n")
