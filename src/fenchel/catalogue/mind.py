@@ -149,6 +149,48 @@ def _display(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
+def _similar(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
+    others = features.shape[-2] - 1
+    alike = torch.exp(-torch.cdist(features, features)).sum(-1) - 1
+    log_u = -(grouping * alike / others).unsqueeze(-2)
+    return infer(Parts(templates=features, evidence=target, values=value, log_preference=log_u))
+
+
+def _target_among_others(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "features": drawn(generator, dtype, 2, 1, 7, 3),
+        "target": drawn(generator, dtype, 2, 1, 2, 3),
+        "value": drawn(generator, dtype, 2, 1, 7, 2),
+        "grouping": torch.tensor(2.0, dtype=dtype),
+    }
+
+
+def _routed(
+    infer: Inferrer,
+    places: Tensor,
+    outputs: Tensor,
+    value: Tensor,
+    shift: Tensor,
+    zoom: Tensor,
+    width: Tensor,
+) -> Tensor:
+    aimed = zoom * outputs + shift
+    alpha = (1 / width.square()).expand(aimed.shape[:-1])
+    log_u = -(alpha[..., :1] / 2 * places.square().sum(-1)).unsqueeze(-2)
+    return infer(Parts(templates=places, evidence=aimed, values=value, log_preference=log_u, alpha=alpha))
+
+
+def _window_of_attention(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "places": drawn(generator, dtype, 1, 1, 9, 2),
+        "outputs": drawn(generator, dtype, 1, 1, 4, 2),
+        "value": drawn(generator, dtype, 1, 1, 9, 3),
+        "shift": drawn(generator, dtype, 2),
+        "zoom": torch.tensor(0.7, dtype=dtype),
+        "width": torch.tensor(0.8, dtype=dtype),
+    }
+
+
 def _gained(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=gain.log()))
 
@@ -344,6 +386,52 @@ ENTRIES = (
         written=_guided,
         example=_display,
         symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
+    ),
+    Entry(
+        name="similarity",
+        title="Similarity to targets and among others",
+        family=_FAMILY,
+        paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
+        formula="p_ij ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)) · exp⟨t_i, f_j⟩",
+        templates="f_j, the features of item j",
+        preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): items that are grouped with many others have less",
+        evidence="t_i, the description of the target",
+        meaning=(
+            "Search is hard where others look like the target, which is evidence, and where others do not look alike, "
+            "which is preference: others that are alike are suppressed together. The paper states both laws without a "
+            "formula for weights; that similarity falls as exp(-distance), and its sum, are ours."
+        ),
+        exact_because="Suppressing groups moves the mean from which the search for the target starts.",
+        written=_similar,
+        example=_target_among_others,
+        symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
+    ),
+    Entry(
+        name="routing",
+        title="Dynamic routing",
+        family=_FAMILY,
+        paper=Paper(
+            "Olshausen et al.",
+            1993,
+            "A neurobiological model of visual attention and invariant pattern recognition based on dynamic routing of "
+            "information",
+        ),
+        formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
+        templates="x_j, places of the input",
+        preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
+        evidence="a y_i + b, where output i looks, with α = 1/σ²",
+        meaning=(
+            "Control neurons open connections so that a window of any place b and size a reaches the same outputs: "
+            "what is recognised does not depend on where it is. Shift and size are evidence, one for all outputs. The "
+            "paper's routing has stages, each of which doubles the reach; here is one."
+        ),
+        exact_because=(
+            "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the place "
+            "that the window aims at."
+        ),
+        written=_routed,
+        example=_window_of_attention,
+        symmetries=(Symmetry({"outputs": -2}), Symmetry({"places": -2, "value": -2}, None)),
     ),
     Entry(
         name="gain-field",

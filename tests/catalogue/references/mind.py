@@ -74,6 +74,31 @@ def guided_search(features: Tensor, wanted: Tensor, value: Tensor, contrast: Ten
     return torch.stack(outputs).unsqueeze(1)
 
 
+def similarity(features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
+    n = features.shape[2]
+    outputs = []
+    for f, t, v in zip(features[:, 0], target[:, 0], value[:, 0], strict=True):
+        alike = [
+            sum(torch.exp(-(f[j] - f[k]).norm()) for k in range(n) if k != j) / (n - 1) for j in range(n)
+        ]
+        activation = t @ f.T - torch.stack([grouping * one for one in alike])
+        outputs.append(activation.softmax(-1) @ v)
+    return torch.stack(outputs).unsqueeze(1)
+
+
+def routing(
+    places: Tensor, outputs: Tensor, value: Tensor, shift: Tensor, zoom: Tensor, width: Tensor
+) -> Tensor:
+    """Windows around the places that each output is mapped to."""
+    windows = [
+        torch.stack(
+            [torch.exp(-(x - (zoom * y + shift)).square().sum() / (2 * width**2)) for x in places[0, 0]]
+        )
+        for y in outputs[0, 0]
+    ]
+    return averaged(torch.stack(windows)[None, None], value)
+
+
 def gain_field(query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
     return averaged(gain * torch.exp(scores(query, key)), value)
 
@@ -94,6 +119,8 @@ REFERENCES = {
     "zoom-lens": beam,
     "inhibition-of-return": inhibition_of_return,
     "guided-search": guided_search,
+    "similarity": similarity,
+    "routing": routing,
     "gain-field": gain_field,
     "precision": precision,
     "top-down": top_down,
