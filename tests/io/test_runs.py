@@ -112,7 +112,7 @@ def test_results_of_unknown_origin_are_replaced_only_by_overwriting(
     tmp_path: Path, name: str, resume: bool
 ) -> None:
     (tmp_path / name).write_text("")
-    with pytest.raises(InputError, match=r"holds results without the state that they came from \(state\)"):
+    with pytest.raises(InputError, match=r"holds results without their state file \(state\)"):
         KIND.refuse_occupied(tmp_path, resume=resume, overwrite=False)
     KIND.refuse_occupied(tmp_path, resume=False, overwrite=True)
 

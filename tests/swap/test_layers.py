@@ -185,9 +185,9 @@ def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:
         )
         record = next(one for one in audited.heads if (one["layer"], one["head"]) == head.key[1:])
         assert head.deviations["total_variation"] == record["total_variation_mean"]
-    with pytest.raises(InputError, match="they differ in revision: 'sha256:"):
+    with pytest.raises(InputError, match="the swap and the audit differ in revision: 'sha256:"):
         audited.beside_swap(small(classifier(1), per_head=True))
-    with pytest.raises(InputError, match="they differ in text sha256"):
+    with pytest.raises(InputError, match="the swap and the audit differ in text sha256"):
         audited.beside_swap(small(model, batches(2), per_head=True))
 
 
