@@ -75,19 +75,17 @@ def _hashing(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 SUBJECTS: dict[str, Callable[[], nn.Module]] = {
-    "`MultiheadAttention`": layer,
-    "with a preference": lambda: layer(preference=Causal() * ALiBi(HEADS)),
-    "with a learned preference": lambda: layer(preference=RelativePosition(HEADS, 16)),
-    'closeness `"entmax15"`': lambda: layer(closeness="entmax15"),
-    '`"second_order"`': lambda: layer(estimator="second_order"),
-    '`"exact"`': lambda: layer(estimator="exact"),
-    "`MixtureAttention`": lambda: SelfAttention(
-        MixtureAttention(WIDTH, HEADS, batch_first=True), need_weights=False
-    ),
-    "`TransportAttention`": lambda: SelfAttention(TransportAttention(WIDTH, HEADS)),
-    "`ContinuousAttention`": lambda: SelfAttention(ContinuousAttention(WIDTH, HEADS), need_density=False),
-    "`relative_attention`": lambda: Op(_relative),
-    "`hashing_attention`": lambda: Op(_hashing),
+    "first order": layer,
+    "preference": lambda: layer(preference=Causal() * ALiBi(HEADS)),
+    "learned preference": lambda: layer(preference=RelativePosition(HEADS, 16)),
+    "entmax15": lambda: layer(closeness="entmax15"),
+    "second order": lambda: layer(estimator="second_order"),
+    "exact": lambda: layer(estimator="exact"),
+    "mixture": lambda: SelfAttention(MixtureAttention(WIDTH, HEADS, batch_first=True), need_weights=False),
+    "transport": lambda: SelfAttention(TransportAttention(WIDTH, HEADS)),
+    "continuous": lambda: SelfAttention(ContinuousAttention(WIDTH, HEADS), need_density=False),
+    "relative": lambda: Op(_relative),
+    "hashing": lambda: Op(_hashing),
 }
 
 
