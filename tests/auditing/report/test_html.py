@@ -281,5 +281,5 @@ def test_a_worst_head_without_example_says_so() -> None:
 
 def test_jinja_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r"jinja2 is not installed.*fenchel\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"jinja2 is not installed.*\[report\]"):
         render_html(sample_report({"cross": (1, 1)}))

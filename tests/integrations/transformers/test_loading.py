@@ -269,5 +269,5 @@ def test_transformers_that_is_too_old_or_missing_says_what_to_do(monkeypatch: py
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"fenchel\[hf\]"):
+    with pytest.raises(MissingExtraError, match=r"\[hf\]"):
         require_transformers()
