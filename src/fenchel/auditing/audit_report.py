@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html
@@ -18,13 +18,8 @@ from fenchel.io.files import atomic_path, check_writable, write_text
 from fenchel.io.runs import RunKind, Saved, SavingPace, differences
 from fenchel.io.storage import write_json
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["AUDIT", "AuditReport", "Checkpoints", "open_state", "require_extras"]
 
-
-_TOLD = ("relative_deviation", "total_variation", "mean_error")
 
 _DATA_FILES = (
     "heads.json",
