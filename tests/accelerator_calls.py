@@ -1,7 +1,5 @@
 """Calls of every op and layer that looks at no value, and what they are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A page in a headless browser, with everything that it should not do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 __all__ = ["MINUS", "Watched", "cell"]

@@ -1,7 +1,5 @@
 """What all tests share: examples that Hypothesis draws are the same in every run, and a headless Chromium."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Damage to files of state: what a reader has to notice, whatever byte or field it is."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A frozen test changes only where a name moves. ``python -m tests.frozen`` then w
 says which file changed and why.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

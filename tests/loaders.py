@@ -1,7 +1,5 @@
 """Files that load a run, as examples have them, with a small model of ``fenchel.nn`` or of transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 __all__ = ["LAYERS", "TRANSFORMERS", "written"]

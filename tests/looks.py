@@ -1,7 +1,5 @@
 """A mode that notes what waits for the values of a tensor, as an accelerator would have to."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from typing import Any

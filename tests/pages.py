@@ -1,7 +1,5 @@
 """Pages of the documentation, whose Python blocks run in tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Random inference problems, and referees that share no code with the solvers."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import torch

@@ -3,8 +3,6 @@
 ``python -m tests.public_names`` adds new names to those that stay.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

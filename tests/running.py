@@ -1,7 +1,5 @@
 """Run notebooks in this process and record what their cells give: ``python -m tests.running NOTEBOOK...``."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

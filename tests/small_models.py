@@ -1,7 +1,5 @@
 """Small models with attention layers of ``fenchel.nn``, as users build them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

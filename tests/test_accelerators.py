@@ -3,8 +3,6 @@
 Where a look at a value is counted the library takes the CPU for an accelerator, by the one rule that decides.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

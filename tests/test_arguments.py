@@ -1,7 +1,5 @@
 """The table of arguments: what is refused, in which words, and what becomes of what is taken."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Bounds hold for the tensors that are returned: judged by solutions in extended precision, on hard problems."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Gradient checkpointing of whatever has a gradient of its own: the same values and gradients as without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

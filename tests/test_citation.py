@@ -1,7 +1,5 @@
 """CITATION.cff: what tools that cite software read, in the form that they read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whatever happens to a file that a run wrote is said in one line that names it, or the file is made anew."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What would be released: wheel and sdist hold what they should, and the wheel works where there is no clone."""
 
-from __future__ import annotations
-
 import os
 import site
 import subprocess

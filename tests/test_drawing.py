@@ -1,7 +1,5 @@
 """Pictures, colours and numbers: of attention weights, of every scale, as pages and tables write them."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What an estimate says of itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Every script in examples/ runs, and prints what it says that it shows."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

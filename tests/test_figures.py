@@ -1,7 +1,5 @@
 """The scripts in docs/figures draw what independent computations give, and the recorded numbers are theirs."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Tests that are frozen are there and unchanged."""
 
-from __future__ import annotations
-
 from tests.frozen import ROOT, digest, listed
 
 

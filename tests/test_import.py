@@ -1,7 +1,5 @@
 """What `import fenchel` brings in: little beyond torch, so that it costs little."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

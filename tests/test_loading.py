@@ -1,7 +1,5 @@
 """What is loaded: models that run where and as asked, loaders with their own folder, packages that a run needs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The package as a whole: which way imports go, what is public, what it needs, what its files hold."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

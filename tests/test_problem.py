@@ -1,7 +1,5 @@
 """The problem's objectives, and what it refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

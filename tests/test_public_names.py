@@ -1,7 +1,5 @@
 """What users rely on stays, or the changelog says that it is gone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The facts of ``docs/mathematics.md`` as properties, and what it says of the three readings of α."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

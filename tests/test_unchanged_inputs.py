@@ -1,7 +1,5 @@
 """What ops and layers make of their inputs: nothing, bytes before and after; and what exact ops refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of ``docs/works-with.md`` is what happens."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.works_with import SUBJECTS, TOOLS, outcome, recorded

@@ -1,7 +1,5 @@
 """Whatever is called wrongly says so in one line that names the argument, in the words of this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

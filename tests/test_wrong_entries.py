@@ -1,7 +1,5 @@
 """``audit`` and ``swap`` called with anything: refused in one line, before anything is made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

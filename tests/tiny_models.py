@@ -1,7 +1,5 @@
 """Tiny random transformers, one per family, built from configurations: no download, quick."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

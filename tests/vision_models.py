@@ -1,7 +1,5 @@
 """A tiny vision transformer in a folder with its image processor, and folders of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

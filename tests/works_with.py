@@ -4,8 +4,6 @@
 each cell with that table. A cell holds ``yes``, ``refused`` (an error of ours says why), or the type of another error.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import re

@@ -1,7 +1,5 @@
 """Audits that take a second: a tiny random model, a tokenizer with a token a word, and texts to read."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is suggested, and that the command it prints is one that runs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is captured is what the model computes, in every family, kind and space; the rest is refused."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

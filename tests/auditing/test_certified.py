@@ -1,7 +1,5 @@
 """Every query that an audit calls converged is certified in float64: recomputed here from the call and the point."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A killed audit goes on where it was and ends with the table of one that was not."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Audits under a closeness: numbers worked out by another way, models that attend otherwise, files, commands."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The demo encoder's numbers against a computation that shares nothing with the audit but the weights."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

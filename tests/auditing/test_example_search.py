@@ -1,7 +1,5 @@
 """What is kept of a head: its farthest queries with the weights and the sentence that make them so, and a sentence."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which queries and which sentence are kept of a head: the same in whatever order and grouping they come."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

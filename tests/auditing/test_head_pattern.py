@@ -1,7 +1,5 @@
 """Which pattern a head shows, by the thresholds that the documentation names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Audits of images: the model's own processor, patches with their weights, positions in words, and wrong uses."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Audits of models with attention layers of ``fenchel.nn``: seen as the layers infer, and refused where "
 "there is nothing."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Audits of runs through a loader: the same numbers as by hand, token texts in the report, the file in the manifest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every measure of a layer against the definition, solved query by query through the public problem."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

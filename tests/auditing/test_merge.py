@@ -1,7 +1,5 @@
 """Shards merge into the audit of the whole, the same bytes in any order."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

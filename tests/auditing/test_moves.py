@@ -1,7 +1,5 @@
 """What moves between which tokens and other measures of a query, against their definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The part of a text that is shown around a token: sentences whole if they fit, words whole if they do not."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

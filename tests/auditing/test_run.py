@@ -1,7 +1,5 @@
 """An audit counts every query once, says what it did, and refuses what cannot be meant."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

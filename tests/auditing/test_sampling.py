@@ -1,7 +1,5 @@
 """A sample of each window's queries: who is drawn, what is measured of them, and what is refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path

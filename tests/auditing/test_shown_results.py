@@ -1,7 +1,5 @@
 """What a session in Python and a notebook show of results: one line, a table of pandas, a heat map."""
 
-from __future__ import annotations
-
 import math
 import sys
 from html.parser import HTMLParser

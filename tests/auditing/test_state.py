@@ -1,7 +1,5 @@
 """A saved audit: whatever byte, part or field of it is wrong is said, and nothing is reported from it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an audit says of heads, against numpy on the rows of its table, and intervals that hold what they promise."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Deviation against effect: only for the same model and text, head by head."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tokens are, by the marks of several kinds of tokenizers, and what keys are to queries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The untrained twin: the same questions to random weights, counted, saved, resumed and merged like the model's own."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import asdict

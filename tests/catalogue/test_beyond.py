@@ -1,7 +1,5 @@
 """What the mechanisms beside and after softmax solve, and what they do not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

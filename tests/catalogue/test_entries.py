@@ -1,7 +1,5 @@
 """Every entry of the catalogue: what it computes, what it says of itself, and in what orders it does not look."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

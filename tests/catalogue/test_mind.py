@@ -1,7 +1,5 @@
 """What is said of the theories of human attention, as far as it is mathematics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said of scores and places beyond their formulas: limits, identities, and the models of transformers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What is a choice in how entries are read, and what is said of exact answers in general."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Looking an entry up, and tables of all."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What the textbook says of its mechanisms, and where it is not so."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

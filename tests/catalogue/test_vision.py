@@ -1,7 +1,5 @@
 """What the catalogue says of attention in images, of hashing and of gates, beyond what each computes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

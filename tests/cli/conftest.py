@@ -1,7 +1,5 @@
 """Tiny random models with their tokenizers in folders, a text for them, and commands run in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

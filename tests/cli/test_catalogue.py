@@ -1,7 +1,5 @@
 """``fenchel catalogue``: the list, one entry, JSON, and wrong names."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

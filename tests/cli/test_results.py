@@ -1,7 +1,5 @@
 """What commands make of finished runs: merged shards, reports, swaps beside audits, comparisons, reproductions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

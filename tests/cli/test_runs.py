@@ -1,7 +1,5 @@
 """``fenchel audit`` and ``fenchel swap``: files, options that change something, folders in use, runs that stop."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a person sees: progress, every failure as one line and a code, and Ctrl-C at once or at the next batch."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Wrong usage ends with 2, help says what there is, and the page in docs says the same."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Command lines as nobody should write them: each ends at once, with its exit code, in one line, and leaves nothing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

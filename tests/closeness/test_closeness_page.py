@@ -1,7 +1,5 @@
 """What docs/closeness.md shows is what happens."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.pages import run_blocks

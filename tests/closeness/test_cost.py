@@ -1,7 +1,5 @@
 """Costs: their matrices, their kernels, and what is refused."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """The two-product form against softmaxes over (m, N, n), at ordinary and at hopeless scales, in one part and many."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A divergence of one's own, and what catches one that contradicts itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

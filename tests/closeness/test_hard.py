@@ -1,7 +1,5 @@
 """The closeness of temperature 0."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

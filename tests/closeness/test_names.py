@@ -1,7 +1,5 @@
 """Closenesses by their names, wherever one goes; and those of one's own with numbers that differ by query."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optimal transport as a closeness: its primitives, its problem, an interior-point referee, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import cvxpy as cp

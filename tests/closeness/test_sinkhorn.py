@@ -1,7 +1,5 @@
 """The value of entropic transport, against POT and against its own dual."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sparse weights against the ``entmax`` package, bisection in higher precision, and finite differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import entmax

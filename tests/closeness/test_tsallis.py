@@ -1,7 +1,5 @@
 """Tsallis closenesses: facts of theirs, against CVXPY, and as problems."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

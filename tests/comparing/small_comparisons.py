@@ -1,7 +1,5 @@
 """Audits that can be compared, seeded and without a model, whose queries are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

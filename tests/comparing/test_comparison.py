@@ -1,7 +1,5 @@
 """Audits side by side: differences, intervals, folders, refusals, and docs/compare.md."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

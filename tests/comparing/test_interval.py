@@ -1,7 +1,5 @@
 """Intervals of differences of medians: against a bootstrap written out, and as often right as they say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page of a comparison: what stands in it, and what a browser makes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The families that the suite runs through: a new one is a line in ``FAMILIES``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What holds for every preference and every closeness, whoever wrote it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What docs/families.md shows is what happens."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.pages import run_blocks

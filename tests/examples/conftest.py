@@ -1,7 +1,5 @@
 """Makes the scripts of examples/ importable, as they are for one another when they are run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

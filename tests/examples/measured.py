@@ -1,7 +1,5 @@
 """What tests of several examples do: train, write data, audit and swap a run, and see that something is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """examples/captioning.py: soft, hard and no attention to cells of toy images, and what is refused."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The loop of the examples, with reading: killed and resumed, on two processes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

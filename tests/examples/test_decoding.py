@@ -1,7 +1,5 @@
 """Words one after another: greedily, by a beam that misses nothing, and drawn."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """examples/explain.py."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """examples/fill_mask.py: masked words, next sentences, translations, next words and classes on toy texts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """examples/finetune.py: a tiny BERT learns which of two words a text has."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """examples/gaze.py and the maps of examples/saliency.py."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

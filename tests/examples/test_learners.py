@@ -1,7 +1,5 @@
 """The scripts that learn: bandits, the Helmholtz machine, distillation and glimpses; what they compute is true."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

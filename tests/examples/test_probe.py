@@ -1,7 +1,5 @@
 """examples/probe.py."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Reading: what is computed, what is learned, what is printed and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

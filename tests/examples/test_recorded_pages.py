@@ -1,7 +1,5 @@
 """The pages of the examples hold the numbers that were recorded."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Sweeps: which cells are run, how arms are compared, and what a cell that fails does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The translator learns a toy language by attention, and says of itself what can be computed anew."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

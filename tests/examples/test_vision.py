@@ -1,7 +1,5 @@
 """examples/vision.py: ViT and OT-ViT on toy images, partner images, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import subprocess

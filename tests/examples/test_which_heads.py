@@ -1,7 +1,5 @@
 """examples/which_heads.py on a layer whose loss is linear in what its heads give."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every kind of attention as a call of ``infer``, and the problems of the core and slow twins by which it is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What docs/attention.md shows is what happens."""
 
-from __future__ import annotations
-
 import inspect
 
 import torch

@@ -1,7 +1,5 @@
 """The mask objects of ``torch.nn.attention.bias`` wherever a log-preference goes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Certificates of attention in float32 against the duality gap in float64: rounding is in the bounds."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention under closenesses: the entmax package, softmax, the largest score, one of somebody's own, and memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

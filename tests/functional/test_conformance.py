@@ -1,7 +1,5 @@
 """What holds for every kind of attention: values, gradients, bounds, masks, parts, dtypes, layouts and compilation."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

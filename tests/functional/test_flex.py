@@ -1,7 +1,5 @@
 """Flex attention, as far as it runs without a GPU: uncompiled, against attention with the preference's tensor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention to keys in the same buckets: it is attention with a sparse preference, and the Reformer's."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

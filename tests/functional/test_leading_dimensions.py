@@ -1,7 +1,5 @@
 """Leading dimensions and preferences of fewer dimensions broadcast as those of torch's attention do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Mixture attention at the edges: variances of zero, evidence of any size, widths that fused kernels take."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Relative attention by distance: no templates are written out for it, and its rows are read without an index."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

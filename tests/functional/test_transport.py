@@ -1,7 +1,5 @@
 """Transport attention: against the written-out formula, its gradients, scales, parts, memory, dtypes, and bad input."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """The backward pass written by hand, against autograd through the coupling."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

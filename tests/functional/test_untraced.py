@@ -1,7 +1,5 @@
 """What the compiler leaves alone, what is paid for it before something is compiled, and which kernel is taken."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

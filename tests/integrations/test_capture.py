@@ -1,7 +1,5 @@
 """What heads infer from, as tensors with gradients, and what is put in their place."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

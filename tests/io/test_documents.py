@@ -1,7 +1,5 @@
 """Texts are read as they are, one at a time, and a source that cannot be read says where and why."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Images of a folder: which are taken, in which order, and what is said of those that cannot be read."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every token adds to the text: spaces before words, none inside, characters of several tokens once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

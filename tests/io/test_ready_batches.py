@@ -1,7 +1,5 @@
 """Batches of ready-made inputs that say more than that: tokens that count, numbers of documents, texts of tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run: one process writes to its folder, nothing there is replaced unasked, shards deal out every document once."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -1,7 +1,5 @@
 """Files of state: they come back as they were, say what they are, and are refused with any byte changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Windows hold every token once, batches can start anywhere, and shards and limits take what they should."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

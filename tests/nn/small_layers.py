@@ -1,7 +1,5 @@
 """Small layers and inputs, and what a layer computes, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What the layer does that torch's does not: preferences, estimators, reliability, certificates."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

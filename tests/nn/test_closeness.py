@@ -1,7 +1,5 @@
 """MultiheadAttention under a closeness: by hand, learned orders, switches, masks, state, and wrong arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

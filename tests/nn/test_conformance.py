@@ -1,7 +1,5 @@
 """What holds for every layer: layouts, padding, half types, compilation, states, reliability and estimators."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

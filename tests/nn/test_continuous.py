@@ -1,7 +1,5 @@
 """ContinuousAttention against integrals on a fine grid, Bayes' rule, finite differences, and wrong calls."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """``use_estimator``: what is switched infers otherwise, everything else as it did, and afterwards all of it "
 "as before."""
 
-from __future__ import annotations
-
 import copy
 import io
 from typing import Any

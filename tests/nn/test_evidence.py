@@ -1,7 +1,5 @@
 """Evidence modules against the score formulas that they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a layer keeps of its last call: there or not there, with gradient or without."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

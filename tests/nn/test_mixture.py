@@ -1,7 +1,5 @@
 """MixtureAttention against mixture attention by hand, torch's layer, and whatever it is called with wrongly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence that looks at places: its scores, and layers whose templates differ by query."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

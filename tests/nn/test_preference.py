@@ -1,7 +1,5 @@
 """What holds for every preference: two forms that agree, sizes, positions, gradients, errors."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

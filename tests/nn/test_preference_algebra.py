@@ -1,7 +1,5 @@
 """Preferences multiply: log-weights add, masks stay masks, and one function of indices comes out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

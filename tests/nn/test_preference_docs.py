@@ -1,7 +1,5 @@
 """What docs/preferences.md and docs/evidence.md show is what happens, and their tables name what exists."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

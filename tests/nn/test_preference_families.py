@@ -1,7 +1,5 @@
 """Each family against its formula, and against the implementation that people know."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

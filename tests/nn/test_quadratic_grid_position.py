@@ -1,7 +1,5 @@
 """Heads that look to one side of a pixel each are a convolution, to within what leaks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

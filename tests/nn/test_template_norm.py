@@ -1,7 +1,5 @@
 """The norm penalty: what it is, what it bounds, what it reaches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

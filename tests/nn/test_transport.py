@@ -1,7 +1,5 @@
 """Transport attention as a layer: what it computes, what each option changes, what it refuses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

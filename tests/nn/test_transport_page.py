@@ -1,7 +1,5 @@
 """What docs/transport.md shows is what happens."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds hold against answers of 60 digits, whatever the sizes of parameters, evidence and α."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Densities over places: Gaussian moments in closed form, anything else by integrals that converge or are refused."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What docs/continuous.md, docs/positions.md and docs/catalogue.md show is what happens."""
 
-from __future__ import annotations
-
 import torch
 
 from fenchel import Gaussian

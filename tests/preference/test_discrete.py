@@ -1,7 +1,5 @@
 """The discrete preference: moments, cumulant, masks."""
 
-from __future__ import annotations
-
 import torch
 
 from fenchel import Discrete

@@ -1,7 +1,5 @@
 """The Gaussian preference: section 5, exact second order, one distribution in three structures of its covariance."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Mixtures of Gaussians: softmax attention where nothing is random, and against quadrature and sampling where it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Preferences with independent coordinates: against quadrature, sampling, scipy, and at extremes against 50 digits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Preferences as objects of ``torch.distributions``, where torch has them; and ones that write three methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The papers' numbers, as they are kept and as docs/paper.md shows them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """First order, second order, gradient ascent and the constrained form."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The exact solver against independent ones, at the edges, and in what it promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact answers where the dual's gradient has kinks: all converge, however many of them Newton's method meets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Swaps that take a second: tiny random models with a language-model head, and texts for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Ablations of heads and layers: against forward hooks written by hand, and what a swap says of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

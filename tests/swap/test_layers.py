@@ -1,7 +1,5 @@
 """Swaps of models with attention layers of ``fenchel.nn``: by hand, beside an audit, and what cannot be meant."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

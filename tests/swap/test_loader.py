@@ -1,7 +1,5 @@
 """Swaps of runs through a loader: loss and score of each example, from the model's first-order form."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

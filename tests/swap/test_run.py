@@ -1,7 +1,5 @@
 """A swap of whole models: what must not change does not, what must does, and an interrupted one goes on."""
 
-from __future__ import annotations
-
 import io
 import json
 from itertools import pairwise

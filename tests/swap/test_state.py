@@ -1,7 +1,5 @@
 """A saved swap: whatever byte, tensor or field of it is wrong is said, and no table is made from it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ranks, intervals and the choice of a control: against scipy, by simulation, and on data whose answer is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``swap.html`` and docs/swap.md: their numbers are those of swaps, and the page runs nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a model is asked: hidden and following tokens, teacher forcing, sentences, and tables of pairs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

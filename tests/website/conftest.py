@@ -1,7 +1,5 @@
 """The site as the command builds it, once for all tests and all of their processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a page of the site links to, what it loads, and which places it has."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is wrong with a page fails the build and is named; what is in the folder is replaced only if it is a site."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

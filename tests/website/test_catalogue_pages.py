@@ -1,7 +1,5 @@
 """The catalogue on the site: every entry has its section, its formula and its picture, and words stay words."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from html import unescape

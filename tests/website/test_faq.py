@@ -1,7 +1,5 @@
 """docs/faq.md quotes the library: each message is provoked here, and each that is quoted is provoked."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Formulas in TeX as MathML that browsers draw, and docstrings as Markdown."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The notebooks run outside of the clone, and what they show is what running them gives."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pages of docs on disk: their links lead to files, the site shows all of them, and what they name is there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The site: every link and anchor resolves, nothing is loaded from elsewhere, and it is searched without a server."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """Wrong calls of layers and of what they keep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

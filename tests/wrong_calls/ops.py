@@ -1,7 +1,5 @@
 """Wrong calls of attention on tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

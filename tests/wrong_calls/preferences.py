@@ -1,7 +1,5 @@
 """Wrong calls of the preferences and the evidence of layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

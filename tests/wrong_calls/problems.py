@@ -1,7 +1,5 @@
 """Wrong calls of problems, preferences that are distributions, closenesses, solvers and readings of α."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Values that no argument of a kind may have, and what a target of wrong calls is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Reports that look like those of real models: seeded, without a model."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The page in a real browser: what a pointer, a keyboard and a narrow screen make of it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

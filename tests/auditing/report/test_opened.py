@@ -1,7 +1,5 @@
 """Heads that open, in a real browser: by pointer, keyboard and address; what they show and how they are left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads of audits of images that open, in a real browser: the image, its patches and what is no patch."""
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import replace

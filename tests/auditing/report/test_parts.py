@@ -1,7 +1,5 @@
 """The pieces that the page, the figures and the tables are put together from."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every mechanism of the catalogue written anew from its paper, with loops and torch alone: one file a family."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What came beside and after softmax, from its papers, token by token."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Gates, from their papers; the LSTM is torch's."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

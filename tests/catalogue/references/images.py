@@ -1,7 +1,5 @@
 """Attention between pixels, convolution and hashing, from their papers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

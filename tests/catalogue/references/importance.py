@@ -1,7 +1,5 @@
 """Importance from the whole input, and from pairs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

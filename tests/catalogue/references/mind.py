@@ -1,7 +1,5 @@
 """Models of human attention, as sums over items."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Places in inputs, beliefs, angles and pairs: from the papers, and by the models of transformers where they are."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Luong's scores and windows, and the addressing of a neural Turing machine, from their papers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Dictionaries, kernels and readers, from their books and papers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

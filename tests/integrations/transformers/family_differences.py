@@ -1,7 +1,5 @@
 """How far first order is from each family's eager attention, in float32."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

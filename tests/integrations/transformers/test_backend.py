@@ -1,7 +1,5 @@
 """The backend is attention of `fenchel.functional` in the layout of models, however one asks for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

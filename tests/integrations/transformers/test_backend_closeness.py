@@ -1,7 +1,5 @@
 """Hugging Face models whose attention is under another closeness: by name, by context, trained, compiled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

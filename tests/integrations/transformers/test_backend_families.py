@@ -1,7 +1,5 @@
 """Every family that dispatches, against its own eager attention and against the slow reference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

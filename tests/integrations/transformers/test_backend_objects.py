@@ -1,7 +1,5 @@
 """Estimators as objects in models of transformers: the same as their names, and refused as in layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

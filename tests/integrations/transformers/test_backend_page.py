@@ -1,7 +1,5 @@
 """What docs/transformers.md shows is what happens."""
 
-from __future__ import annotations
-
 import json
 
 import torch

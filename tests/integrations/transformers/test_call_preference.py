@@ -3,8 +3,6 @@
 For a backend and for a capture alike; what only a capture makes of them: ``test_log_preference.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of attention: arguments, modules, real queries, what decoders read, and the own attention of a family."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

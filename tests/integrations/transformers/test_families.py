@@ -1,7 +1,5 @@
 """Tiny random models of families unlike each other: swapped, captured and audited, or refused with the reason."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

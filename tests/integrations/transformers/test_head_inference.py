@@ -1,7 +1,5 @@
 """Chosen heads infer, the others stay first order; weights and certificates are made on request."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

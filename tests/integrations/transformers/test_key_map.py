@@ -1,7 +1,5 @@
 """The map from templates to keys is found in every family's way of writing it, or refused with the likely cause."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

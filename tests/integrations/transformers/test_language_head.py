@@ -1,7 +1,5 @@
 """Heads of language models are told by class and loaded where a checkpoint has them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

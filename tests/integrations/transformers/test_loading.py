@@ -1,7 +1,5 @@
 """Folders and the bundled encoder are loaded with their digest and leave no trace in settings."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

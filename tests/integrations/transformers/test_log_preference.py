@@ -1,7 +1,5 @@
 """What a model masks or adds is read as the logarithm of a preference, without what says nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Function and mask are registered together and put back, whatever happens in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
