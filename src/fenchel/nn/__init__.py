@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fenchel.nn import evidence, preference
 from fenchel.nn.attention import MultiheadAttention
+from fenchel.nn.cache import KeyValueCache
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import use_estimator
 from fenchel.nn.mixture import MixtureAttention
@@ -13,6 +14,7 @@ from fenchel.nn.transport import TransportAttention
 
 __all__ = [
     "ContinuousAttention",
+    "KeyValueCache",
     "LearnedTemplateBank",
     "MixtureAttention",
     "MultiheadAttention",

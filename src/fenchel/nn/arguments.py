@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import ARGUMENTS, one_of, shown
 from fenchel.errors import ProblemError
+from fenchel.nn.cache import KeyValueCache
 from fenchel.preference.discrete import may_attend
 from fenchel.tensors import (
     FLOATING,
@@ -499,7 +500,7 @@ class SequenceLayout:
 
 
 class TorchCall(NamedTuple):
-    """The arguments of a call of ``torch.nn.MultiheadAttention``, as its ``forward`` explains them, and an offset."""
+    """The arguments of a call of ``MultiheadAttention``, as its ``forward`` explains them."""
 
     query: Tensor
     key: Tensor
@@ -510,6 +511,7 @@ class TorchCall(NamedTuple):
     average_attn_weights: bool = True
     is_causal: bool = False
     query_offset: int | None = None
+    cache: KeyValueCache | None = None
 
 
 def checked_call(layer: _TorchLayer, call: TorchCall, advice: str = "") -> tuple[SequenceLayout, TorchMasks]:
@@ -535,6 +537,8 @@ def checked_call(layer: _TorchLayer, call: TorchCall, advice: str = "") -> tuple
         )
     layout = SequenceLayout(layer.batch_first, batched=query.dim() == 3)
     (batch, queries), keys = layout.to_batch_first(query).shape[:2], layout.to_batch_first(key).shape[1]
+    if call.cache is not None:
+        keys += call.cache.length
     sizes = (batch, layer.num_heads, queries, keys)
     return layout, torch_masks(
         call.attn_mask, call.key_padding_mask, sizes=sizes, batched=layout.batched, device=query.device
@@ -559,11 +563,17 @@ def nested_self_attention(layer: nn.MultiheadAttention, call: TorchCall) -> Tens
         ProblemError: On any other use of nested tensors.
     """
     query = call.query
-    plain = call.attn_mask is None and call.key_padding_mask is None and not call.need_weights
+    plain = (
+        call.attn_mask is None
+        and call.key_padding_mask is None
+        and not call.need_weights
+        and call.cache is None
+    )
     if query is not call.key or query is not call.value or not plain or not layer.batch_first:
         raise ProblemError(
             "query, key or value is a nested tensor; expected one in self-attention only (query is key is value), with "
-            "batch_first=True, need_weights=False and no mask. Give query.to_padded_tensor(0.0) and key_padding_mask"
+            "batch_first=True, need_weights=False and no mask or cache. Give query.to_padded_tensor(0.0) and "
+            "key_padding_mask"
         )
     if query.layout != torch.strided:
         raise ProblemError(

@@ -31,6 +31,7 @@ from fenchel.nn.arguments import (
     shown_number,
     with_added_templates,
 )
+from fenchel.nn.cache import KeyValueCache
 from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
@@ -281,6 +282,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         is_causal: bool = False,
         *,
         query_offset: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Infer, and answer with the mean of the values; as in ``torch.nn.MultiheadAttention``.
 
@@ -297,31 +299,42 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             query_offset: Position of the first query among the keys, for preferences and evidence that look at
                 positions: S - L where keys come from a cache. Where L < S these need it (0 between two sequences that
                 begin at the same place); None is 0 elsewhere.
+            cache: Keys and values of earlier calls, to which those of this call are appended. The queries are at the
+                positions of the new keys. Masks, and weights that are returned, are of all keys then: those that the
+                cache holds, and the new ones.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the weights p after dropout: (N, L, S), or
             (N, num_heads, L, S) if not averaged, without N if unbatched, with a column for every added template.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, or ``query_offset``
-                left out where it is needed.
+            ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, ``query_offset``
+                left out where it is needed or given beside a cache, or a cache that does not fit.
         """
         call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
-        return self._attended(call._replace(is_causal=is_causal, query_offset=query_offset))
+        return self._attended(call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache))
 
     def _attended(self, call: TorchCall, given: Any = None) -> tuple[Tensor, Tensor | None]:
         """A call, with whatever else the layer was given for its problems."""
-        query, key, value, *_, query_offset = call
+        query, key, value, *_, query_offset, cache = call
+        _check_cache(cache, query_offset)
         if [given for given in (query, key, value) if isinstance(given, Tensor) and given.is_nested]:
             return nested_self_attention(self, call), None
         layout, masks = checked_call(self, call, ". Or build the layer with preference=Causal()")
         queries, keys, values = (
             layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
         )
-        batch, heads, m, n = *queries.shape[:3], keys.shape[2]
+        key_inputs, dropped = layout.to_batch_first(key), 0
+        if cache is not None:
+            query_offset, dropped = cache.seen, cache.dropped
+            keys, values, key_inputs = cache.joined(keys, values, key_inputs, queries.shape[2])
+        batch, heads, m, n = *queries.shape[:3], keys.shape[2] + dropped
         if query_offset is None and m >= n and not torch.compiler.is_compiling():
             # Own preferences may read the number; a graph with an open number of tokens cannot be asked for it.
             query_offset = 0
+        padding = masks.key_padding
+        if dropped and padding is not None:
+            padding = nn.functional.pad(padding, (dropped, 0))
         inputs = AttentionInputs(
             batch,
             heads,
@@ -330,8 +343,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             device=queries.device,
             dtype=queries.dtype,
             query_inputs=layout.to_batch_first(query),
-            key_inputs=layout.to_batch_first(key),
-            key_padding=masks.key_padding,
+            key_inputs=key_inputs,
+            key_padding=padding,
             query_offset=query_offset,
         )
         self.forget_last_call()
@@ -340,6 +353,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
         if inferred.gap is not None:
             self._last_gap = layout.without_batch(inferred.gap)
+        if cache is not None:
+            cache.keep(keys, values, key_inputs)
         weights = inferred.weights
         if weights is not None:
             weights = layout.weights(weights, average=call.average_attn_weights)
@@ -355,6 +370,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         need_weights: bool,
         given: Any,
     ) -> Inferred:
+        held = keys.shape[2]
         extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
         problem, tied = self._problem(queries, *extended, inputs)
         problem = self._refined(problem, inputs, given)
@@ -368,8 +384,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             check_tensor(
                 "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
             )
-        added = problem.values.shape[2] - inputs.keys
-        log_u = with_added_templates(combined([prior, tied, masks.preference]), inputs.keys, added)
+            if prior.shape[-1] > held:  # a preference is of all positions, a cache may hold the newest alone
+                prior = prior[..., inputs.keys - held :]
+        added = problem.values.shape[2] - held
+        log_u = with_added_templates(combined([prior, tied, masks.preference]), held, added)
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
             self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
@@ -394,6 +412,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         return (
             self.estimator == "first_order"
             and problem.is_plain
+            and problem.templates.shape[2] == inputs.keys
             and not self.captured
             and self.other is None
             and masks.is_key_padding
@@ -417,7 +436,9 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         """What is asked of the heads, and what of log u is tied to their templates."""
         alpha, radius, evidence = self.alpha, self.radius, self.evidence
         self._check_places()
-        at = {"query_offset": inputs.first_query} if isinstance(evidence, AbstractPositionalEvidence) else {}
+        at = {}
+        if isinstance(evidence, AbstractPositionalEvidence):
+            at["query_offset"] = inputs.first_query - (inputs.keys - keys.shape[2])
         z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **at))
         relative = tied = None
         if isinstance(templates, RelativeTemplates):
@@ -472,6 +493,19 @@ def _check_problem(preference: Any, evidence: Any) -> None:
     ):
         raise ProblemError(
             f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
+        )
+
+
+def _check_cache(cache: Any, query_offset: int | None) -> None:
+    """Check that a cache is one, and that it alone says where the queries are."""
+    if cache is None:
+        return
+    if not isinstance(cache, KeyValueCache):
+        raise ProblemError(f"cache is {shown(cache)}; expected a fenchel.nn.KeyValueCache, or None")
+    if query_offset is not None:
+        raise ProblemError(
+            f"query_offset is {query_offset} and a cache is given; expected one of them, since queries follow the "
+            f"{cache.seen} tokens that the cache has seen"
         )
 
 

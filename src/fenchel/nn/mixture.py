@@ -13,6 +13,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional import Mixture
 from fenchel.nn.arguments import SequenceLayout, TorchCall, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
+from fenchel.nn.cache import KeyValueCache
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
@@ -168,6 +169,7 @@ class MixtureAttention(MultiheadAttention):
         *,
         variances: Tensor | None = None,
         query_offset: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Infer, and answer with what is read; as in :meth:`fenchel.nn.MultiheadAttention.forward`.
 
@@ -184,6 +186,8 @@ class MixtureAttention(MultiheadAttention):
                 0, in the layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
             query_offset: Position of the first query among the keys, as in
                 :meth:`fenchel.nn.MultiheadAttention.forward`.
+            cache: Keys and values of earlier calls, as there: one without a window, for a layer that was built with
+                ``variances="input"``.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the responsibilities, after dropout where
@@ -198,8 +202,13 @@ class MixtureAttention(MultiheadAttention):
                 f"{kept} of MixtureAttention is True, which it does not offer; set it to False. keep_certificate keeps "
                 "the gap, without gradient"
             )
+        if isinstance(cache, KeyValueCache) and (cache.window is not None or self.variances != "input"):
+            raise ProblemError(
+                f"cache has window={cache.window} and MixtureAttention was built with variances={self.variances!r}; "
+                "expected a cache without a window and variances='input', which are computed from all keys"
+            )
         call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
-        call = call._replace(is_causal=is_causal, query_offset=query_offset)
+        call = call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache)
         return self._attended(call, self._given(key, variances))
 
     def _given(self, key: Any, variances: Tensor | None) -> Tensor | None:
