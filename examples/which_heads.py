@@ -372,7 +372,7 @@ def printed(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     shares = ", ".join(f"{share:.0%}" for share in SHARES)
     yield from (f"Rise of the loss without {shares} of the heads, those with the least numbers:", "", *head)
     for name in (*NUMBERS, "random"):
-        yield row_of(name, [" / ".join(f"{x:.3f}" for x in one[name]["together"]) for one in found.values()])
+        yield row_of(name, [", ".join(f"{x:.3f}" for x in one[name]["together"]) for one in found.values()])
 
 
 def row_of(name: str, cells: Sequence[str]) -> str:

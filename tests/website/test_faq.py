@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import fenchel
-from fenchel.catalogue import entry
 from fenchel.errors import FenchelError, require_packages
 from fenchel.nn import MultiheadAttention
 from tests.pages import page
@@ -111,9 +110,6 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
         ),
     ],
     "Sparse attention where there is none": [lambda _: audited(space="key", closeness="entmax15")],
-    "Layers or heads that do not exist": [lambda _: audited(space="key", layers=[2])],
-    "More queries than positions": [lambda _: audited(space="key", queries=99)],
-    "Text without a tokenizer": [lambda _: audited(["some text"], space="key")],
     "A solve that does not converge": [hard_to_solve],
     "A query with all templates masked": [
         lambda _: problem(
@@ -121,18 +117,12 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
         ).solve()
     ],
     "Evidence of the wrong shape": [lambda _: problem(evidence=torch.zeros(1, 3))],
-    "An α that is not positive": [lambda _: problem(alpha=-1.0)],
-    "A certificate that was not kept": [
-        lambda _: MultiheadAttention(8, 2, batch_first=True).last_certificate
-    ],
     "A dual point outside of the domain": [
         lambda _: problem(
             preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])), evidence=torch.tensor([[3.0]])
         ).solve("first_order")
     ],
-    "Hard attention with an estimator": [lambda _: problem(closeness=fenchel.Hard()).solve("exact")],
     "An order out of range": [lambda _: fenchel.Tsallis(3)],
-    "A name that the catalogue does not know": [lambda _: entry("scaled-dott")],
 }
 
 
