@@ -117,6 +117,19 @@ def test_a_static_cache_generates_what_eager_attention_does(family, head):
     torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
 
 
+def test_a_quantized_cache_generates_what_eager_attention_does():
+    # One layer, whose keys depend on no attention: no rounding of theirs turns on the last bit.
+    options = {"dtype": torch.float32, "attn_implementation": "eager", "num_hidden_layers": 1}
+    model = tiny_model("llama", head="AutoModelForCausalLM", **options)
+    inputs = tiny_inputs("llama", padding="none", dtype=torch.float32)
+    generate = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "output_logits": True}
+    generate |= {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+    expected = model.generate(**inputs, **generate, return_dict_in_generate=True)
+    with use_backend(model, "first_order"):
+        found = model.generate(**inputs, **generate, return_dict_in_generate=True)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
+
+
 def test_a_sink_is_the_last_template_of_a_captured_head():
     model = tiny_model("gpt_oss", dtype=torch.float32, attn_implementation="eager")
     inputs = tiny_inputs("gpt_oss", padding="none")
