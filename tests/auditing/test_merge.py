@@ -87,17 +87,10 @@ def test_one_folder_of_shards_is_merged_in_place_and_again(shards: Path, tmp_pat
     folder = tmp_path / "audit"
     shutil.copytree(shards, folder)
     merge(folder)
-    files, merged = files_of(folder), AuditReport.load(folder)
+    files = files_of(folder)
     assert "report.html" in files
     merge(folder)
-    again = files_of(folder)
-    assert again.keys() == files.keys()
-    # Statistics are sums, whose order, and so the last digit, may change from run to run.
-    summed = ("heads.json", "heads.parquet")
-    assert {name: again[name] for name in again if name not in summed} == {
-        name: files[name] for name in files if name not in summed
-    }
-    assert_close(list(numbers_of(AuditReport.load(folder))), list(numbers_of(merged)))
+    assert files_of(folder) == files
     assert AuditReport.load(folder).manifest["merged_from"] == COUNT
 
 

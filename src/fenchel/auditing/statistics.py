@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.moves import MOVE_COLUMNS
 from fenchel.auditing.table import QueryTable, polars_module
@@ -14,7 +16,6 @@ from fenchel.errors import InputError, ProblemError
 
 if TYPE_CHECKING:
     import polars
-    from torch import Tensor
 
 __all__ = ["RECORD_QUANTILES", "AuditStatistics"]
 
@@ -255,25 +256,39 @@ class AuditStatistics:
             # Nine tenths of the time; of layers seldom asked for, of kinds never.
             *(_quantiles() if by == _HEAD else ()),
         )
-        together = found.join(self._errors(by), on=list(by), how="left").sort(*by).collect()
-        return _by_place(together, by)
+        together = found.collect().join(self._errors(by), on=list(by), how="left")
+        return _by_place(together.sort(*by), by)
 
-    def _errors(self, by: Sequence[str]) -> polars.LazyFrame:
+    def _errors(self, by: Sequence[str]) -> polars.DataFrame:
+        """Standard errors of every mean: sums of documents, then, in one order, sums over documents.
+
+        Within a group of groups, polars adds in an order that depends on its threads; here the order is that of
+        documents.
+        """
         pl = polars_module()
         weight = pl.col("weight")
         cluster = ["document"] if self.resampled == "documents" else ["document", "window"]
-        sums = self.rows.group_by(*by, *cluster, maintain_order=True).agg(
-            weight.sum(), *((pl.col(metric).cast(pl.Float64) * weight).sum() for metric in METRICS)
+        sums = (
+            self.rows.group_by(*by, *cluster, maintain_order=True)
+            .agg(*((pl.col(metric).cast(pl.Float64) * weight).sum() for metric in METRICS), weight.sum())
+            .sort(*by, *cluster)
+            .collect()
         )
-        correction = pl.len() / (pl.len() - 1)
+        places = sums.select(by).unique(maintain_order=True)
+        number = sums.select(pl.struct(by).rle_id().cast(pl.Int64)).to_series().to_torch()
+        totals = sums.select(*METRICS, "weight").to_torch()
 
-        def error(metric: str) -> Any:
-            total = pl.col(metric)
-            apart = total - total.sum() / weight.sum() * weight
-            squared = pl.when(pl.len() > 1).then((apart**2).sum() * correction).otherwise(math.nan)
-            return (squared.sqrt() / weight.sum()).alias(f"{metric}_se")
+        def over_documents(values: Tensor) -> Tensor:
+            return values.new_zeros(len(places), values.shape[1]).index_add_(0, number, values)
 
-        return sums.group_by(*by, maintain_order=True).agg(*map(error, METRICS))
+        documents = number.bincount(minlength=len(places))[:, None]
+        together = over_documents(totals)
+        mean, weights = together / together[:, -1:], together[:, -1:]
+        squared = over_documents((totals - mean[number] * totals[:, -1:]) ** 2) * documents / (documents - 1)
+        errors = (squared.sqrt() / weights).where(documents > 1, math.nan)
+        return places.with_columns(
+            pl.Series(f"{metric}_se", errors[:, column].numpy()) for column, metric in enumerate(METRICS)
+        )
 
     def _values_of_layer(self, kind: Kind, layer: int) -> polars.DataFrame:
         return self.rows.filter(kind=kind, layer=layer).select("head", "document", *METRICS).collect()
