@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import ViTConfig, ViTModel
+from transformers import ViTConfig, ViTModel, ViTPreTrainedModel
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 __all__ = ["PATCHES", "image_folder", "saved_vision_model"]
@@ -14,12 +14,12 @@ SIDE, PATCH = 8, 4
 PATCHES = (SIDE // PATCH) ** 2
 
 
-def saved_vision_model(folder: Path, **options: Any) -> Any:
+def saved_vision_model(folder: Path, kind: type[ViTPreTrainedModel] = ViTModel, **options: Any) -> Any:
     """A model of two layers and its processor; what was saved in ``folder``."""
     sizes = {"image_size": SIDE, "patch_size": PATCH, "hidden_size": 24, "intermediate_size": 32}
     torch.manual_seed(0)
     with torch.random.fork_rng(devices=[]):
-        model = ViTModel(
+        model = kind(
             ViTConfig(**sizes, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.5, **options)
         ).eval()
     model.save_pretrained(folder)

@@ -195,7 +195,7 @@ class RunModel:
             dtype: What to run in, as torch has it or by name; None for what it is in, ``float32`` for a named one.
             revision: Revision of a named model.
             with_head: Whether a named model is loaded with its language-model head, if it has one.
-            classifies: Whether it is to have the head that names the class of a text.
+            classifies: Whether it is to have the head that names the class of a text or an image.
 
         Raises:
             InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.

@@ -347,7 +347,7 @@ class SourceOptions(ReadingOptions):
 
     images: Path | None = _option(
         None,
-        "Instead of a text, for vision models: a folder of images, or one image.",
+        "Instead of a text, for vision models: an image, a folder of them or of folders by class, or a parquet file.",
         "FOLDER",
         maybe(ARGUMENTS["images"]),
     )
@@ -495,8 +495,8 @@ class SwapOptions(SourceOptions):
     )
     label_column: str | None = _option(
         None,
-        "Column of the classes of the texts in a table: measures the loss and accuracy of the model's classification "
-        "head.",
+        "Column of the classes of the texts or images in a table: measures the loss and accuracy of the model's "
+        "classification head. Images in folders named by class need none.",
         "NAME",
         default_text="no labels",
         recorded=None,

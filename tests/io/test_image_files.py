@@ -4,13 +4,15 @@ import base64
 import io
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from fenchel.errors import InputError
 from fenchel.io.batches import ImageBatches, PatchGrid, patch_images
-from fenchel.io.documents import open_images
+from fenchel.io.images import open_images
 from fenchel.io.runs import Shard
 from tests.vision_models import image_folder
 
@@ -36,6 +38,49 @@ def test_files_are_taken_by_their_ending_in_the_order_of_their_names(tmp_path: P
     assert [images.read(number).mode for number in range(5)] == ["RGB"] * 5
     assert images.read(2).size == (13, 8)
     assert open_images(tmp_path / "3.jpg").paths == (tmp_path / "3.jpg",)
+
+
+def test_folders_in_a_folder_are_classes_where_it_has_no_image_itself(tmp_path: Path) -> None:
+    image_folder(tmp_path / "b", 2)
+    image_folder(tmp_path / "a", 1)
+    images = open_images(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in images.paths] == [
+        "a/0.png",
+        "b/0.png",
+        "b/1.png",
+    ]
+    assert images.labels == ("a", "b", "b")
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert open_images(tmp_path).sha256 != images.sha256
+    (tmp_path / "a" / "2.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"cannot be read: a/2\.png \(not an image\)"):
+        open_images(tmp_path)
+    image_folder(tmp_path, 1)
+    assert open_images(tmp_path).labels is None
+
+
+def test_the_rows_of_a_table(tmp_path: Path) -> None:
+    folder, file = image_folder(tmp_path / "images", 2), tmp_path / "images.parquet"
+    rows = [{"bytes": (folder / name).read_bytes(), "path": name} for name in ("0.png", "1.png")]
+    parquet.write_table(pa.table({"n": [5, 6], "img": rows}), file)
+    images = open_images(file, label_column="n")
+    assert images.labels == ("5", "6")
+    one, other = images.read(1), open_images(folder).read(1)
+    assert (one.size, one.tobytes()) == (other.size, other.tobytes())
+    assert images.paths[1].name == "row 2"
+    parquet.write_table(pa.table({"n": [5, 6], "img": [{"bytes": b"no"}, None]}), file)
+    with pytest.raises(
+        InputError, match=r"2 of 2 images in .* row 1 \(not an image\), row 2 \(not an image\)"
+    ):
+        open_images(file)
+    parquet.write_table(pa.table({"n": [5, 6]}), file)
+    with pytest.raises(
+        InputError, match="has no column of images, such as the datasets library writes; it has 'n'"
+    ):
+        open_images(file)
+    file.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="is not a whole parquet file"):
+        open_images(file)
 
 
 def test_the_digest_is_of_names_and_content(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import CaptureError, InputError
-from fenchel.io.documents import ImageFiles
+from fenchel.io.images import ImageFiles
 from fenchel.io.runs import Shard
 from fenchel.io.tokens import PADDING, TokenTexts, text_pieces
 

@@ -1,13 +1,11 @@
-"""What is read: texts (plain, jsonl, Parquet, data sets of the hub, strings of Python) and folders of images."""
+"""Texts that are read: plain, jsonl, Parquet, data sets of the hub, strings of Python."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import re
-import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +18,15 @@ from fenchel.errors import InputError, MissingExtraError
 
 __all__ = [
     "DEMO",
-    "SUFFIXES",
     "Document",
     "Documents",
-    "ImageFiles",
     "check_text",
     "file_lines",
     "file_sha256",
     "listed_names",
     "open_documents",
-    "open_images",
     "readable_file",
+    "text_of",
 ]
 
 DEMO = "demo"
@@ -116,7 +112,7 @@ class Documents:
         for number, row, fraction in self._rows():
             where = f"{self._unit} {number} of {self.description}"
             text, *target = (
-                _text_of(row, column, where, label=column == self._label) for column in self._columns
+                text_of(row, column, where, label=column == self._label) for column in self._columns
             )
             if not text.strip():
                 continue
@@ -129,7 +125,12 @@ class Documents:
             )
 
 
-def _text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> str:
+def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> str:
+    """The text in a column of a row, or of a class its name or number; ``where`` it was read is for the message.
+
+    Raises:
+        InputError: If there is no such column, or it holds something else.
+    """
     if column not in row:
         raise _missing(column, row, where)
     text = row[column]
@@ -483,118 +484,3 @@ def _dataset_rows(name: str) -> _Rows:
             ) from None
         number += 1
         yield number, row, min(1.0, number / total) if total else None
-
-
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Endings of the files that are taken for images."""
-
-_NAMED, _LONGEST_SIDE = 3, 4096
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """Images that were all seen to be readable.
-
-    Attributes:
-        description: The folder or file as it was given.
-        paths: The files, in the order of their names.
-        sha256: Of the names and bytes of all of them.
-    """
-
-    description: str
-    paths: tuple[Path, ...]
-    sha256: str
-
-    def read(self, number: int, mode: str = "RGB") -> Any:
-        """An image of Pillow, decoded; of several frames the first.
-
-        Args:
-            number: Which, from 0.
-            mode: Of Pillow, such as ``RGB`` or ``L``.
-
-        Raises:
-            InputError: If it can no longer be read.
-        """
-        path = self.paths[number]
-        try:
-            return _picture(path.read_bytes(), mode)
-        except (OSError, InputError) as error:
-            raise InputError(f"{path} can no longer be read: {reason_of(error)}") from error
-
-
-def open_images(source: str | Path) -> ImageFiles:
-    """The images of a folder, or one image.
-
-    Args:
-        source: A folder, whose files with the ending of an image are taken (not those of folders in it), or a file.
-
-    Raises:
-        InputError: If there is no such folder, it has no image, or files of it cannot be read as images.
-        MissingExtraError: If Pillow is not installed.
-    """
-    place: Path = checked("images", source)
-    paths = _image_paths(place)
-    digest, wrong = hashlib.sha256(), []
-    for path in paths:
-        try:
-            content = path.read_bytes()
-            _picture(content, "RGB")
-        except (OSError, InputError) as error:
-            wrong.append(f"{path.name} ({reason_of(error)})")
-            continue
-        digest.update(f"{len(path.name)} {path.name} {len(content)} ".encode())
-        digest.update(content)
-    if wrong:
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        raise InputError(
-            f"{len(wrong)} of {len(paths)} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Mend "
-            "or remove them."
-        )
-    return ImageFiles(str(source), paths, digest.hexdigest())
-
-
-def _image_paths(place: Path) -> tuple[Path, ...]:
-    if place.is_file():
-        return (place,)
-    if not place.is_dir():
-        raise InputError(f"there is no folder {place}. Give a folder of images, or one image.")
-    try:
-        files = sorted(path for path in place.iterdir() if path.is_file())
-    except OSError as error:
-        raise InputError(f"{place} cannot be read: {reason_of(error)}") from error
-    paths = tuple(path for path in files if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        inside = f"; it has {len(files)} other files" if files else ""
-        raise InputError(
-            f"{place} has no image{inside}. Expected files that end in {', '.join(SUFFIXES)}, not in folders below it."
-        )
-    return paths
-
-
-def _picture(content: bytes, mode: str) -> Any:
-    """An image of Pillow. A few hundred bytes can claim any size, which is looked at before the pixels are made."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise MissingExtraError("PIL", "report") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # what it warns of is refused below
-            with Image.open(io.BytesIO(content)) as picture:
-                if max(picture.size) > _LONGEST_SIDE:
-                    raise InputError(
-                        f"{picture.height:,} x {picture.width:,} pixels, and a side may have {_LONGEST_SIDE:,}"
-                    )
-                if picture.format == "PNG":
-                    # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
-                    with Image.open(io.BytesIO(content)) as again:
-                        again.verify()
-                return picture.convert(mode)
-    except InputError:
-        raise
-    except UnidentifiedImageError:
-        raise InputError("not an image") from None
-    except Exception as error:  # decoders of broken files fail in every way there is
-        raise InputError(f"broken: {reason_of(error)}") from error

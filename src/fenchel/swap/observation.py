@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ __all__ = [
     "Stack",
     "Step",
     "Task",
+    "mapped",
     "mean_outputs",
     "mean_pooled",
     "observe",
@@ -406,3 +407,16 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
         )
         for site in sites
     }
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same value, such as what a model returned, with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        made = {name: mapped(one, change) for name, one in value.items()}
+        return made if type(value) is dict else type(value)(**made)
+    if isinstance(value, list | tuple):
+        parts = [mapped(one, change) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,14 @@ from fenchel.io.documents import (
     file_sha256,
     listed_names,
     open_documents,
-    open_images,
     readable_file,
 )
+from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
+from fenchel.swap.observation import mapped
 from fenchel.swap.tasks import (
     AnyTask,
     ExampleTask,
@@ -38,7 +39,8 @@ from fenchel.swap.tasks import (
     Measure,
     ScoredPairs,
     SentenceTask,
-    mapped,
+    class_numbers,
+    classified,
 )
 
 __all__ = ["Given", "read_pairs", "scored_pairs"]
@@ -149,7 +151,7 @@ def _checked(description: str, rows: list[tuple[str, str, float]], sha256: str |
 class _Opened:
     documents: Documents | None = None
     scored: ScoredPairs | None = None
-    images: Any = None
+    images: ImageFiles | None = None
     batches: list[Any] | None = None
 
 
@@ -213,8 +215,9 @@ class Given:
                 else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
             )
         if options.images is not None:
-            _refuse_options_of_text(options, "images were", "max_tokens")
-            return _Opened(images=open_images(options.images))
+            unlabelled = options.model_copy(update={"label_column": None})
+            _refuse_options_of_text(unlabelled, "images were", "max_tokens")
+            return _Opened(images=open_images(options.images, label_column=options.label_column))
         of_texts = isinstance(self.texts, Sequence) and len(self.texts) and isinstance(self.texts[0], str)
         if isinstance(self.texts, str | Path) or of_texts:
             return _Opened(open_documents(self.texts, **options.of_text))
@@ -263,7 +266,8 @@ class Given:
             run = load_run(options.loader, self.model)
             found = RunModel.of_run(run, **where)
             return found, found.model, _examples_of_run(found, run, options)
-        reads_texts, classifies = self._reads_texts(options), options.label_column is not None
+        reads_texts = self._reads_texts(options)
+        classifies = options.label_column is not None if reads_texts else self._classifies(opened)
         found = RunModel.of(
             self.model,
             self.tokenizer,
@@ -275,6 +279,11 @@ class Given:
             return found, *_task_of_texts(found, opened.documents, opened.scored, options)
         return found, found.model, self._examples(found, opened, options)
 
+    def _classifies(self, opened: _Opened) -> bool:
+        """Whether a model's own classes of images are measured, and nothing that was given."""
+        labelled = opened.images is not None and opened.images.labels is not None
+        return labelled and self.loss is None and self.score is None
+
     def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
         config, measures = getattr(found.model, "config", None), {"loss": self.loss, "score": self.score}
         if opened.images is not None:
@@ -282,7 +291,12 @@ class Given:
             images = ImageBatches(
                 opened.images, processor, config=config or processor, batch_size=options.batch_size
             )
-            return ExampleTask(images, unit="images", measures=measures)
+            if not self._classifies(opened):
+                return ExampleTask(images, unit="images", measures=measures)
+            _check_classifies(found.model, "images")
+            paths, labels = opened.images.paths, opened.images.labels or ()
+            numbers = class_numbers(labels, config, [f"image {path}" for path in paths])
+            return ExampleTask(images, unit="images", **classified(numbers))
         if opened.documents is not None:
             if found.tokenizer is None:
                 raise InputError(
@@ -337,7 +351,7 @@ def _task_of_texts(
     found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
 ) -> tuple[Any, AnyTask]:
     """The model of transformers that is run on texts, and what it is asked: to name classes, to predict, to embed."""
-    from fenchel.integrations.transformers.loading import language_head, names_classes
+    from fenchel.integrations.transformers.loading import language_head
 
     model, tokenizer = found.model, found.tokenizer
     if tokenizer is None:
@@ -347,20 +361,9 @@ def _task_of_texts(
         )
     if documents is not None and options.label_column is not None:
         _refuse_stride(options, "texts with labels are read one by one")
-        if not names_classes(type(model).__name__):
-            raise ModelError(
-                f"{type(model).__name__} names no classes of texts; expected a model such as "
-                "BertForSequenceClassification. Leave the label column out, or give a classifier"
-            )
+        _check_classifies(model, "texts")
         texts = LabelledTexts(documents, tokenizer, model.config, options)
-        return model, ExampleTask(
-            texts,
-            unit="texts",
-            targets=_whole,
-            measures={name: own_measure(name) for name in ("loss", "score")},
-            names={"score": "accuracy"},
-            described=texts.described,
-        )
+        return model, ExampleTask(texts, unit="texts", **classified(texts.labels), described=texts.described)
     head = language_head(type(model).__name__) if scored is None else None
     if head is not None and documents is not None:
         windows = _windows(documents, tokenizer, model.config, options)
@@ -371,6 +374,21 @@ def _task_of_texts(
     # A sentence is embedded by the encoder alone, where there is one, and never by a head.
     encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
     return encoder, SentenceTask(documents, scored, tokenizer, encoder.config, options)
+
+
+def _check_classifies(model: Any, of: Literal["texts", "images"]) -> None:
+    from fenchel.integrations.transformers.loading import names_classes
+
+    if names_classes(type(model).__name__) == of:
+        return
+    such, otherwise = {
+        "texts": ("BertForSequenceClassification", "Leave the label column out"),
+        "images": ("ViTForImageClassification", "Give a folder of images without labels"),
+    }[of]
+    raise ModelError(
+        f"{type(model).__name__} names no classes of {of}; expected a model such as {such}. {otherwise}, or give a "
+        "classifier"
+    )
 
 
 def _refuse_stride(options: SwapOptions, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from fenchel.io.tokens import (
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import device_and_dtype
 from fenchel.options import SwapOptions
-from fenchel.swap.observation import IGNORED, Observation, Place, Step, observe, observe_layers
+from fenchel.swap.observation import IGNORED, Observation, Place, Step, mapped, observe, observe_layers
 
 __all__ = [
     "AnyTask",
@@ -39,7 +39,8 @@ __all__ = [
     "ScoredPairs",
     "SentenceTask",
     "Targets",
-    "mapped",
+    "class_numbers",
+    "classified",
     "sampled_pairs",
 ]
 
@@ -416,13 +417,16 @@ def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
 
 
 class LabelledTexts:
-    """Texts with the class of each, whose batches bring the loss and the accuracy of a classifier with them.
+    """Texts with the class of each.
 
     Args:
         documents: The texts, with labels for targets: names of classes, or their numbers.
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration, which names its classes.
         options: As for ``SentenceTask``.
+
+    Attributes:
+        labels: Number of the class of each text.
 
     Raises:
         InputError: If a label is none of the model's classes.
@@ -433,14 +437,17 @@ class LabelledTexts:
         self._batch_size = options.batch_size
         self._cut = CutTexts(tokenizer, config, options.max_length)
         self._rows: list[tuple[int, ...]] = []
-        self._labels: list[int] = []
+        labels: list[str | None] = []
+        numbers: list[int] = []
         tokens, most = 0, options.max_tokens or float("inf")
         for document in documents:
             if tokens >= most:
                 break
             self._rows.append(self._cut.ids(document.text))
-            self._labels.append(_class_number(document.target, config, document.number))
+            labels.append(document.target)
+            numbers.append(document.number)
             tokens += len(self._rows[-1])
+        self.labels = class_numbers(labels, config, [f"document {number}" for number in numbers])
 
     @property
     def described(self) -> dict[str, Any]:
@@ -453,14 +460,6 @@ class LabelledTexts:
         for begin in range(start.document, len(self._rows), self._batch_size):
             end = min(begin + self._batch_size, len(self._rows))
             inputs = self._cut.batch(self._rows[begin:end])
-            labels = torch.tensor(self._labels[begin:end])
-
-            def loss(output: Any, labels: Tensor = labels) -> Tensor:
-                return cross_entropy(output.logits, labels, reduction="none")
-
-            def score(output: Any, labels: Tensor = labels) -> Tensor:
-                return (output.logits.argmax(-1) == labels).double()
-
             done = sum(lengths[:end])
             yield Batch(
                 inputs=inputs,
@@ -471,23 +470,49 @@ class LabelledTexts:
                 tokens=sum(lengths[begin:end]),
                 after=Cursor(end, 0, done, end),
                 fraction=done / sum(lengths),
-                loss=loss,
-                score=score,
             )
 
 
-def _class_number(label: str | None, config: Any, number: int) -> int:
-    known = {str(name): int(place) for name, place in (getattr(config, "label2id", None) or {}).items()}
+def class_numbers(labels: Sequence[str | None], config: Any, places: Sequence[str]) -> Tensor:
+    """Numbers of classes by their names, or by themselves.
+
+    Args:
+        labels: Of each example.
+        config: The model's configuration, which names its classes.
+        places: What each example is called.
+
+    Raises:
+        InputError: If a label is none of the model's classes.
+    """
+    known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
     count = int(getattr(config, "num_labels", 0))
-    text = "" if label is None else label.strip()
-    if text in known:
-        return known[text]
-    if text.isdecimal() and int(text) < count:
-        return int(text)
-    raise InputError(
-        f"document {number} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
-        f"{count - 1} or one of {', '.join(list(known)[:10])}."
-    )
+    numbers = {**{str(number): number for number in range(count)}, **known}
+    for label, place in zip(labels, places, strict=True):
+        if label is None or label.strip() not in numbers:
+            raise InputError(
+                f"{place} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
+                f"{count - 1} or one of {', '.join(list(known)[:10])}."
+            )
+    return torch.tensor([numbers[str(label).strip()] for label in labels])
+
+
+def classified(labels: Tensor) -> dict[str, Any]:
+    """What an ``ExampleTask`` measures of a classifier, by the number of each example's class."""
+
+    def target(batch: Batch) -> Tensor:
+        return labels[torch.tensor(batch.documents) - 1]
+
+    def loss(output: Any, target: Tensor) -> Tensor:
+        return cross_entropy(output.logits.double(), target, reduction="none")
+
+    def score(output: Any, target: Tensor) -> Tensor:
+        return output.logits.argmax(-1) == target
+
+    return {
+        "targets": target,
+        "measures": {"loss": loss, "score": score},
+        "names": {"score": "accuracy"},
+    }
 
 
 class ExampleTask:
@@ -562,19 +587,6 @@ def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) 
     if bool(found.isnan().any()):
         raise InputError(f"{name} gave NaN for an example, which no mean can be taken of. Mend the function.")
     return found
-
-
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same value, such as what a model returned, with every tensor in it changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        made = {name: mapped(one, change) for name, one in value.items()}
-        return made if type(value) is dict else type(value)(**made)
-    if isinstance(value, list | tuple):
-        parts = [mapped(one, change) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
 
 
 AnyTask = LanguageTask | SentenceTask | ExampleTask

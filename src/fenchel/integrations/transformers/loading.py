@@ -81,17 +81,22 @@ def language_head(class_name: str) -> LanguageHead | None:
     return next((head for head, table in tables if class_name in table.values()), None)
 
 
-def names_classes(class_name: str) -> bool:
-    """Whether a model class of transformers has a head that names the class of a text.
+def names_classes(class_name: str) -> Literal["texts", "images"] | None:
+    """Of what a model class of transformers has a head that names the class.
 
     Example:
         >>> names_classes("BertForSequenceClassification"), names_classes("BertForMaskedLM")
-        (True, False)
+        ('texts', None)
     """
     require_transformers()
     from transformers.models.auto import modeling_auto
 
-    return class_name in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
+    if class_name in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values():
+        return "texts"
+    for names in modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values():
+        if class_name in ((names,) if isinstance(names, str) else names):
+            return "images"
+    return None
 
 
 def swaps_whole_model(model: Any) -> bool:
@@ -117,7 +122,7 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     Args:
         config: The checkpoint's configuration.
         name: What the user called it, for messages.
-        classifies: Load it with its head that names the class of a text instead.
+        classifies: Load it with its head that names the class of a text or an image instead.
 
     Returns:
         ``AutoModelForMaskedLM`` or the like; ``AutoModel`` for a checkpoint without a language-model head.
@@ -128,12 +133,18 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     transformers = require_transformers()
     classes = list(getattr(config, "architectures", None) or ())
     if classifies:
-        if not any(map(names_classes, classes)):
+        named = next(filter(None, map(names_classes, classes)), None)
+        if named is None:
             raise ModelError(
-                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts; "
-                "expected one such as BertForSequenceClassification. Leave the label column out, or give a classifier"
+                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts or "
+                "images; expected one such as BertForSequenceClassification or ViTForImageClassification. Give a "
+                "classifier, or nothing that has labels"
             )
-        return transformers.AutoModelForSequenceClassification
+        return (
+            transformers.AutoModelForSequenceClassification
+            if named == "texts"
+            else transformers.AutoModelForImageClassification
+        )
     heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
     if len(heads) > 1:
         raise ModelError(
@@ -422,7 +433,7 @@ def load_model(
             audited here unless its class is not part of transformers.
         with_head: Whether to load the language-model head (masked, causal or sequence to sequence) of a
             checkpoint that was saved with one. Other heads, and by default all of them, are left out.
-        classifies: Whether that head is the one that names the class of a text.
+        classifies: Whether that head is the one that names the class of a text or an image.
 
     Returns:
         The model, its tokenizer (None for a model that does not read text), and what was loaded.

@@ -1,0 +1,205 @@
+"""Images that are read: of a folder, of folders named by class, of a Parquet file; or one image."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fenchel.arguments import checked, reason_of
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.documents import file_sha256, listed_names, readable_file, text_of
+
+__all__ = ["SUFFIXES", "ImageFiles", "open_images"]
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Endings of the files that are taken for images."""
+
+_NAMED, _LONGEST_SIDE = 3, 4096
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that were all seen to be readable.
+
+    Attributes:
+        description: The folder or file as it was given.
+        paths: The files, in the order of their names; of a table the rows, as if they were files in it.
+        sha256: Of the names and bytes of all of them; of a table, of the file.
+        labels: The class of each, where they are known.
+        stored: The bytes of each, where they are rows of a table.
+    """
+
+    description: str
+    paths: tuple[Path, ...]
+    sha256: str
+    labels: tuple[str, ...] | None = None
+    stored: tuple[bytes, ...] | None = field(default=None, repr=False)
+
+    def read(self, number: int, mode: str = "RGB") -> Any:
+        """An image of Pillow, decoded; of several frames the first.
+
+        Args:
+            number: Which, from 0.
+            mode: Of Pillow, such as ``RGB`` or ``L``.
+
+        Raises:
+            InputError: If it can no longer be read.
+        """
+        path = self.paths[number]
+        try:
+            return _picture(path.read_bytes() if self.stored is None else self.stored[number], mode)
+        except (OSError, InputError) as error:
+            raise InputError(f"{path} can no longer be read: {reason_of(error)}") from error
+
+
+def open_images(source: str | Path, *, label_column: str | None = None) -> ImageFiles:
+    """The images of a folder, of folders in it that are named by class, or of a table; or one image.
+
+    Args:
+        source: A folder, whose files with the ending of an image are taken, or those of the folders in it if it has
+            none itself; a Parquet file with a column of images as the ``datasets`` library writes them; or an image.
+        label_column: Column of a Parquet file that holds the class of each image, by name or number.
+
+    Raises:
+        InputError: If there is no such folder, it has no image, or files of it cannot be read as images; or if a column
+            is missing or named without a table.
+        MissingExtraError: If Pillow is not installed.
+    """
+    place: Path = checked("images", source)
+    if place.suffix == ".parquet" and not place.is_dir():
+        return _images_of_table(place, str(source), label_column)
+    if label_column is not None:
+        raise InputError(
+            f"label column {label_column!r} was named, and {place} is no table. Leave it out and name folders in it by "
+            "class, or give a parquet file."
+        )
+    paths, labels = _image_paths(place)
+    names = [path.name if labels is None else f"{path.parent.name}/{path.name}" for path in paths]
+    digest, wrong = hashlib.sha256(), []
+    for path, name in zip(paths, names, strict=True):
+        try:
+            content = path.read_bytes()
+            _picture(content, "RGB")
+        except (OSError, InputError) as error:
+            wrong.append(f"{name} ({reason_of(error)})")
+            continue
+        digest.update(f"{len(name)} {name} {len(content)} ".encode())
+        digest.update(content)
+    _refuse_unreadable(wrong, len(paths), place)
+    return ImageFiles(str(source), paths, digest.hexdigest(), labels)
+
+
+def _refuse_unreadable(wrong: list[str], count: int, place: Path) -> None:
+    if wrong:
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise InputError(
+            f"{len(wrong)} of {count} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Mend "
+            "or remove them."
+        )
+
+
+def _image_paths(place: Path) -> tuple[tuple[Path, ...], tuple[str, ...] | None]:
+    """The files that are taken for images, and the classes that their folders are named by."""
+    if place.is_file():
+        return (place,), None
+    if not place.is_dir():
+        raise InputError(f"there is no folder {place}. Give a folder of images, or one image.")
+    try:
+        files = sorted(place.iterdir())
+        if paths := _with_suffix(files):
+            return paths, None
+        folders = [path for path in files if path.is_dir()]
+        paths = tuple(path for folder in folders for path in _with_suffix(sorted(folder.iterdir())))
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {reason_of(error)}") from error
+    if not paths:
+        others = sum(path.is_file() for path in files)
+        inside = f"; it has {others} other files" if others else ""
+        raise InputError(
+            f"{place} has no image{inside}. Expected files that end in {', '.join(SUFFIXES)}, in it or in folders "
+            "in it that are named by class."
+        )
+    return paths, tuple(path.parent.name for path in paths)
+
+
+def _with_suffix(paths: list[Path]) -> tuple[Path, ...]:
+    return tuple(path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _images_of_table(path: Path, description: str, label_column: str | None) -> ImageFiles:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "report") from None
+    try:
+        table = parquet.read_table(readable_file(path))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
+    column = next(
+        (
+            one.name
+            for one in table.schema
+            if pa.types.is_struct(one.type) and one.type.get_field_index("bytes") >= 0
+        ),
+        None,
+    )
+    if column is None:
+        raise InputError(
+            f"{path} has no column of images, such as the datasets library writes; it has "
+            f"{listed_names(table.column_names)}. Give a parquet file with one, or a folder of images."
+        )
+    rows = table.select([column, *([label_column] if label_column in table.column_names else [])]).to_pylist()
+    stored, labels, wrong = [], [], []
+    for number, row in enumerate(rows, start=1):
+        content = (row[column] or {}).get("bytes") or b""
+        try:
+            _picture(content, "RGB")
+        except InputError as error:
+            wrong.append(f"row {number} ({reason_of(error)})")
+        stored.append(content)
+        if label_column is not None:
+            labels.append(text_of(row, label_column, f"row {number} of {path}", label=True))
+    if not rows:
+        raise InputError(f"{path} has no rows. Give a parquet file with at least one image.")
+    _refuse_unreadable(wrong, len(rows), path)
+    return ImageFiles(
+        description,
+        tuple(path / f"row {number}" for number in range(1, len(rows) + 1)),
+        file_sha256(path),
+        tuple(labels) if label_column is not None else None,
+        tuple(stored),
+    )
+
+
+def _picture(content: bytes, mode: str) -> Any:
+    """An image of Pillow. A few hundred bytes can claim any size, which is looked at before the pixels are made."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise MissingExtraError("PIL", "report") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", Image.DecompressionBombWarning
+            )  # what it warns of is refused below
+            with Image.open(io.BytesIO(content)) as picture:
+                if max(picture.size) > _LONGEST_SIDE:
+                    raise InputError(
+                        f"{picture.height:,} x {picture.width:,} pixels, and a side may have {_LONGEST_SIDE:,}"
+                    )
+                if picture.format == "PNG":
+                    # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
+                    with Image.open(io.BytesIO(content)) as again:
+                        again.verify()
+                return picture.convert(mode)
+    except InputError:
+        raise
+    except UnidentifiedImageError:
+        raise InputError("not an image") from None
+    except Exception as error:  # decoders of broken files fail in every way there is
+        raise InputError(f"broken: {reason_of(error)}") from error
