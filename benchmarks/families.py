@@ -277,7 +277,7 @@ _REASONS = (
 
 
 def _group(reason: str) -> str:
-    return next((words for pattern, words in _REASONS if re.search(pattern, reason)), "for another reason")
+    return next((words for pattern, words in _REASONS if re.search(pattern, reason)), "have another reason")
 
 
 def _names(families: Iterable[str]) -> str:
@@ -293,24 +293,24 @@ def page(found: Mapping[str, Any]) -> str:
     attending = sum(len(found[outcome]) for outcome in ("works", "refused", "wrong"))
     worst = max(found["works"].values(), default=0.0)
     lines = [
-        f"Of {attending} families of transformers {found['transformers']} of which a tiny random model could be "
-        f"built, {len(found['works'])} work: they are swapped and audited, and first order is their own output to "
-        f"{worst:.0e} of the largest entry (`python -m benchmarks.families`).",
+        f"Of {attending} families of transformers {found['transformers']} of which a tiny random model could be built, "
+        f"{len(found['works'])} work: they are swapped and audited, and first order is their own output to {worst:.0e} "
+        "of the largest entry (`python -m benchmarks.families`). `benchmarks/results/families.json` lists them all. "
+        "The others are refused:",
         "",
-        f"**Work ({len(found['works'])}):** {_names(found['works'])}.",
-        "",
+        "| They | Families |",
+        "|---|---|",
         *(
-            f"**Refused ({len(families)}), as they {reason}:** {_names(families)}.\n"
-            if not reason.startswith("for ")
-            else f"**Refused ({len(families)}) {reason}:** {_names(families)}.\n"
+            f"| {reason} | {_names(families)} |"
             for reason, families in sorted(refused.items(), key=lambda one: -len(one[1]))
         ),
+        "",
     ]
     if found["wrong"]:
         lines += [f"**Known defects ({len(found['wrong'])}):** {_names(found['wrong'])}.", ""]
     lines.append(
-        f"Not tried: {len(unknown)} families of which no tiny model could be built or whose inputs are not known "
-        f"(`benchmarks/results/families.json` says why), and {len(found['no attention'])} without attention."
+        f"Not tried: {len(unknown)} families of which no tiny model could be built or whose inputs are not known, and "
+        f"{len(found['no attention'])} without attention."
     )
     return "\n".join(lines)
 
