@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "docs" / "results" / "figures"
 NAMES = (
     "alpha", "convergence", "figure3", "kernel_regression", "position_encodings", "positions", "spotlight",
+    "width",
 )  # fmt: skip
 
 sys.path.insert(0, str(ROOT / "docs" / "figures"))
@@ -70,6 +71,20 @@ def test_figure_3_is_solved_as_scipy_solves_it() -> None:
         )
         # The smaller disc, whose diameter is from the first-order mean to that of the preference.
         assert np.linalg.norm(exact - (first + u @ t) / 2) <= panel["apart_at_most"] / 2 + 1e-9
+
+
+def test_norms_of_templates_stay_with_the_width_where_they_absorb_its_root() -> None:
+    points = recorded("width")["points"]
+    for point in points:
+        width = point["width"]
+        head = width // 8
+        expected = {"heads": 8, "head_width": width / 64, "alpha": width / head**0.5, "none": width}
+        for arm, value in expected.items():
+            assert point[arm]["norm_and_alpha"] == pytest.approx(value, rel=1e-4)
+    assert [point["alpha"]["norm"] / point["width"] for point in points] == pytest.approx([1] * 6, rel=1e-4)
+    wrong = [[point[arm]["total_variation"] for point in points] for arm in ("heads", "head_width", "alpha")]
+    assert wrong[0][-1] < wrong[0][0]
+    assert all(line[-1] > line[0] for line in wrong[1:])
 
 
 def test_weights_of_kernel_regression_are_those_of_a_kernel() -> None:

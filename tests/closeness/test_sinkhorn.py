@@ -1,14 +1,17 @@
 """The value of entropic transport, against POT and against its own dual."""
 
+import itertools
 import math
 from typing import Any
 
 import ot
 import pytest
 import torch
+from scipy.stats import wasserstein_distance
 
 from fenchel.closeness.coupling import transport_value
 from fenchel.errors import ConvergenceError
+from tests.pages import page, run_blocks
 
 torch.manual_seed(0)
 P = torch.rand(3, 6, dtype=torch.float64).softmax(-1)
@@ -62,3 +65,24 @@ def test_weight_that_cannot_arrive_is_an_error() -> None:
     u = torch.tensor([[0.2, 0.8]], dtype=torch.float64)
     with pytest.raises(ConvergenceError, match=r"off by 6\.0e-01 in a margin after 50 steps"):
         transport_value(p, u.log(), cost, gamma(1.0), max_steps=50)
+
+
+def test_the_value_becomes_that_of_exact_transport_as_gamma_falls() -> None:
+    """W − γ(H(p) + H(u)) ≤ W_γ ≤ W, as 0 ≤ H(X) ≤ H(p) + H(u); W by POT's network simplex."""
+    entropy = -(P * P.log()).sum(-1) - (U * U.log()).sum()
+    exact = torch.tensor([float(ot.emd2(p.numpy(), U[0].numpy(), M.numpy())) for p in P])
+    missing = [exact - transport_value(P, U.log(), M, gamma(10.0**-exponent)) for exponent in range(4)]
+    for exponent, one in enumerate(missing):
+        assert (one >= -1e-10).all()
+        assert (one <= 10.0**-exponent * entropy + 1e-10).all()
+    assert all((less < more / 5).all() for more, less in itertools.pairwise(missing))
+
+
+def test_the_page_prints_what_becomes_the_area_between_distribution_functions(capsys: Any) -> None:
+    names = run_blocks("docs/mathematics-transport.md")
+    printed = capsys.readouterr().out
+    assert f"```text\n{printed}```" in page("docs/mathematics-transport.md")
+    positions = names["x"].numpy()
+    area = wasserstein_distance(positions, positions, names["p"][0].numpy(), names["u"].numpy())
+    assert area == pytest.approx(2.25)
+    assert float(printed.split()[-1]) == pytest.approx(area, abs=2e-3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import architectures, recording
 from fenchel.arguments import ARGUMENTS
 from fenchel.errors import InputError
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
@@ -169,3 +170,15 @@ def test_section_5_a_spherical_gaussian_has_the_paper_s_closed_form(alpha: float
     found = problem.solve("exact", tol=1e-12)
     torch.testing.assert_close(found.dual[0], alpha / (alpha + 1) * z)
     torch.testing.assert_close(found.mean[0], mu / (1 + alpha) + alpha / (1 + alpha) * (mu + z))
+
+
+def test_the_table_of_other_architectures_is_what_was_recorded() -> None:
+    rows = json.loads((recording.RESULTS / "architectures.json").read_text())["rows"]
+    table = f"{architectures.BEGIN}\n{architectures.page(rows)}\n{architectures.END}"
+    assert table in page(NAME)
+    assert rows.keys() == {"demo, trained", "demo, untrained", *architectures.FAMILIES}
+    assert len(architectures.FAMILIES) == 10
+    saved = recorded("figure4")["panels"][0]
+    means = [row[0] for row in saved["ours"]]
+    # 400 tokens here, 1,980 there.
+    assert rows["demo, trained"]["encoder_self"]["input"] == pytest.approx(sum(means) / len(means), rel=0.05)
