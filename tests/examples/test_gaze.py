@@ -190,6 +190,14 @@ def test_the_page_shows_what_was_recorded() -> None:
     found = json.loads((ROOT / "docs" / "results" / "gaze.json").read_text())
     text = page("docs/gaze.md")
     lines = [*gaze.printed(found)]
-    assert all(line in text for line in lines if line.startswith("|"))
-    assert {line for line in text.splitlines() if line.startswith("|")} <= set(lines)
+    rows = {line for line in text.splitlines() if line.startswith("|")}
+    assert {line for line in lines[: lines.index("") + 1] if line} <= rows <= set(lines)
+    for kind in gaze.KINDS:
+        assert (
+            gaze.row_of(kind, [found["search"][f"{kind}: bottom-up"]["slope"]]).split(" | ")[1][:-2] in text
+        )
+    assert gaze.row_of("", [found["search"]["conjunction: guided"]["slope"]]).split(" | ")[1][:-2] in text
+    assert all(
+        "{:.3f}".format(weight[0]) in text for one in found["cues"].values() for weight in one.values()
+    )
     assert f"explains {found['shares']['readout, first_order']:.0%} of".replace("%", " %") in text
