@@ -192,12 +192,8 @@ def test_the_page_shows_what_was_recorded() -> None:
     lines = [*gaze.printed(found)]
     rows = {line for line in text.splitlines() if line.startswith("|")}
     assert {line for line in lines[: lines.index("") + 1] if line} <= rows <= set(lines)
-    for kind in gaze.KINDS:
-        assert (
-            gaze.row_of(kind, [found["search"][f"{kind}: bottom-up"]["slope"]]).split(" | ")[1][:-2] in text
-        )
-    assert gaze.row_of("", [found["search"]["conjunction: guided"]["slope"]]).split(" | ")[1][:-2] in text
-    assert all(
-        "{:.3f}".format(weight[0]) in text for one in found["cues"].values() for weight in one.values()
-    )
+    slopes = [found["search"][f"{kind}: bottom-up"]["slope"] for kind in gaze.KINDS]
+    for mean, half in (*slopes, found["search"]["conjunction: guided"]["slope"]):
+        assert f"{mean:.3f} ± {half:.3f}".replace("-", "−") in text
+    assert all(f"{mean:.3f}" in text for one in found["cues"].values() for mean, _ in one.values())
     assert f"explains {found['shares']['readout, first_order']:.0%} of".replace("%", " %") in text
