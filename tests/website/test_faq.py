@@ -96,7 +96,6 @@ def hard_to_solve(around: Around) -> None:
 
 PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     "A model that cannot be found": [offline],
-    "A text file that does not exist": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
     "A package that is missing": [without_matplotlib],
     "A folder that holds an audit already": [twice],
     "Rotary positions": [lambda _: audited(space="input")],
@@ -122,7 +121,6 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
             preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])), evidence=torch.tensor([[3.0]])
         ).solve("first_order")
     ],
-    "An order out of range": [lambda _: fenchel.Tsallis(3)],
 }
 
 

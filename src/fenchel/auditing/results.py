@@ -68,7 +68,26 @@ class AuditResults:
 
     @property
     def queries(self) -> polars.LazyFrame:
-        """The table: a row a query and head, with the columns of :func:`fenchel.auditing.table.schema`."""
+        """The table: a row a query and head, about 100 bytes in Parquet.
+
+        * ``kind``, ``layer``, ``head``: encoder_self, decoder_self or cross; numbers from 1, layers within their kind
+        * ``document``, ``window``, ``position``: where the query stands, numbers from 1
+        * ``token``, ``text``: its id in the vocabulary and its text; null where the input is not text
+        * ``type``: special, punctuation, number, word, piece (continues a word) or other
+        * ``class``: what its token is as a key of other queries: first, special, punctuation or rest
+        * ``weight``: queries of the window that it stands for, 1 where all are measured
+        * the measures: total_variation, mean_error, relative_deviation, second_order_deviation, predicted_deviation,
+          certificate, gap
+        * ``entropy`` of attention's weights, in nats; ``evidence_norm``
+        * ``dual_error``: certified relative error of the exact dual point
+        * ``output_error``: relative change of the head's output under the exact weights
+        * ``newton_steps``, ``converged``: steps of the exact solve; whether its certificate meets the tolerance
+        * ``leaves``, ``reaches``: positions of the keys that lose and gain most of the query's weight; with ``_token``
+          their ids, with ``_weight`` how much
+        * ``attention_CLASS``, ``leaves_CLASS``, ``reaches_CLASS``: attention's weight on keys of a class, and what
+          leaves and reaches them in the exact solution; the classes are first, special, itself, neighbour, punctuation
+          and rest
+        """
         return self.statistics.rows
 
     @cached_property

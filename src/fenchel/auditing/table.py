@@ -72,25 +72,7 @@ def polars_module() -> Any:
 
 
 def schema() -> dict[str, Any]:
-    """The columns of the table and their types of polars.
-
-    ========================  ==================================================================================
-    kind, layer, head         the head, layer and head from 1
-    document, window          where the query stands, both from 1
-    position                  its position in the window, from 1
-    token, text               its id in the vocabulary and its text; null where the input is not text
-    type                      one of ``TOKEN_TYPES``
-    class                     what its token is as a key of others: first, special, punctuation or rest
-    weight                    how many queries of the window it stands for: 1 where all are measured
-    each of ``MEASURES``      see :mod:`fenchel.auditing.measure`
-    newton_steps, converged   steps of the exact solve, and whether its certificate meets the tolerance
-    leaves, reaches           the positions, from 1, of the keys that lose and gain most of the query's weight
-    leaves_token, …           their token ids; null where the input is not text
-    leaves_weight, …          how much they lose and gain
-    attention_CLASS           attention's weight on keys of a class of ``KEY_CLASSES``
-    leaves_CLASS, …           what of it leaves them, and what reaches them, in the exact answer
-    ========================  ==================================================================================
-    """
+    """The columns of the table, see :attr:`fenchel.auditing.AuditReport.queries`, and their types of polars."""
     pl = polars_module()
     real = dict.fromkeys(MEASURES, pl.Float32)
     return {

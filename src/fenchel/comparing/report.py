@@ -306,6 +306,20 @@ class ComparisonReport(Comparison):
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write ``compare.json`` and ``compare.html``; each is whole or not there.
 
+        ``compare.json`` has, infinite numbers being null:
+
+        * ``audits``: name, manifest and number of queries that did not converge, of each audit
+        * ``differing``: entries of the manifests that differ, with a value of each audit
+        * ``confidence``: 0.95
+        * ``resampled``: ``documents``, of the audit with fewer, and ``paired``
+        * ``metrics``: of each, ``rank_correlation`` (of medians), ``rank_correlation_of_means``, and the numbers of
+          heads that ``rose`` and ``fell``
+        * ``heads``: of each, ``queries``; ``NAME_mean`` and ``NAME_p50`` with a number of each audit;
+          ``NAME_mean_difference``, ``NAME_p50_difference``, its interval ``NAME_p50_low`` to ``NAME_p50_high``, and
+          ``NAME_moved``, 1 or -1 if that excludes 0
+        * ``layers``: of each, ``NAME_mean`` and ``NAME_p50`` over its heads, a number of each audit
+        * ``steps``: rank correlations of consecutive audits
+
         Args:
             directory: The folder; made if it is not there.
             overwrite: Replace the other comparison that the folder may hold.

@@ -120,6 +120,25 @@ def swap(
         ConvergenceError: If an exact solve does not reach ``tol``.
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn import MultiheadAttention
+        >>> class Reader(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.attention = MultiheadAttention(16, 2, batch_first=True)
+        ...         self.classes = torch.nn.Linear(16, 10)
+        ...     def forward(self, x):
+        ...         return self.classes(self.attention(x, x, x)[0].mean(1))
+        >>> batches = [({"x": torch.randn(8, 5, 16)}, torch.randint(10, (8,))) for _ in range(4)]
+        >>> report = swap(
+        ...     Reader().eval(), None, batches, alphas=(0.8, 1.2), bootstrap=200,
+        ...     loss=lambda output, target: torch.nn.functional.cross_entropy(output, target, reduction="none"),
+        ...     score=lambda output, target: (output.argmax(-1) == target).double(),
+        ... )
+        >>> abs(report.arm("exact")["loss_difference"]) < 0.1
+        True
     """
     asked = SwapOptions.checked(**options)
     given = Given(model, tokenizer, texts, pairs, loss, score)
