@@ -1,7 +1,7 @@
 """What works with what: every kind of attention under the tools that stand around a layer, and the table of the docs.
 
 ``python -m tests.works_with`` runs every cell and writes the table of ``docs/works-with.md``; the test beside compares
-each cell with that table. A cell holds ``yes``, ``refused`` (an error of ours says why), or the type of another error.
+each cell with that table. An outcome is ``yes``, ``refused`` (an error of ours says why), ``no`` (another error), or –.
 """
 
 import copy
@@ -28,6 +28,7 @@ from fenchel.nn.preference import ALiBi, Causal, RelativePosition
 __all__ = ["SUBJECTS", "TOOLS", "outcome", "recorded"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "works-with.md"
+EXCEPTIONS = ("refused", "no", "–")  # outcomes other than "yes": the columns of the table
 WIDTH, HEADS, BATCH, TOKENS = 12, 3, 2, 6
 
 
@@ -256,7 +257,7 @@ TOOLS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def outcome(subject: str, tool: str) -> str:
-    """``yes`` where the results are right, else the type of the error."""
+    """``yes`` where the results are right, else one of ``EXCEPTIONS``."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     module = SUBJECTS[subject]()
@@ -281,23 +282,24 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def recorded() -> dict[tuple[str, str], str]:
-    """The cells of the table in the docs."""
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in PAGE.read_text().splitlines()
-        if line.startswith("|") and "---" not in line
-    ]
-    subjects = rows[0][1:]
-    return {
-        (subject, row[0]): cell for row in rows[1:] for subject, cell in zip(subjects, row[1:], strict=True)
-    }
+    """The outcome of every cell, from the exceptions in the table of the docs."""
+    found: dict[tuple[str, str], str] = {}
+    rows = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    for tool, *cells in rows[2:]:
+        found |= {(subject, tool.strip()): "yes" for subject in SUBJECTS}
+        for exception, cell in zip(EXCEPTIONS, cells, strict=True):
+            found |= {
+                (subject.strip(), tool.strip()): exception for subject in cell.split(",") if subject.strip()
+            }
+    return found
 
 
 def main() -> None:
-    lines = ["| |" + "".join(f" {subject} |" for subject in SUBJECTS), "|---|" + "---|" * len(SUBJECTS)]
+    lines = ["| | Refused | Error of torch | Does not apply |", "|---|---|---|---|"]
     for tool in TOOLS:
-        cells = [outcome(subject, tool) for subject in SUBJECTS]
-        lines.append(f"| {tool} |" + "".join(f" {cell} |" for cell in cells))
+        found = {subject: outcome(subject, tool) for subject in SUBJECTS}
+        cells = [", ".join(subject for subject in found if found[subject] == one) for one in EXCEPTIONS]
+        lines.append("".join(f"| {cell} " for cell in (tool, *cells)).replace("  ", " ") + "|")
     page = PAGE.read_text()
     PAGE.write_text(re.sub(r"^\|.*\|\n(?:\|.*\|\n)*", "\n".join(lines) + "\n", page, count=1, flags=re.M))
 
