@@ -118,7 +118,7 @@ def test_a_batch_that_fails_half_way_is_not_counted(
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed)
     state = AuditState.read(resumed)
-    found = state.statistics()
+    found = state.statistics
     assert {found.queries(key) for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     small_audit(directory=resumed, resume=True)
     assert_same_audit(whole, resumed)
@@ -141,7 +141,7 @@ def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed, **EVERY_BATCH)
     state = AuditState.read(resumed)
-    found = state.statistics()
+    found = state.statistics
     assert {found.queries(key) for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     monkeypatch.undo()
     small_audit(directory=resumed, resume=True)
@@ -357,4 +357,4 @@ def test_an_audit_killed_at_any_write_ends_like_an_uninterrupted_one(tmp_path: P
     assert last == 0
     assert len(kills) >= 40
     assert_same_audit(whole, killed)
-    assert {*(killed / "queries").iterdir()} == {*AuditState.read(killed).table.parts}
+    assert {*(killed / "queries").iterdir()} == {*AuditState.read(killed).statistics.table.parts}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html
-from fenchel.auditing.results import AuditResults
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import QUERIES, TWIN_QUERIES, QueryTable, polars_module
 from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import Cursor
 from fenchel.io.files import atomic_path, check_writable, write_text
@@ -48,7 +49,7 @@ def require_extras() -> None:
     require_packages("report", "matplotlib", "jinja2")
 
 
-class AuditReport(AuditResults):
+class AuditReport(AuditState):
     """What an audit found, and the files and pages that show it.
 
     Attributes:
@@ -92,15 +93,11 @@ class AuditReport(AuditResults):
                     f"{directory} holds another audit; they differ in {'; '.join(differing)}. "
                     "Choose another folder, or save with overwrite=True."
                 )
-        table, twin = self.statistics.table, None if self.twin is None else self.twin.table
-        state = AuditState(
-            self.manifest,
-            table.copy_to(directory / QUERIES),
-            self.statistics.words,
-            self.far_queries,
-            None if twin is None else twin.copy_to(directory / TWIN_QUERIES),
-            self.modules,
-            self.matrices,
+        words, twin = self.statistics.words, self.twin
+        state = replace(
+            self,
+            statistics=AuditStatistics(self.statistics.table.copy_to(directory / QUERIES), words),
+            twin=twin and AuditStatistics(twin.table.copy_to(directory / TWIN_QUERIES), words),
             finished=True,
         )
         page = self.write_files(directory)
@@ -159,25 +156,18 @@ class AuditReport(AuditResults):
         Raises:
             InputError: If the folder holds no audit, a damaged one or an unfinished one.
         """
-        state = AuditState.read(Path(directory))
-        if not state.finished:
+        report = cls.read(Path(directory))
+        if not report.finished:
             raise InputError(
-                f"{directory} holds an audit that was interrupted after {state.cursor.tokens} tokens. "
+                f"{directory} holds an audit that was interrupted after {report.cursor.tokens} tokens. "
                 "Finish it with --resume."
             )
-        return cls.of(state)
+        return report
 
     @classmethod
     def of(cls, state: AuditState) -> Self:
         """The report of what was counted."""
-        return cls(
-            state.manifest,
-            state.statistics(),
-            state.far_queries,
-            state.twin_statistics(),
-            state.modules,
-            matrices=state.matrices,
-        )
+        return cls(**{one.name: getattr(state, one.name) for one in fields(state)})
 
     def _repr_html_(self) -> str:
         return notebook_html(self)
@@ -215,7 +205,7 @@ def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool)
         InputError: If the folder holds another audit.
     """
     if overwrite or not (directory / STATE_FILE).exists():
-        return AuditState.begun(dict(manifest), directory)
+        return AuditState(dict(manifest), AuditStatistics(QueryTable(directory / QUERIES)))
     state = AuditState.read(directory)
     there, asked = state.manifest, manifest
     # What is taken for a template, and for attention, follows from the space and the closeness, in a word each.

@@ -70,11 +70,11 @@ def merge(
         state = _finished(folder)
         _check_compatible(manifests, folder, state.manifest)
         manifests.append((folder, state.manifest))
-        words |= state.words
+        words |= state.statistics.words
         keep_the_farthest(far_queries, (example for some in state.far_queries.values() for example in some))
         keep_the_longest(matrices, state.matrices.values())
-        tables.append(state.table)
-        twins.append(state.twin)
+        tables.append(state.statistics.table)
+        twins.append(state.twin and state.twin.table)
         modules |= state.modules
     shards = _check_complete(manifests, partial=partial)
     manifest = _merged([manifest for _, manifest in manifests], shards)

@@ -235,11 +235,11 @@ class AuditRun:
     def _count(self, batch: Batch, own: SiteMeasures, beside: SiteMeasures | None) -> None:
         state = self.state
         self._counting = True
-        state.table.add(own.rows)
-        state.words |= self._tokens.texts
+        state.statistics.table.add(own.rows)
+        state.statistics.words.update(self._tokens.texts)
         self._examples.end_batch()
         if beside is not None and state.twin is not None:
-            state.twin.add(beside.rows)
+            state.twin.table.add(beside.rows)
             if self.options.control == "auto" and (reason := self._cost.too_much(batch.fraction)) is not None:
                 state.twin, state.manifest["twin"] = None, f"{NOT_AUDITED}: {reason}"
         state.cursor = batch.after

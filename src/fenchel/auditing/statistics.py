@@ -43,12 +43,16 @@ class AuditStatistics:
         words: The text of tokens by id, to name those that get too much and too little.
     """
 
-    def __init__(self, table: QueryTable | None = None, words: Mapping[int, str] | None = None) -> None:
+    def __init__(self, table: QueryTable | None = None, words: dict[int, str] | None = None) -> None:
         self.table = QueryTable.temporary() if table is None else table
-        self.rows = self.table.scan()
-        self.words: dict[int, str] = dict(words or {})
+        self.words: dict[int, str] = {} if words is None else words
         self._layer = lru_cache(maxsize=1)(self._values_of_layer)
         self._aggregated = lru_cache(self._aggregate)
+
+    @cached_property
+    def rows(self) -> polars.LazyFrame:
+        """The rows of the table, as it is when they are first asked for."""
+        return self.table.scan()
 
     @cached_property
     def documents(self) -> int:

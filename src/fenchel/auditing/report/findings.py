@@ -15,7 +15,7 @@ from fenchel.drawing import count, percent, short
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.state import AuditState
 
 __all__ = [
     "KIND_NAMES",
@@ -112,7 +112,7 @@ class Findings:
     heads: tuple[Head, ...]
 
     @classmethod
-    def of(cls, report: AuditResults) -> Findings:
+    def of(cls, report: AuditState) -> Findings:
         """Read a report's records.
 
         Raises:
@@ -225,7 +225,7 @@ def model_name(manifest: Mapping[str, Any]) -> str:
 _LEARNED = 2.0  # how many times the twin's what moves has to be for it to be said that it came with training
 
 
-def headline(report: AuditResults) -> list[str]:
+def headline(report: AuditState) -> list[str]:
     """What came out, in three or four sentences of plain text.
 
     Args:
@@ -323,7 +323,7 @@ def certified_sentence(findings: Findings, tolerance: float) -> str:
     )
 
 
-def summary_sentence(report: AuditResults) -> str:
+def summary_sentence(report: AuditState) -> str:
     """What the audit found, in one sentence.
 
     Raises:
@@ -357,5 +357,5 @@ def summary_sentence(report: AuditResults) -> str:
     )
 
 
-def _twin(report: AuditResults) -> Findings | None:
+def _twin(report: AuditState) -> Findings | None:
     return Findings.of_records(report.twin_heads) if report.twin_heads else None

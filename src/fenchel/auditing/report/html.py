@@ -40,7 +40,7 @@ from fenchel.drawing import LEVELS, SCALE, duration, json_number, plain, stylesh
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.state import AuditState
 
 __all__ = [
     "command",
@@ -84,7 +84,7 @@ def embedded_json(data: object) -> str:
     return text
 
 
-def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> dict[str, Any]:
+def page_data(report: AuditState, findings: Findings, *, most_rows: int) -> dict[str, Any]:
     """Every head's numbers, a row a head, with the names of the columns, and what a head shows when it is opened.
 
     Args:
@@ -336,7 +336,7 @@ def _kind_section(
     }
 
 
-def _base_rate(report: AuditResults, suggestion: Suggestion) -> float | None:
+def _base_rate(report: AuditState, suggestion: Suggestion) -> float | None:
     """Which share of the positions a pattern's keys are; None where they are places beside a query."""
     classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
     found = report.statistics.positions(suggestion.heads[0].kind)
@@ -358,7 +358,7 @@ def _difference(value: float | None, other: float | None, write: Callable[[float
     return f"{'−' if value < other else '+'}{write(abs(value - other))}"
 
 
-def render_html(report: AuditResults) -> str:
+def render_html(report: AuditState) -> str:
     """The report as one HTML page that needs no network.
 
     Args:

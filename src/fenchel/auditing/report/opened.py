@@ -18,7 +18,7 @@ from fenchel.drawing import json_number, short
 if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
     from fenchel.auditing.examples import AttentionMatrix, HeadExample
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.state import AuditState
 
 __all__ = [
     "KIND_PREFIXES",
@@ -116,7 +116,7 @@ def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     return reasons
 
 
-def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
+def farthest_heads(report: AuditState, findings: Findings) -> list[Card]:
     """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
     by_key = {head.key: head for head in findings.heads}
     cards = []
@@ -266,7 +266,7 @@ def _sentence(example: HeadExample) -> object:
     return example.document, example.window, example.context
 
 
-def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
+def opened_data(report: AuditState, findings: Findings) -> dict[str, Any]:
     """Entries of the page's data, each a list with one entry a head, in the order of the rows.
 
     Args:
@@ -340,7 +340,7 @@ def _numbers(head: Head) -> list[float | str | None]:
     return [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
 
 
-def _histograms(report: AuditResults, findings: Findings) -> list[list[list[Any] | None]]:
+def _histograms(report: AuditState, findings: Findings) -> list[list[list[Any] | None]]:
     """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
     found: dict[HeadKey, list[list[Any] | None]] = {head.key: [] for head in findings.heads}
     for axis in AXES:

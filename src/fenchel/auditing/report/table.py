@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.state import AuditState
 
 __all__ = ["COLUMNS", "notebook_html", "notebook_map", "terminal_table"]
 
@@ -42,7 +42,7 @@ COLUMNS: dict[str, str] = {
 _FARTHEST = 3
 
 
-def terminal_table(report: AuditResults) -> RenderableType:
+def terminal_table(report: AuditState) -> RenderableType:
     """A table of the means of every layer, followed by the heads that are farthest off, for rich.
 
     Args:
@@ -190,7 +190,7 @@ _LEFT = 'style="text-align:left;padding:.1em .6em"'
 _RIGHT = 'style="text-align:right;padding:.1em .6em"'
 
 
-def notebook_html(report: AuditResults) -> str:
+def notebook_html(report: AuditState) -> str:
     """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
 
     Args:
