@@ -108,7 +108,6 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
             ).eval(),
         ),
     ],
-    "Sparse attention where there is none": [lambda _: audited(space="key", closeness="entmax15")],
     "A solve that does not converge": [hard_to_solve],
     "A query with all templates masked": [
         lambda _: problem(
