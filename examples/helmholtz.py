@@ -65,7 +65,8 @@ class HelmholtzOptions(experiment.ExperimentOptions):
         super().__post_init__()
         if self.bounds == "enumerated" and self.middle + self.top > 16:
             raise InputError(
-                f"there are {self.middle} + {self.top} hidden units; expected 16 at most, to enumerate. Give --bounds drawn."
+                f"there are {self.middle} + {self.top} hidden units; expected 16 at most, to enumerate. Give "
+                "--bounds drawn."
             )
 
 
@@ -264,7 +265,7 @@ def run(o: HelmholtzOptions, arm: str, seed: int) -> dict[str, float]:
         found = {"-log p(d)": -float(weights @ logs) / BITS}
     else:
         found = measured(by_wake_and_sleep(images, chances, o), new, weights, o)
-    if o.data == "toy":
+    if o.data == "toy" and "-log p(d)" in found:
         found["K(data, model)"] = found["-log p(d)"] - float(torch.special.entr(weights).sum()) / BITS
     return found
 
