@@ -30,6 +30,7 @@ from task import option
 ARMS = ("learned", "random", "fixed")
 GLIMPSES, PATCH, PIECES = 6, 8, 8  # glimpses, their width, and pieces of clutter
 SPREAD, REINFORCED = 0.15, 0.1  # deviation of places, and weight of what reinforces them
+CAUTION = 0.1  # of the learning rate, for where to look: the gradients are mostly noise, of which Adam takes full steps
 
 
 @dataclass
@@ -149,10 +150,11 @@ def trained(arm: str, seed: int, o: GlimpseOptions) -> Watcher:
     images, labels, _ = made(o.data, "train", o.images, o.canvas)
     torch.manual_seed(seed)
     model = Watcher(arm, o, int(labels.max()) + 1)
-    optimiser, steps = torch.optim.Adam(model.parameters()), o.epochs * -(-len(images) // 64)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, o.learning_rate, total_steps=steps, pct_start=0.1
-    )
+    steps, looking = o.epochs * -(-len(images) // 64), list(model.look.parameters())
+    others = [one for name, one in model.named_parameters() if not name.startswith("look.")]
+    optimiser = torch.optim.Adam([{"params": others}, {"params": looking}])
+    rates = [o.learning_rate, o.learning_rate * CAUTION]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, pct_start=0.1)
     for _ in range(o.epochs):
         for chosen in torch.randperm(len(images)).split(64):
             logits, _, chances, expected = model(images[chosen])

@@ -150,6 +150,21 @@ def test_log_p_is_minus_free_energy_plus_divergence_for_any_guesses() -> None:
     assert (KL().value(one.posterior(images, "exact"), posterior.log()) > 1e-4).any()
 
 
+def test_bounds_of_draws_are_the_free_energy_and_one_that_is_nearer() -> None:
+    one, images = machine(), every(4)
+    torch.manual_seed(0)
+    energy, nearer = one.drawn_bounds(images, 4000)
+    expected, least = one.free_energy(images, one.guesses(images)), -one.log_likelihood(images)
+    assert torch.allclose(energy, expected, atol=0.15)
+    assert (energy - expected).mean().abs() < 0.02
+    assert torch.allclose(nearer, least, atol=0.15)
+    assert (nearer - least).abs().mean() < (energy - least).mean() / 4
+    o = helmholtz.HelmholtzOptions(seeds=1, steps=300, bounds="drawn", middle=12, top=6)
+    (alone,), (learned,) = helmholtz.compare(o)["runs"].values()
+    assert learned["nearer bound"] < learned["F"]
+    assert learned["F"] < alone["-log p(d)"] + 1
+
+
 def test_a_helmholtz_machine_learns_bars() -> None:
     images, chances = helmholtz.bars()
     assert images.shape == (30, 16)
