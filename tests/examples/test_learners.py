@@ -254,6 +254,7 @@ SECTIONS = {
     "bandits": ("Bandits", "reward; reward, exact"),
     "distil": ("Distillation", "Spearman"),
     "glimpse": ("Glimpses", "right; distance"),
+    "reversible": ("Reversible layers", "plain MB; reversible MB; times slower"),
 }
 
 
