@@ -360,19 +360,25 @@ class TableOptions:
 
 
 def printed(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: a table of correlations for each effect, and one of the rise of the loss."""
+    """Lines of Markdown: a table of correlations for each effect, that of zero ablation with rises of the loss."""
     head = f"| Number | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"
-    for effect in ("zero", "mean"):
-        yield from (f"Spearman's correlation with the rise of the loss, {effect} ablation:", "", *head)
-        for name in NUMBERS:
-            cells = [one[name][effect] for one in found.values()]
-            shown = [f"{cell['rho']:+.2f} [{cell['low']:+.2f}, {cell['high']:+.2f}]" for cell in cells]
-            yield row_of(name, shown)
-        yield ""
-    shares = ", ".join(f"{share:.0%}" for share in SHARES)
-    yield from (f"Rise of the loss without {shares} of the heads, those with the least numbers:", "", *head)
-    for name in (*NUMBERS, "random"):
-        yield row_of(name, [", ".join(f"{x:.3f}" for x in one[name]["together"]) for one in found.values()])
+    yield (
+        "Spearman's correlation with the rise of the loss, zero ablation; rise of the loss without "
+        f"{SHARES[1]:.0%} of the heads, those with the least numbers:"
+    )
+    yield from ("", *head)
+    for name in NUMBERS:
+        yield row_of(
+            name, [f"{_rho(one[name]['zero'])}; {one[name]['together'][1]:.3f}" for one in found.values()]
+        )
+    yield row_of("random", [f"{one['random']['together'][1]:.3f}" for one in found.values()])
+    yield from ("", "Spearman's correlation with the rise of the loss, mean ablation:", "", *head)
+    for name in NUMBERS:
+        yield row_of(name, [_rho(one[name]["mean"]) for one in found.values()])
+
+
+def _rho(cell: Mapping[str, float]) -> str:
+    return f"{cell['rho']:+.2f} [{cell['low']:+.2f}, {cell['high']:+.2f}]"
 
 
 def row_of(name: str, cells: Sequence[str]) -> str:

@@ -161,7 +161,5 @@ def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():
     import which_heads
 
     lines = "\n".join(which_heads.printed(recorded("which-heads")["summary"]))
-    zero, _, together = (part.split("\n\n", 1)[1] for part in re.split(r"\n\n(?=Spearman|Rise)", lines))
-    text = page("docs/which-heads.md")
-    assert zero.strip() in text
-    assert together.strip() in text
+    zero, _ = (part.split("\n\n", 1)[1] for part in re.split(r"\n\n(?=Spearman)", lines))
+    assert zero.strip() in page("docs/which-heads.md")
