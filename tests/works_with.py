@@ -285,21 +285,26 @@ def recorded() -> dict[tuple[str, str], str]:
     """The outcome of every cell, from the exceptions in the table of the docs."""
     found: dict[tuple[str, str], str] = {}
     rows = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    for tool, *cells in rows[2:]:
-        found |= {(subject, tool.strip()): "yes" for subject in SUBJECTS}
-        for exception, cell in zip(EXCEPTIONS, cells, strict=True):
-            found |= {
-                (subject.strip(), tool.strip()): exception for subject in cell.split(",") if subject.strip()
-            }
+    for tools, *cells in (map(_listed, row) for row in rows[2:]):
+        for tool in tools:
+            found |= dict.fromkeys(((subject, tool) for subject in SUBJECTS), "yes")
+            for exception, subjects in zip(EXCEPTIONS, cells, strict=True):
+                found |= dict.fromkeys(((subject, tool) for subject in subjects), exception)
     return found
 
 
+def _listed(cell: str) -> list[str]:
+    return [one.strip() for one in cell.split(",") if one.strip() not in ("", "–")]
+
+
 def main() -> None:
-    lines = ["| | Refused | Error of torch | Does not apply |", "|---|---|---|---|"]
+    rows: dict[tuple[str, ...], list[str]] = {}
     for tool in TOOLS:
         found = {subject: outcome(subject, tool) for subject in SUBJECTS}
-        cells = [", ".join(subject for subject in found if found[subject] == one) for one in EXCEPTIONS]
-        lines.append("".join(f"| {cell} " for cell in (tool, *cells)).replace("  ", " ") + "|")
+        named = (", ".join(subject for subject in found if found[subject] == one) for one in EXCEPTIONS)
+        rows.setdefault(tuple(cell or "–" for cell in named), []).append(tool)
+    lines = ["| | Refused | Error of torch | Does not apply |", "|---|---|---|---|"]
+    lines += [f"| {', '.join(tools)} | {' | '.join(cells)} |" for cells, tools in rows.items()]
     page = PAGE.read_text()
     PAGE.write_text(re.sub(r"^\|.*\|\n(?:\|.*\|\n)*", "\n".join(lines) + "\n", page, count=1, flags=re.M))
 
