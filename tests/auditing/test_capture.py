@@ -2,15 +2,17 @@
 
 import gc
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.capture import AttentionCall, Capture
+from fenchel.nn import ContinuousAttention, MixtureAttention
 from tests.tiny_models import TOKENS, eager_weights, tiny_inputs, tiny_model
 
 LINEAR_KEYS = (
@@ -27,6 +29,12 @@ LINEAR_KEYS = (
 )
 OTHER_KEYS = ("llama", "qwen3", "modernbert", "mistral")
 FLOAT32_SOFTMAX = ("vit", "swin", "clip_text", *OTHER_KEYS)
+KINDS = {
+    **dict.fromkeys(("gpt2", "llama", "qwen3", "mistral", "clip_text"), ["decoder_self"] * 2),
+    "t5": ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2,
+    "marian": ["encoder_self"] * 2 + ["decoder_self", "cross"] * 3,
+}
+"""Of families with more than encoders."""
 
 
 def captured(
@@ -84,6 +92,7 @@ def test_key_space_gives_the_models_weights(family: str, padding: str) -> None:
     expected = eager_weights(family, inputs, dtype=dtype)
     calls = captured(family, inputs, dtype=dtype)
     assert [call.site.name for call in calls] == [name for name, _ in expected]
+    assert [call.site.kind for call in calls] == KINDS.get(family, ["encoder_self"] * len(expected))
     for call, (_, weights) in zip(calls, expected, strict=True):
         assert_weights(call, scores_in_key_space(call), weights, tol)
 
@@ -103,35 +112,6 @@ def test_input_space_gives_the_models_weights(family: str, padding: str) -> None
         if call.key_bias is not None:
             linear = linear + call.key_bias[:, None, :]
         torch.testing.assert_close(linear, call.key, rtol=0, atol=tol)
-
-
-def test_the_checker_of_weights_sees_a_wrong_scale() -> None:
-    inputs = tiny_inputs("bert")
-    (_, weights), *_ = eager_weights("bert", inputs)
-    call = captured("bert", inputs)[0]
-    with pytest.raises(AssertionError, match="not close"):
-        assert_weights(call, 1.01 * scores_in_key_space(call), weights, 1e-5)
-    unmasked = replace(call, preference=None)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_weights(unmasked, scores_in_key_space(call), weights, 1e-5)
-
-
-@pytest.mark.parametrize("family", [*LINEAR_KEYS, *OTHER_KEYS])
-@pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-def test_the_model_computes_what_it_did_before(family: str, dtype: torch.dtype, tol: float) -> None:
-    inputs = tiny_inputs(family, dtype=dtype)
-    model = tiny_model(family, dtype=dtype)
-    results: list[Tensor] = []
-    model.register_forward_hook(lambda _module, _args, output: results.append(output.last_hidden_state))
-    with torch.no_grad():
-        model(**inputs)
-    with Capture(model, space="key", consume=lambda call: None) as capture:
-        capture.run(inputs)
-    before, during = results
-    real = inputs.get("decoder_attention_mask", inputs.get("attention_mask", torch.ones(before.shape[:2])))
-    # left out: rows that are padding, where families differ even between their own attention functions
-    torch.testing.assert_close(during[real != 0], before[real != 0], rtol=tol, atol=tol)
-    assert during.isfinite().all()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "llama"])
@@ -187,39 +167,6 @@ def test_causality_is_never_lost(family: str, kind: str, mask: bool) -> None:
         assert torch.equal(allowed, torch.ones_like(allowed).tril())
 
 
-def test_a_sliding_window_is_in_the_preference() -> None:
-    for call in captured("mistral", tiny_inputs("mistral", padding="none")):
-        assert call.log_preference is not None
-        distance = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)
-        assert torch.equal(call.log_preference[0, 0] > -torch.inf, (distance >= 0) & (distance < 3))
-
-
-def test_local_and_global_layers_have_their_own_preference() -> None:
-    first, second = captured("modernbert", tiny_inputs("modernbert", padding="none"))
-    assert first.log_preference is None
-    assert second.log_preference is not None
-    distance = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)
-    assert torch.equal(second.log_preference[0, 0] > -torch.inf, distance.abs() <= 2)
-
-
-def test_scaling_is_that_of_the_call() -> None:
-    assert {call.scaling for call in captured("t5", tiny_inputs("t5"))} == {1.0}
-    assert {call.scaling for call in captured("bert", tiny_inputs("bert"))} == {6**-0.5}
-    gemma = captured("gemma2", tiny_inputs("gemma2"), attn_logit_softcapping=None)
-    assert {call.scaling for call in gemma} == {16**-0.5}  # its head width is 8
-
-
-def test_position_biases_are_the_preference() -> None:
-    model = tiny_model("t5")
-    inputs = tiny_inputs("t5", padding="none")
-    attention = model.encoder.block[0].layer[0].SelfAttention
-    expected = attention.compute_bias(TOKENS, TOKENS).detach()
-    for call in captured("t5", inputs):
-        if call.site.kind == "encoder_self":
-            assert call.log_preference is not None
-            assert torch.equal(call.log_preference, expected)
-
-
 def test_swins_shift_mask_stays_a_weight() -> None:
     calls = captured("swin", tiny_inputs("swin", batch=2))
     shifted = calls[1].log_preference
@@ -231,40 +178,6 @@ def test_swins_shift_mask_stays_a_weight() -> None:
     assert tuple(calls[0].log_preference.shape) == (1, 2, 16, 16)
 
 
-def test_keys_of_grouped_queries_are_not_repeated() -> None:
-    for call in captured("llama", tiny_inputs("llama")):
-        assert call.query.shape == (3, 4, TOKENS, 8)
-        assert call.key.shape == (3, 2, TOKENS, 8)
-        assert call.site.num_heads == 4
-
-
-def test_sites_are_named_by_module_kind_and_layer() -> None:
-    sites = [call.site for call in captured("marian", tiny_inputs("marian"))]
-    by_kind = {
-        kind: [s for s in sites if s.kind == kind] for kind in ("encoder_self", "decoder_self", "cross")
-    }
-    assert {kind: [s.layer for s in found] for kind, found in by_kind.items()} == {
-        "encoder_self": [1, 2],
-        "decoder_self": [1, 2, 3],
-        "cross": [1, 2, 3],
-    }
-    assert by_kind["cross"][1].name == "decoder.layers.1.encoder_attn"
-    assert by_kind["decoder_self"][2].name == "decoder.layers.2.self_attn"
-
-
-@pytest.mark.parametrize(
-    ("family", "expected"),
-    [
-        *((family, ["encoder_self"] * 2) for family in ("bert", "distilbert", "vit", "modernbert")),
-        *((family, ["decoder_self"] * 2) for family in ("gpt2", "llama", "qwen3", "mistral", "clip_text")),
-        ("t5", ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2),
-        ("marian", ["encoder_self"] * 2 + ["decoder_self", "cross"] * 3),
-    ],
-)
-def test_kinds(family: str, expected: list[str]) -> None:
-    assert [call.site.kind for call in captured(family, tiny_inputs(family))] == expected
-
-
 def test_kinds_of_families_used_in_unusual_ways() -> None:
     def kinds(family: str, **options: Any) -> set[str]:
         return {call.site.kind for call in captured(family, tiny_inputs(family, padding="none"), **options)}
@@ -272,6 +185,13 @@ def test_kinds_of_families_used_in_unusual_ways() -> None:
     assert kinds("bert", is_decoder=True) == {"decoder_self"}
     assert kinds("mobilebert") == {"encoder_self"}  # its values come from another tensor than its keys
     assert kinds("llama", is_causal=False) == {"encoder_self"}
+
+
+def test_heads_of_a_group_share_their_keys_and_scaling_is_that_of_the_call() -> None:
+    for call in captured("llama", tiny_inputs("llama")):
+        assert (call.query.shape, call.key.shape) == ((3, 4, TOKENS, 8), (3, 2, TOKENS, 8))
+    gemma = captured("gemma2", tiny_inputs("gemma2"), attn_logit_softcapping=None)
+    assert {call.scaling for call in gemma} == {16**-0.5}  # its head width is 8
 
 
 def test_a_module_shared_by_layers_is_a_layer_each_time() -> None:
@@ -292,12 +212,6 @@ def test_counted_is_padding_and_what_the_caller_leaves_out() -> None:
             assert torch.equal(call.counted, keep & (inputs["attention_mask"] == 1))
         else:
             assert torch.equal(call.counted, keep_decoder & (inputs["decoder_attention_mask"] == 1))
-
-
-def test_every_token_of_an_image_counts() -> None:
-    for call in captured("vit", tiny_inputs("vit", batch=2)):
-        assert call.counted.shape == (2, 5)  # four patches and the class token
-        assert call.counted.all()
 
 
 def test_a_mask_given_in_full_is_used_as_it_is() -> None:
@@ -321,23 +235,78 @@ def test_half_precision_models_keep_their_dtype_and_a_float32_preference(dtype: 
             assert call.log_preference.dtype == torch.float32
 
 
-def test_a_single_token_is_captured() -> None:
-    inputs = {"input_ids": torch.tensor([[5]])}
-    assert [call.site.kind for call in captured("bert", inputs, space="input")] == ["encoder_self"] * 2
-    assert [call.site.kind for call in captured("gpt2", inputs, space="input")] == ["decoder_self"] * 2
+def capture(family: str = "bert", change: Callable[[Any], object] = id, **options: Any) -> None:
+    """Capture a model that was changed."""
+    model, inputs = tiny_model(family), options.pop("inputs", None) or tiny_inputs(family)
+    change(model)
+    with Capture(model, **{"space": "key", "consume": lambda call: None, **options}) as capture:
+        capture.run(inputs)
+
+
+def bends_its_keys(model: Any) -> None:
+    key = model.encoder.layer[1].attention.self.key
+    key.register_forward_hook(lambda _module, _args, output: output + 1e-6 * output.square())
+
+
+def skips_a_layer(model: Any) -> None:
+    model.encoder.layer[1].forward = lambda hidden_states, *args, **kwargs: hidden_states
+
+
+def is_not_finite(model: Any) -> None:
+    model.encoder.layer[0].attention.self.value.weight.data[0, 0] = float("nan")
+
+
+ENCODED = {name: value for name, value in tiny_inputs("t5").items() if "decoder" not in name}
 
 
 @pytest.mark.parametrize(
-    ("family", "reason"),
+    ("call", "error", "message"),
     [
-        ("llama", "rotary position embeddings turn the keys"),
-        ("qwen3", "rotary position embeddings turn the keys and the keys are normalised \\(k_norm\\)"),
-        ("modernbert", "rotary position embeddings turn the keys"),
+        (partial(capture, "llama", space="input"), ModelError, "rotary position embeddings.*space='key'"),
+        (partial(capture, "qwen3", space="input"), ModelError, r"normalised \(k_norm\).*space='key'"),
+        (partial(capture, "modernbert", space="input"), ModelError, "rotary position embeddings"),
+        (partial(capture, change=bends_its_keys, space="input"), ModelError, r"layer.1.*key's weight"),
+        (partial(capture, "gemma2"), ModelError, r"layers.0.self_attn \(Gemma2Attention\) passes 'softcap'"),
+        (partial(capture, "deberta_v2"), ModelError, "attention in DisentangledSelfAttention"),
+        (partial(capture, "longt5"), ModelError, "attention in LongT5LocalAttention"),
+        (partial(capture, "diffllama"), ModelError, r"layers.0.self_attn .*attended 2 times"),
+        (partial(capture, change=is_not_finite), ModelError, r"layer.0.*NaN or infinity"),
+        (partial(capture, change=lambda model: model.encoder.layer[1].train()), ModelError, "encoder.layer.1.*eval"),
+        (partial(capture, change=skips_a_layer), CaptureError, r"encoder.layer.1.attention.self did not attend"),
+        (partial(capture, "t5", inputs=ENCODED), InputError, "needs decoder_input_ids"),
+        (partial(capture, space="head"), InputError, "space is 'head'"),
+        (partial(capture, layers=[]), InputError, r"layers is \[\]"),
+        (partial(capture, layers=[1, 0]), InputError, r"layers is \[1, 0\]"),
+        (partial(capture, layers=[1.5]), InputError, r"layers is \[1.5\]"),
+        (
+            lambda: Capture(nn.ModuleDict({"mixed": MixtureAttention(8, 2)}).eval(), space="key", consume=id),
+            ModelError,
+            "mixed is a MixtureAttention, whose templates are distributions",
+        ),
+        (
+            lambda: Capture(ContinuousAttention(8, 2).eval(), space="key", consume=id),
+            ModelError,
+            "is a ContinuousAttention, whose weight is a density over places",
+        ),
+        (lambda: Capture(torch.nn.Linear(2, 2), space="key", consume=id), ModelError, "got a Linear"),
+        (lambda: Capture(tiny_model("bert"), space="key", consume=id).run({}), CaptureError, "outside of the capture"),
     ],
-)
-def test_input_space_is_refused_where_keys_are_no_linear_map(family: str, reason: str) -> None:
-    with pytest.raises(ModelError, match=f"{reason}.*Use space='key'"):
-        captured(family, tiny_inputs(family), space="input")
+)  # fmt: skip
+def test_what_cannot_be_captured_is_refused(call: Callable[[], None], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_family_whose_own_attention_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    def other(module: Any, query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return own(module, 0.9 * query, *args, **kwargs)
+
+    own = modeling_llama.eager_attention_forward
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", other)
+    with pytest.raises(ModelError, match=r"layers.0.self_attn \(LlamaAttention\).*changes its scores"):
+        captured("llama", tiny_inputs("llama"))
 
 
 def test_rotary_keys_are_found_out_after_a_first_batch_of_single_tokens() -> None:
@@ -345,93 +314,6 @@ def test_rotary_keys_are_found_out_after_a_first_batch_of_single_tokens() -> Non
         capture.run({"input_ids": torch.tensor([[5]])})  # position 0: the rotation is the identity
         with pytest.raises(ModelError, match="rotary"):
             capture.run(tiny_inputs("llama"))
-
-
-def test_adapted_weights_are_refused_in_input_space() -> None:
-    model = tiny_model("bert")
-    key = model.encoder.layer[1].attention.self.key
-    key.register_forward_hook(lambda _module, _args, output: output + 1e-6 * output.square())
-    with (
-        Capture(model, space="input", consume=lambda call: None) as capture,
-        pytest.raises(ModelError, match=r"layer.1.*key's weight times its input.*Use space='key'"),
-    ):
-        capture.run(tiny_inputs("bert"))
-
-
-@pytest.mark.parametrize(
-    ("family", "message"),
-    [
-        ("gemma2", "layers.0.self_attn \\(Gemma2Attention\\) passes 'softcap'"),
-        ("deberta_v2", "DebertaV2Model computes attention in DisentangledSelfAttention"),
-        ("longt5", "LongT5Model computes attention in LongT5LocalAttention"),
-        ("diffllama", "layers.0.self_attn \\(DiffLlamaAttention\\) attended 2 times"),
-    ],
-)
-def test_what_cannot_be_captured_is_refused_by_name(family: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        captured(family, tiny_inputs(family))
-
-
-def test_a_family_whose_own_attention_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.models.llama import modeling_llama
-
-    own = modeling_llama.eager_attention_forward
-    monkeypatch.setattr(
-        modeling_llama,
-        "eager_attention_forward",
-        lambda module, query, *args, **kwargs: own(module, 0.9 * query, *args, **kwargs),
-    )
-    with pytest.raises(ModelError, match=r"layers.0.self_attn \(LlamaAttention\).*changes its scores"):
-        captured("llama", tiny_inputs("llama"))
-
-
-def test_weights_that_are_not_finite_are_named() -> None:
-    model = tiny_model("bert")
-    model.encoder.layer[0].attention.self.value.weight.data[0, 0] = float("nan")
-    with (
-        Capture(model, space="key", consume=lambda call: None) as capture,
-        pytest.raises(ModelError, match=r"layer.0.*NaN or infinity"),
-    ):
-        capture.run(tiny_inputs("bert"))
-
-
-def test_a_model_in_training_mode_is_refused() -> None:
-    model = tiny_model("bert")
-    model.encoder.layer[1].train()
-    with (
-        Capture(model, space="key", consume=lambda call: None) as capture,
-        pytest.raises(ModelError, match=r"training mode in encoder.layer.1.*model.eval"),
-    ):
-        capture.run(tiny_inputs("bert"))
-
-
-def test_something_that_is_no_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="got a Linear"):
-        Capture(torch.nn.Linear(2, 2), space="key", consume=lambda call: None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"space": "head"}, "space is 'head'; expected 'input' or 'key'"),
-        ({"layers": []}, r"layers is \[\]; expected"),
-        ({"layers": [1, 0]}, r"layers is \[1, 0\]; expected"),
-        ({"layers": [1.5]}, r"layers is \[1.5\]; expected"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Capture(tiny_model("bert"), **{"space": "key", "consume": print, **options})
-
-
-def test_a_site_that_is_skipped_is_an_error() -> None:
-    model = tiny_model("bert")
-    model.encoder.layer[1].forward = lambda hidden_states, *args, **kwargs: hidden_states
-    with (
-        Capture(model, space="key", consume=lambda call: None) as capture,
-        pytest.raises(CaptureError, match=r"encoder.layer.1.attention.self did not attend"),
-    ):
-        capture.run(tiny_inputs("bert"))
 
 
 def test_a_site_that_is_skipped_later_is_an_error() -> None:
@@ -520,37 +402,15 @@ def test_the_model_is_its_own_between_forwards() -> None:
         seen = len(calls)
         assert torch.equal(model(**inputs).last_hidden_state, expected)
         assert len(calls) == seen
-
-
-def test_a_model_cannot_be_captured_twice_at_once() -> None:
-    model = tiny_model("bert")
-    with (
-        Capture(model, space="key", consume=lambda call: None),
-        pytest.raises(CaptureError, match="captured already"),
-        Capture(model, space="key", consume=lambda call: None),
-    ):
-        pass
-    with Capture(model, space="key", consume=lambda call: None) as again:
-        again.run(tiny_inputs("bert"))
-
-
-def test_run_needs_the_capture_to_be_entered() -> None:
-    with pytest.raises(CaptureError, match="outside of the capture"):
-        Capture(tiny_model("bert"), space="key", consume=lambda call: None).run(tiny_inputs("bert"))
-
-
-def test_an_encoder_decoder_without_decoder_inputs_says_what_makes_them() -> None:
-    inputs = {name: value for name, value in tiny_inputs("t5").items() if "decoder" not in name}
-    with (
-        Capture(tiny_model("t5"), space="key", consume=lambda call: None) as capture,
-        pytest.raises(InputError, match=r"T5Model has a decoder and needs decoder_input_ids.*decoder_inputs"),
-    ):
-        capture.run(inputs)
+        with (
+            pytest.raises(CaptureError, match="captured already"),
+            Capture(model, space="key", consume=calls.append),
+        ):
+            pass
 
 
 def test_the_stack_of_an_encoder_decoder_can_be_captured_alone() -> None:
     calls: list[AttentionCall] = []
-    inputs = {name: value for name, value in tiny_inputs("t5").items() if "decoder" not in name}
     with Capture(tiny_model("t5").encoder, space="input", consume=calls.append) as capture:
-        capture.run(inputs)
+        capture.run(ENCODED)
     assert [call.site.kind for call in calls] == ["encoder_self"] * 2

@@ -1,6 +1,5 @@
 """What is kept of a head: its farthest queries with the weights and the sentence that make them so, and a sentence."""
 
-import random
 from typing import Any
 
 import pytest
@@ -192,28 +191,6 @@ def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
         first_order = torch.tensor(unpacked(found.first_order, Packing.ROUGH)).view(TOKENS, TOKENS + 1)
         torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1), atol=0.003, rtol=0)
         assert float(first_order[:, -1].max()) < 1e-3
-
-
-def test_a_sequence_without_counted_queries_is_passed_over() -> None:
-    counted = torch.ones(2, TOKENS, dtype=torch.bool)
-    counted[0] = False
-    [found] = found_in((counted, torch.full((2, 1, TOKENS), 0.5), batch_of((1, 2), (1, 1)))).values()
-    assert found.document == 2
-
-
-def test_batches_in_any_order_keep_the_same_examples() -> None:
-    generator = torch.Generator().manual_seed(0)
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    parts = []
-    for document in range(1, 9):
-        variation = torch.randint(0, 3, (1, 2, TOKENS), generator=generator) / 4
-        parts.append((counted, variation, batch_of((document,), (1,))))
-    results = []
-    for seed in range(5):
-        random.Random(seed).shuffle(parts)  # noqa: S311
-        results.append(found_in(*parts, heads=HEADS))
-    assert all(found == results[0] for found in results)
-    assert len(results[0]) == 2
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,5 @@ def test_patterns_are_counted_in_the_summary(tmp_path: Path) -> None:
     assert summary["effects"] is None
     assert sum(summary["patterns"].values()) >= len(report.heads)
     assert summary["twin"]["encoder_self"]["queries"] == summary["kinds"]["encoder_self"]["queries"]
-
-
-def test_without_a_twin_an_earlier_one_is_not_left_in_the_folder(tmp_path: Path) -> None:
-    small_audit(directory=tmp_path, baseline="twin")
     small_audit(directory=tmp_path, baseline="none", overwrite=True)
     assert not (tmp_path / "twin.json").exists()

@@ -4,7 +4,6 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from fenchel.integrations.sites import AttentionCall
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias, RelativePosition
-from tests.auditing.small_audits import files_of, still_clock
 from tests.problems import by_dense_newton
 from tests.small_models import AttentionPooling, ViT
 from tests.tiny_models import tiny_model
@@ -188,6 +186,14 @@ def test_switched_layers_are_audited_as_they_infer_then() -> None:
         audited(model, {"tokens": tokens()})
 
 
+class Doubled(AbstractEvidence):
+    """An evidence that is anybody's own."""
+
+    @override
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        return 2 * query, key, 0.25
+
+
 def calls_of(model: nn.Module, inputs: dict[str, Tensor], space: Any = "key") -> list[AttentionCall]:
     calls: list[AttentionCall] = []
     with Capture(model, space=space, consume=calls.append) as capture:
@@ -207,6 +213,7 @@ def weights_of(call: AttentionCall) -> Tensor:
         {"preference": RelativePosition(HEADS, 4).double()},
         {"evidence": General(HEADS, WIDTH // HEADS).double()},
         {"evidence": Content(HEADS).double()},
+        {"evidence": Doubled()},
         {"normalize_templates": True, "learn_radius": True, "radius": 1.5},
         {"add_bias_kv": True, "add_zero_attn": True},
         {"learn_alpha": True},
@@ -305,6 +312,11 @@ def test_transport_attention_is_left_out_by_name_or_refused() -> None:
         audited(TransportAttention(8, 2).eval(), {"query": torch.zeros(1, 2, 8)}, layers=[1])
 
 
+def with_a_layer_of_ours(model: Any) -> Any:
+    model.extra = layer()
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "options", "error", "message"),
     [
@@ -321,6 +333,27 @@ def test_transport_attention_is_left_out_by_name_or_refused() -> None:
         (Encoder(layer()), {"tokens": tokens()}, {"heads": [4]}, InputError, "encoder_self 1 to 3"),
         (Encoder(layer()), {"tokens": tokens()}, {"alpha": 0.5}, InputError, "alpha is 0.5.*their own"),
         (Encoder(layer()), {"tokens": tokens()}, {"revision": "main"}, InputError, "loaded already"),
+        (
+            Encoder(layer()),
+            {"tokens": tokens()},
+            {"space": "input", "template_scale": "sqrt_d"},
+            InputError,
+            "a scale of their own",
+        ),
+        (
+            Encoder(MultiheadAttention(WIDTH, HEADS, dtype=torch.float64)),
+            {"tokens": tokens()},
+            {},
+            CaptureError,
+            r"attends for 5 sequences.*2 rows.*batch_first",
+        ),
+        (
+            with_a_layer_of_ours(tiny_model("bert")),
+            {"input_ids": torch.tensor([[1, 2]])},
+            {},
+            ModelError,
+            "attention of transformers and attention layers of fenchel",
+        ),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(
@@ -364,12 +397,6 @@ def test_a_layer_that_is_shared_is_a_layer_for_every_call_and_calls_stay_the_sam
         capture.run({"tokens": tokens(), "times": torch.tensor([3, 3])})
 
 
-def test_sequences_that_are_not_the_batch_are_refused() -> None:
-    torch_layout = MultiheadAttention(WIDTH, HEADS, dtype=torch.float64)
-    with pytest.raises(CaptureError, match=r"attends for 5 sequences.*2 rows.*batch_first"):
-        audited(Encoder(torch_layout).eval(), {"tokens": tokens()})
-
-
 def test_the_model_is_left_as_it_was() -> None:
     model = Encoder(layer()).eval()
     before = copy.deepcopy(model.state_dict())
@@ -406,21 +433,6 @@ def test_the_twin_has_the_numbers_of_fresh_weights() -> None:
     assert report.twin_heads != report.heads
 
 
-def test_the_twin_of_any_module_draws_every_parameter_anew() -> None:
-    made = Encoder(layer(alpha=0.5, learn_alpha=True)).eval()
-    made.layers[0].log_alpha.data.fill_(0.0)
-    report = audited(made, {"tokens": tokens()}, baseline="twin", seed=1, space="key")
-    torch.manual_seed(1)
-    fresh = Encoder(MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, alpha=0.5)).eval()
-    agree(report, by_hand(made.layers[0], tokens(), space="key", alphas=[1.0] * HEADS))
-    records = [record["gap_mean"] for record in report.twin_heads]
-    torch.manual_seed(1)
-    fresh.layers[0].out_proj.reset_parameters()
-    fresh.layers[0]._reset_parameters()
-    expected = by_hand(fresh.layers[0], tokens(), space="key", alphas=[0.5] * HEADS)
-    assert records == pytest.approx([head["gap"] for head in expected], rel=1e-6)
-
-
 def test_a_twin_that_cannot_draw_its_weights_anew_is_refused() -> None:
     model = Encoder(layer())
     model.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
@@ -429,53 +441,3 @@ def test_a_twin_that_cannot_draw_its_weights_anew_is_refused() -> None:
     ):
         audited(model, {"tokens": tokens()}, baseline="twin")
     assert "reset_parameters" in audited(model, {"tokens": tokens()}, baseline="auto").manifest["twin"]
-
-
-def test_saved_resumed_and_read_back(tmp_path: Path) -> None:
-    torch.manual_seed(8)
-    model = Encoder(layer()).eval()
-    batches = [{"tokens": tokens(seed=seed)} for seed in range(3)]
-    with still_clock():
-        whole = fenchel.audit(model, None, batches, directory=tmp_path / "one", baseline="none")
-        again = fenchel.audit(model, None, batches, directory=tmp_path / "two", baseline="none")
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    assert AuditReport.load(tmp_path / "one").heads == whole.heads == again.heads
-    assert "layer's own" in whole.manifest["convention"] or "itself" in whole.manifest["convention"]
-
-
-def test_an_evidence_that_is_anybodys_own_is_taken_as_it_is() -> None:
-    class Doubled(AbstractEvidence):
-        @override
-        def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
-            return 2 * query, key, 0.25
-
-    torch.manual_seed(9)
-    made = layer(evidence=Doubled())
-    plain = layer()
-    plain.load_state_dict(made.state_dict())
-    with (
-        torch.no_grad()
-    ):  # z = 2q and scale 1/4 with keys of width 4: as if q had been doubled and the scale halved
-        plain.in_proj_weight[:WIDTH] *= 2
-        plain.in_proj_bias[:WIDTH] *= 2
-        for rows in (slice(WIDTH, 2 * WIDTH),):
-            plain.in_proj_weight[rows] /= 2
-            plain.in_proj_bias[rows] /= 2
-    agree(
-        audited(Encoder(made).eval(), {"tokens": tokens()}, space="key"),
-        by_hand(plain, tokens(), space="key", alphas=[1.0] * HEADS),
-    )
-
-
-def test_a_model_of_transformers_with_a_layer_of_ours_beside_its_own_is_refused() -> None:
-    model = tiny_model("bert")
-    model.extra = layer()
-    with pytest.raises(ModelError, match="attention of transformers and attention layers of fenchel"):
-        fenchel.audit(model, None, [{"input_ids": torch.tensor([[1, 2]])}])
-
-
-def test_layers_have_a_scale_of_their_own() -> None:
-    with pytest.raises(InputError, match="have a scale of their own, which is what is audited"):
-        fenchel.audit(
-            Encoder(layer()).eval(), None, [{"tokens": tokens()}], space="input", template_scale="sqrt_d"
-        )

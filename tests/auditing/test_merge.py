@@ -94,15 +94,6 @@ def test_one_folder_of_shards_is_merged_in_place_and_again(shards: Path, tmp_pat
     assert AuditReport.load(folder).manifest["merged_from"] == COUNT
 
 
-def test_several_folders_without_a_place_are_merged_in_memory(shards: Path) -> None:
-    before = files_of(shards)
-    report = merge(folders_of(shards))
-    assert report.manifest["tokens"] == sum(
-        AuditReport.load(folder).manifest["tokens"] for folder in folders_of(shards)
-    )
-    assert files_of(shards) == before
-
-
 def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shards 0/3, 2/3 are missing\. .* --partial"):
         merge([folders_of(shards)[1]], tmp_path)

@@ -111,22 +111,17 @@ def test_an_audit_sums_what_moves_by_definition(preference: str, key_heads: int)
     for budget in (1 << 29, 40_000):
         found = measure(given, space="key", tol=1e-10, tokens=classes_of(given), memory_budget=budget).values
         torch.testing.assert_close(together(found) * counted, expected, rtol=1e-7, atol=1e-9)
+        for move in (1, 2):
+            torch.testing.assert_close(
+                together(found)[..., move].sum(-1) * counted[..., 0, 0],
+                found["total_variation"] * counted[..., 0, 0],
+            )
         for name, sign in (("leaves", 1), ("reaches", -1)):
             most = (sign * moved).amax(-1)
             own = (sign * moved).gather(-1, found[name].unsqueeze(-1)).squeeze(-1)
             rows = given.counted.unsqueeze(1).expand_as(most)
             torch.testing.assert_close(found[f"{name}_weight"][rows], most[rows], rtol=1e-7, atol=1e-9)
             torch.testing.assert_close(own[rows], most[rows], rtol=1e-7, atol=1e-9)
-
-
-def test_what_moves_is_the_total_variation() -> None:
-    given = call("padding")
-    values = measure(given, space="input", tokens=classes_of(given)).values
-    rows = given.counted.unsqueeze(1).expand(-1, 4, -1)
-    moves = together(values)
-    for place in (1, 2):
-        torch.testing.assert_close(moves[..., place].sum(-1)[rows], values["total_variation"][rows])
-    torch.testing.assert_close(moves[..., 0].sum(-1)[rows], torch.ones_like(values["gap"][rows]))
 
 
 def test_entropy_and_output_error_are_those_of_the_weights() -> None:

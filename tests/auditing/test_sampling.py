@@ -155,15 +155,6 @@ def test_a_sample_that_takes_short_windows_whole_has_their_numbers() -> None:
     )
 
 
-def test_patterns_are_those_of_the_sampled_queries() -> None:
-    texts = [" ".join(f"w{number}" for number in range(18))] * 3
-    everything, half = small_audit(texts, **LONG), small_audit(texts, queries=10, **LONG)
-    for full, found in zip(everything.patterns, half.patterns, strict=True):
-        for name, moves in full.classes.items():
-            assert found.classes[name].attention == pytest.approx(moves.attention, abs=0.12), name
-        assert sum(moves.attention for moves in found.classes.values()) == pytest.approx(1, abs=1e-6)
-
-
 def test_batches_shards_and_interruptions_leave_no_trace(tmp_path: Path) -> None:
     options: dict[str, Any] = {**LONG, "queries": 4, "baseline": "twin", "texts": some_texts(4)}
     one = small_audit(directory=tmp_path / "one", batch_size=1, **options)
@@ -226,12 +217,6 @@ def test_only_the_sampled_rows_are_solved(monkeypatch: pytest.MonkeyPatch, space
     assert solved == [16 * heads]
     assert {record["queries"] for record in report.heads} == {16}
     assert {record["population"] for record in report.heads} == {2048}
-
-
-def test_images_are_sampled_too() -> None:
-    report = audit(tiny_model("vit"), None, [tiny_images()], queries=3)
-    assert {record["queries"] for record in report.heads} == {3 * len(tiny_images()["pixel_values"])}
-    assert all(record["total_variation_se"] > 0 for record in report.heads)
 
 
 def test_windows_that_a_layer_cuts_an_image_into_are_sampled_each_for_itself() -> None:

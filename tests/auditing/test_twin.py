@@ -13,9 +13,8 @@ import torch
 from fenchel.auditing import run, twin
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.auditing.run import audit
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import ModelError
 from tests.auditing.small_audits import (
     Interrupting,
     assert_close,
@@ -24,8 +23,6 @@ from tests.auditing.small_audits import (
     small_model,
     some_texts,
 )
-from tests.io.test_windows import word_tokenizer
-from tests.tiny_models import tiny_inputs, tiny_model
 
 
 def few(**options: Any) -> AuditReport:
@@ -46,12 +43,6 @@ def test_the_twin_has_the_numbers_of_a_model_with_those_weights() -> None:
     assert report.manifest["twin"] == "audited"
     assert report.manifest["baseline"] == "twin"
     assert [pattern.key for pattern in report.twin_patterns] == [pattern.key for pattern in report.patterns]
-
-
-def test_every_kind_of_attention_has_its_twin() -> None:
-    report = audit(tiny_model("t5"), None, [tiny_inputs("t5")], baseline="twin")
-    keys = [(record["kind"], record["layer"], record["head"]) for record in report.heads]
-    assert [(record["kind"], record["layer"], record["head"]) for record in report.twin_heads] == keys
 
 
 def test_without_being_asked_a_report_has_it_and_a_call_without_folder_has_not(tmp_path: Path) -> None:
@@ -92,13 +83,6 @@ def test_shards_of_which_one_lacks_it_have_none_together(
     assert merged.manifest["twin"] == "not audited on every shard"
 
 
-def test_audits_that_were_asked_otherwise_are_not_of_one(tmp_path: Path) -> None:
-    for index, baseline in enumerate(("twin", "none")):
-        few(directory=tmp_path, shard=(index, 2), baseline=baseline)
-    with pytest.raises(InputError, match="baseline: 'twin' in the first, 'none' in the second"):
-        merge(tmp_path)
-
-
 def test_one_that_would_take_long_is_left_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,10 +92,6 @@ def test_one_that_would_take_long_is_left_unless_asked_for(
     assert left.manifest["twin"].startswith("not audited: it would take about ")
     assert left.heads == few(baseline="none").heads
     assert "--baseline twin" in twin_line(left.manifest)
-    assert few().twin_heads
-
-
-def test_a_large_model_has_none_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
     assert few(baseline="auto").manifest["twin"].startswith("not audited: the model has ")
     assert few().twin_heads
@@ -173,19 +153,6 @@ def test_where_it_cannot_be_built_only_who_asked_gets_an_error(monkeypatch: pyte
     assert report.manifest["twin"].startswith("not audited: BertModel is code that came with the model")
     with pytest.raises(ModelError, match=r"BertModel is code .*--baseline none"):
         small_audit(model=model, baseline="twin")
-
-
-def test_another_baseline_is_no_word_for_it() -> None:
-    with pytest.raises(InputError, match="baseline is 'random'; expected one of auto, twin, none"):
-        small_audit(baseline="random")
-
-
-def test_texts_of_a_named_model(tmp_path: Path) -> None:
-    small_model().save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    named = audit(str(tmp_path), None, some_texts(), max_length=12, baseline="twin", dtype="float64")
-    loaded = audit(small_model(), word_tokenizer(), some_texts(), max_length=12, baseline="twin")
-    assert named.twin_heads == loaded.twin_heads
 
 
 def test_one_that_is_given_up_leaves_no_parts_and_a_saved_one_no_words(

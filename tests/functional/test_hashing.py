@@ -92,16 +92,6 @@ def test_the_preference_counts_meetings(causal, same_bucket):
     assert same_bucket or counted.max() > 1
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_few_tokens_meet_everybody(rounds):
-    query, key, value, buckets, _ = call(rounds)
-    found = F.hashing_attention(query, key, value, buckets, chunk=TOKENS, causal=True, self_last=False)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    torch.testing.assert_close(found, expected)
-    first = F.hashing_attention(query, key, value, buckets, chunk=TOKENS, causal=True)[:, :, 0]
-    torch.testing.assert_close(first, value[:, :, 0])
-
-
 def theirs(rounds: int, decoder: bool, before: int = 1, after: int = 0, seed: int = 5) -> Any:
     """The layer of transformers, with two heads of 4, 6 buckets and chunks of 4."""
     modeling = pytest.importorskip("transformers.models.reformer.modeling_reformer")

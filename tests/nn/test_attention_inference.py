@@ -245,12 +245,3 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
         {"num_heads": 6},
     ):
         assert not can_fuse(variant(**options)), options
-
-
-def test_repr():
-    shown = repr(MultiheadAttention(WIDTH, HEADS, preference=Causal(), estimator="exact", alpha=0.5))
-    assert "estimator='exact', alpha=0.5" in shown
-    assert "(preference): Causal()" in shown
-    assert "preference=None" in repr(MultiheadAttention(WIDTH, HEADS))
-    learned = repr(MultiheadAttention(WIDTH, HEADS, learn_alpha=True, normalize_templates=True, radius=2.0))
-    assert "alpha=learned, radius=2.0" in learned

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.nn import MultiheadAttention, use_estimator
-from fenchel.nn.preference import Causal, LearnedBias
+from fenchel.nn.preference import LearnedBias
 from tests.small_models import AttentionPooling, ViT
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
@@ -40,24 +40,6 @@ def called(module: MultiheadAttention, **options: Any) -> tuple[Tensor, Tensor]:
     output, weights = module(x(), x(), x(), average_attn_weights=False, **options)
     assert weights is not None
     return output, weights
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-@pytest.mark.parametrize("alpha", [None, 0.4])
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_a_switched_layer_is_one_that_was_built_so(
-    estimator: str, alpha: float | None, need_weights: bool
-) -> None:
-    own = layer(estimator="second_order", alpha=1.5, preference=Causal())
-    other = like(own, estimator=estimator, alpha=1.5 if alpha is None else alpha, preference=Causal())
-    before = own(x(), x(), x(), need_weights=need_weights)
-    with use_estimator(own, estimator, alpha=alpha):
-        found = own(x(), x(), x(), need_weights=need_weights)
-    expected = other(x(), x(), x(), need_weights=need_weights)
-    for one, same in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, same, rtol=0, atol=0)
-    for one, same in zip(own(x(), x(), x(), need_weights=need_weights), before, strict=True):
-        torch.testing.assert_close(one, same, rtol=0, atol=0)
 
 
 def test_single_heads_infer_otherwise_and_the_rest_as_the_layer_does() -> None:

@@ -98,23 +98,12 @@ def test_without_a_batch_the_gap_has_none():
     assert layer.last_gap.shape == (HEADS, KEYS)
 
 
-def test_training_on_the_gap_lowers_it_and_on_the_certificate_does_nothing():
-    layer, x = build(keep_gap=True, keep_certificate=True, preference=Causal()), tokens()
+def test_training_on_the_certificate_does_nothing():
+    layer, x = build(keep_certificate=True, preference=Causal()), tokens()
     output, _ = layer(x, x, x, need_weights=False)
     plain = torch.autograd.grad(output.square().mean(), layer.in_proj_weight, retain_graph=True)
     recorded = output.square().mean() + layer.last_certificate.gap.mean()
     torch.testing.assert_close(torch.autograd.grad(recorded, layer.in_proj_weight), plain)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.3)
-    gaps = []
-    for _ in range(10):
-        layer(x, x, x, need_weights=False)
-        loss = layer.last_gap.mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        gaps.append(loss.item())
-    assert gaps[-1] < 0.5 * gaps[0]
-    assert gaps == sorted(gaps, reverse=True)
 
 
 def test_exact_attention_has_no_gap_to_train():

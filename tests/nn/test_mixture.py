@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional as F
-from fenchel.errors import ModelError
-from fenchel.integrations.capture import Capture
 from fenchel.nn import MixtureAttention, MultiheadAttention
 from fenchel.nn.preference import ALiBi, Causal
 from tests.nn.small_layers import BATCH, HEADS, KEYS, WIDTH, heads, tokens
@@ -105,31 +103,6 @@ def test_variances_are_positive_and_start_where_they_are_told() -> None:
             )
 
 
-def test_it_learns_which_memories_are_certain() -> None:
-    """One of two memories of a cue is marked as noise: only variances can see the mark."""
-    torch.manual_seed(0)
-    layer = MixtureAttention(8, 1, batch_first=True, spherical=True)
-    for name in ("in_proj_weight", "in_proj_bias"):
-        getattr(layer, name).requires_grad_(False)
-    query = torch.randn(256, 1, 8)
-    key = torch.zeros(256, 2, 8)
-    key[:, 1, 0] = 1.0
-    with torch.no_grad():
-        layer.in_proj_weight.copy_(torch.cat([torch.eye(8)] * 3))
-        layer.in_proj_weight[8:16, 0] = 0  # the mark is not part of any mean
-        layer.out_proj.weight.copy_(torch.eye(8))
-    value = torch.randn(256, 2, 8)
-    optimiser = torch.optim.Adam(list(layer.variance_proj.parameters()), lr=0.3)  # type: ignore[union-attr]
-    losses = []
-    for _ in range(60):
-        optimiser.zero_grad()
-        loss = (layer(query, key, value, need_weights=False)[0] - value[:, :1]).square().mean()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.25 * losses[0]
-
-
 @pytest.mark.parametrize("answer", ["values", "memories"])
 def test_masks_and_layouts_are_those_of_torch(answer: str) -> None:
     layer = build(answer=answer, preference=ALiBi(HEADS), variances="given")
@@ -170,11 +143,3 @@ def test_added_memories_are_certain(variances: str) -> None:
     s = torch.cat([s, 0 * s[:, :, :2]], 2)
     expected = layer.out_proj(F.mixture_attention(q, k, s).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, expected)
-
-
-def test_an_audit_refuses_it_with_the_reason() -> None:
-    model = nn.ModuleDict({"mixed": build(), "plain": MultiheadAttention(WIDTH, HEADS)}).eval()
-    with pytest.raises(
-        ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.*--layers 1"
-    ):
-        Capture(model, space="key", consume=lambda call: None)

@@ -225,29 +225,6 @@ def test_an_audit_measures_rotary_templates_in_the_space_of_keys(tmp_path):
         fenchel.audit(model, None, batches, space="input", baseline="none", directory=tmp_path / "two")
 
 
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_rotary_inference_sees_distances_alone(estimator):
-    query, key, value = drawn(1, 2, 3, DIM), 3 * drawn(1, 2, 5, DIM, seed=1), drawn(1, 2, 5, 2, seed=2)
-    rotary = Rotary(DIM)
-    moved = []
-    for first in (0, 1000):
-        z, templates, scale = rotary._turned(query, first + 2), rotary._turned(key, first), DIM**-0.5
-        moved.append(F.attention(z, templates, value, scale=scale, estimator=estimator))
-    torch.testing.assert_close(moved[0], moved[1], rtol=1e-6, atol=1e-8)
-    plain = F.attention(query, key, value, estimator=estimator)
-    assert not torch.allclose(moved[0], plain)
-
-
-def test_layouts_of_rotary_are_one_another_with_coordinates_renamed():
-    query, key = drawn(1, 2, 3, 6), drawn(1, 2, 5, 6, seed=1)
-    order = torch.tensor([0, 2, 4, 1, 3, 5])  # the first of each pair, then the second
-    pairs, halves = Rotary(6), Rotary(6, layout="halves")
-    for found, expected in zip(
-        pairs(query, key, 0)[:2], halves(query[..., order], key[..., order], 0)[:2], strict=True
-    ):
-        torch.testing.assert_close(found[..., order], expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_pairs_turn_alike_wherever_they_lie_in_memory_and_so_do_their_gradients(dtype):
     drawn_flat = drawn(1 + 2 * 3 * 6).to(dtype)

@@ -219,16 +219,6 @@ def test_every_option_changes_the_output(name):
     assert (layer(x, atoms=atoms) - plain(x, atoms=atoms)).abs().max() > 1e-4
 
 
-def test_gamma_is_the_square_root_of_the_width_unless_given():
-    assert build().gamma == math.sqrt(WIDTH)
-    assert build(gamma=2.5).gamma == 2.5
-    x = tokens()
-    layer = build()
-    torch.testing.assert_close(
-        layer(x), written_out(layer, x, x, x[:, :0], math.sqrt(WIDTH), "dot"), atol=1e-9, rtol=0
-    )
-
-
 def test_every_head_can_learn_gamma_and_alpha():
     x, atoms = tokens(), tokens(ATOMS)
     layer, fixed = (

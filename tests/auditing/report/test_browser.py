@@ -97,11 +97,6 @@ def test_the_table_sorts_by_number_and_keeps_the_order_of_equals(visit: Any, rep
     assert seen.troubles == []
 
 
-def test_the_sorted_check_sees_a_column_that_is_not() -> None:
-    assert falling(["0.9", "0.9", "0.12"])
-    assert not falling(["0.9", "0.12", "0.5"])
-
-
 def test_infinity_sorts_above_all_numbers(visit: Any) -> None:
     seen = visit(render_html(sample_report({"encoder_self": (2, 3)}, unbounded=True)))
     button = seen.page.locator("#heads-table th[data-metric=certificate] button")

@@ -3,13 +3,13 @@ import math
 import re
 import sys
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.heads import Kind
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.html import embedded_json
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import decimal, percent, short
 from fenchel.errors import InputError, MissingExtraError
@@ -80,14 +80,7 @@ def test_a_page_needs_no_network() -> None:
     assert addresses(html) == []
     assert Page(html).dangers == []
     assert "default-src 'none'" in html
-
-
-def test_the_checks_of_a_page_see_what_they_look_for() -> None:
-    assert addresses('<link href="https://fonts.example.com/a.css">') != []
-    assert addresses("<style>a{background:url(/x.png)}</style>") != []
-    assert Page("<p onclick=alert(1)>").dangers == ["onclick"]
-    assert Page(f"<td>{HOSTILE}").dangers == ["img", "src", "onerror"]
-    assert Page('<a href="javascript:alert(1)">').dangers == ["javascript:alert(1)"]
+    assert re.search(r"script-src (&#39;|')sha256-[\w+/]{43}=(&#39;|')", html)
 
 
 def test_every_text_is_escaped() -> None:
@@ -106,21 +99,6 @@ def test_every_text_is_escaped() -> None:
     assert HOSTILE not in html
     assert html.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;") > 10
     assert embedded(html)["rows"]
-
-
-def test_json_cannot_end_its_element() -> None:
-    text = embedded_json({"a": HOSTILE + "\u2028&"})
-    assert not set(text) & set("<>&\u2028")
-    assert json.loads(text) == {"a": HOSTILE + "\u2028&"}
-
-
-def test_only_the_script_of_the_page_may_run() -> None:
-    html = render_html(sample_report({"encoder_self": (1, 1)}))
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
-    assert policy is not None
-    assert re.search(
-        r"script-src &#39;sha256-[\w+/]{43}=&#39;|script-src 'sha256-[\w+/]{43}='", policy.group(1)
-    )
 
 
 def test_cells_and_rows_hold_the_recorded_numbers() -> None:
@@ -208,22 +186,6 @@ def test_the_sentences_have_the_numbers_of_the_audit() -> None:
     assert "All 300 exact answers" in html
 
 
-def test_one_head() -> None:
-    html = render_html(sample_report({"encoder_self": (1, 1)}, queries=1))
-    assert "Over 1 query in 1 head," in html
-    assert "1 layer × 1 head" in html
-    assert len(Page(html).cells) == 4
-
-
-def test_kinds_are_told_apart_only_where_there_are_several() -> None:
-    single, three = render_html(sample_report({"encoder_self": (1, 2)})), render_html(sample_report(T5_SHAPE))
-    assert "Means by kind" not in single
-    assert "Means by kind" in three
-    for name in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
-        assert f"<h3>{name}</h3>" in three
-        assert f"<h3>{name}</h3>" not in single
-
-
 def test_a_head_that_a_layer_lacks_leaves_a_gap() -> None:
     report = sample_report({"encoder_self": (2, 2)})
     report.heads.remove(next(r for r in report.heads if (r["layer"], r["head"]) == (2, 1)))
@@ -243,38 +205,38 @@ def test_many_heads_are_aggregated_and_the_page_stays_small() -> None:
     assert len(html) < 1_500_000
 
 
-def test_a_usual_model_makes_a_page_below_a_megabyte() -> None:
-    html = render_html(sample_report({"encoder_self": (12, 12)}, queries=20))
-    assert 'class="panels grid"' in html
-    assert len(html.encode()) < 1_000_000
+KINDS = [
+    f"<h3>{name}</h3>" for name in ("Encoder self-attention", "Decoder self-attention", "Cross-attention")
+]
 
 
-def test_the_same_audit_makes_the_same_page() -> None:
-    assert render_html(sample_report({"cross": (2, 2)})) == render_html(sample_report({"cross": (2, 2)}))
+@pytest.mark.parametrize(
+    ("shape", "options", "said", "unsaid"),
+    [
+        ({"encoder_self": (1, 1)}, {"queries": 1}, ["Over 1 query in 1 head,", "1 layer × 1 head"], ["Means by kind"]),
+        ({"encoder_self": (1, 2)}, {}, [], ["Means by kind", "of the text only", *KINDS]),
+        (T5_SHAPE, {}, ["Means by kind", *KINDS], []),
+        ({"cross": (1, 1)}, {"shard": "2/5"}, ["Shard 2/5 of the text only"], []),
+    ],
+)  # fmt: skip
+def test_a_page_says_what_it_is_of(shape: Any, options: Any, said: list[str], unsaid: list[str]) -> None:
+    html = render_html(sample_report(shape, **options))
+    assert [text for text in said if text not in html] == [text for text in unsaid if text in html] == []
 
 
-def test_a_manifest_of_little_makes_a_page() -> None:
+def test_what_is_missing_is_said() -> None:
     report = sample_report({"encoder_self": (1, 1)})
+    report.far_queries.clear()
     report.manifest.clear()
     report.manifest["tol"] = 1e-4
-    assert "an unnamed model" in render_html(report)
-
-
-def test_a_shard_says_that_it_is_one() -> None:
-    assert "Shard 2/5 of the text only" in render_html(sample_report({"cross": (1, 1)}, shard="2/5"))
-    assert "of the text only" not in render_html(sample_report({"cross": (1, 1)}))
+    html = render_html(report)
+    assert "No example of this head was recorded" in html
+    assert "an unnamed model" in html
 
 
 def test_a_report_without_heads_is_refused() -> None:
     with pytest.raises(InputError, match="0 heads"):
         render_html(AuditReport({}, AuditStatistics()))
-
-
-def test_a_worst_head_without_example_says_so() -> None:
-    report = sample_report({"encoder_self": (1, 1)})
-    report.far_queries.clear()
-    assert "No example of this head was recorded" in render_html(report)
-    assert HeadKey("encoder_self", 1, 1) in report.statistics.keys()  # noqa: SIM118
 
 
 def test_jinja_missing(monkeypatch: pytest.MonkeyPatch) -> None:
