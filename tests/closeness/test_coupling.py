@@ -52,22 +52,6 @@ def test_all_that_a_coupling_gives(scale: float, size: int) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [9, 2])
-@pytest.mark.parametrize("scale", [1.0, 900.0])
-def test_gradients(scale: float, size: int) -> None:
-    log_tilt, log_kernel, log_u = (x.requires_grad_() for x in draw(scale))
-    values = torch.randn(2, 9, 5, dtype=torch.float64, requires_grad=True)
-    given = (log_tilt, log_kernel, log_u, values)
-    weights = torch.einsum("bmi,bmit->bmt", log_u.exp().expand(2, 3, 4), conditionals(log_tilt, log_kernel))
-    probe = torch.randn(2, 3, 5, dtype=torch.float64)
-    expected = torch.autograd.grad(((weights @ values) * probe).sum(), given)
-    found = torch.autograd.grad(
-        (Coupling(parts_of(log_tilt, log_kernel, size), log_u).average(values) * probe).sum(), given
-    )
-    for f, e in zip(found, expected, strict=True):
-        torch.testing.assert_close(f, e, atol=1e-11, rtol=1e-10)
-
-
 @pytest.mark.parametrize("scale", [1.0, 20.0, 60.0, 300.0])
 def test_float32_is_right_to_rounding_where_factors_underflow(scale: float) -> None:
     log_tilt, log_kernel, log_u = draw(scale, torch.float32)
@@ -78,19 +62,3 @@ def test_float32_is_right_to_rounding_where_factors_underflow(scale: float) -> N
     torch.testing.assert_close(
         coupling.weights().double(), weights, atol=2e-7 * max(10.0, 10 * scale), rtol=0
     )
-
-
-def test_sources_without_weight_cost_nothing_and_say_nothing() -> None:
-    log_tilt, log_kernel, log_u = draw(900.0)
-    log_u = log_u.masked_fill(torch.tensor([True, False, False, False]), -torch.inf).log_softmax(-1)
-    weights = Coupling(parts_of(log_tilt, log_kernel, 9), log_u).weights()
-    expected = torch.einsum("bmi,bmit->bmt", log_u.exp().expand(2, 3, 4), conditionals(log_tilt, log_kernel))
-    torch.testing.assert_close(weights, expected, atol=1e-12, rtol=0)
-
-
-def test_half_of_the_pairs_do_underflow_at_these_scales() -> None:
-    log_tilt, log_kernel, log_u = draw(900.0)
-    coupling = Coupling(parts_of(log_tilt, log_kernel, 9), log_u)
-    assert coupling._stray is not None
-    assert len(coupling._stray[0]) > 5
-    assert Coupling(parts_of(*draw(1.0)[:2], 9), log_u)._stray is None

@@ -40,17 +40,6 @@ def curvature(f: Tensor, log_u: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda vector: product(vector) / HOT
 
 
-@pytest.mark.parametrize("given", [None, curvature], ids=["by autograd", "given"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_it_is_what_it_says(given: Any, dtype: torch.dtype) -> None:
-    u, z = Discrete(drawn(7, 3).to(dtype), drawn(7, seed=1).to(dtype)), drawn(5, 3, seed=2).to(dtype)
-    for estimator in ("first_order", "second_order", "exact"):
-        found = InferenceProblem(u, z, 0.8, Divergence(**RIGHT, curvature=given)).solve(estimator)
-        expected = InferenceProblem(u, z, 0.8, Tsallis(1, temperature=HOT)).solve(estimator)
-        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found.gap, expected.gap, rtol=1e-2, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [

@@ -40,15 +40,6 @@ def test_the_value_is_that_of_the_plan_that_pot_finds(strength: float) -> None:
         assert float(value) == pytest.approx(float(expected), abs=1e-9)
 
 
-def test_a_plan_of_two_by_two_by_hand() -> None:
-    half = torch.full((1, 2), 0.5, dtype=torch.float64)
-    cost = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-    stay = 1 / (2 + 2 * math.exp(-1))
-    move = 0.5 - stay
-    expected = 2 * move + 2 * (stay * math.log(stay) + move * math.log(move))
-    assert float(transport_value(half, half.log(), cost, gamma(1.0))) == pytest.approx(expected, abs=1e-10)
-
-
 def test_weights_that_are_zero_and_costs_that_are_infinite() -> None:
     cost = torch.tensor([[0.0, math.inf], [1.0, math.inf], [math.inf, 0.0]], dtype=torch.float64)
     p = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)

@@ -10,7 +10,6 @@ from torch import Tensor, func
 
 from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
-from fenchel.closeness.sparse_weights import deformed_log, slope_of_deformed_log
 from tests.compiling import compiled_afresh
 
 ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]
@@ -309,15 +308,3 @@ def test_nothing_in_nothing_out_and_one_template() -> None:
     assert sparse_weights(torch.zeros(0, 4), None, 0.5).shape == (0, 4)
     assert sparse_weights(torch.zeros(3, 0), None, 0.5).shape == (3, 0)
     assert sparse_weights(torch.tensor([[3.0]]), None, 0.7).item() == 1
-
-
-def test_the_deformed_logarithm_and_its_slope_are_smooth_where_their_series_take_over() -> None:
-    x = torch.tensor([-4.0, -0.3, 0.2, 3.0], dtype=torch.float64)
-    for a in (1e-12, 1e-3, 0.16, 0.17, 0.49, 0.51, 1.0):
-        expected = ((x.numpy().astype(np.longdouble) * a).astype(np.longdouble)).copy()
-        expected = np.expm1(expected) / a
-        np.testing.assert_allclose(deformed_log(x, a).numpy(), expected.astype(float), rtol=1e-14)
-        at = torch.tensor(a, dtype=torch.float64, requires_grad=True)
-        for one, slope in zip(x, slope_of_deformed_log(x, a), strict=True):
-            (gradient,) = torch.autograd.grad(deformed_log(one, at), at)
-            torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=0)
