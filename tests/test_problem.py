@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fenchel import Discrete, InferenceProblem
+from fenchel import Discrete, InferenceProblem, ProblemError
+from fenchel.solver import exact
 from tests.problems import random_problem
 
 T = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -43,3 +44,49 @@ def test_the_same_problem_in_another_dtype() -> None:
     wide = problem.to(torch.float64)
     assert wide.dtype == torch.float64
     torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
+
+
+def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
+    problem = random_problem()
+    evidence = problem.evidence.clone().requires_grad_()
+    wanting = InferenceProblem(problem.preference, evidence)
+    with pytest.raises(ProblemError, match="evidence require gradients, which 'constrained' does not carry"):
+        wanting.solve("constrained", radius=0.5)
+    with pytest.raises(
+        ProblemError, match="evidence require gradients, which a solver that is called by itself"
+    ):
+        exact(wanting)
+    with torch.no_grad():
+        assert not wanting.solve("exact").mean.requires_grad
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_estimates_have_the_problems_shape_dtype_and_consistent_parts(
+    estimator: str, dtype: torch.dtype
+) -> None:
+    options = {"tol": 1e-4} if estimator in ("exact", "gradient_ascent") else {}
+    problem = random_problem(batch=(2, 3), m=4, n=7, d=5, dtype=dtype)
+    estimate = problem.solve(estimator, **options)
+    assert estimate.mean.shape == estimate.dual.shape == (2, 3, 4, 5)
+    assert estimate.weights.shape == (2, 3, 4, 7)
+    for name in ("gap", "mean_error", "dual_error", "steps", "converged", "alpha"):
+        assert getattr(estimate, name).shape == (2, 3, 4)
+    assert estimate.mean.dtype == estimate.gap.dtype == dtype
+    torch.testing.assert_close(estimate.mean, problem.mean(estimate.weights), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(estimate.weights, problem.weights(estimate.dual), rtol=1e-4, atol=1e-5)
+
+
+def test_float32_bounds_include_what_rounding_moved() -> None:
+    """One template: the solution is known to be αz and h = t, and only rounding is left to bound."""
+    t = torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float32)
+    problem = InferenceProblem(Discrete(t), torch.tensor([[0.1, 0.7]]), 1 / 3)
+    estimate = problem.solve("exact", tol=1e-6)
+    truth = problem.alpha.double() * problem.evidence.double()
+    moved = (estimate.dual.double() - truth).norm()
+    assert 0 < float(moved) <= float(estimate.dual_error)
+
+
+def test_the_summary_says_how_many_converged() -> None:
+    estimate = random_problem(alpha=20.0).solve("exact", tol=1e-12, max_steps=1, throw=False)
+    assert f"converged on {int(estimate.converged.sum())} of 4 queries" in repr(estimate)

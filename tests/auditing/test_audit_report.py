@@ -1,13 +1,25 @@
 import json
+import math
+import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample
-from fenchel.auditing.heads import METRICS
-from fenchel.errors import InputError
-from tests.auditing.small_audits import files_of, small_audit, some_texts
+from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
+from fenchel.auditing.report import table
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.swap_effects import is_module
+from fenchel.drawing import SCALE, level
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.swap import SwapReport, swap
+from tests.auditing.report.samples import manifest, sample_report
+from tests.auditing.small_audits import files_of, small_audit, small_model, some_texts
+from tests.io.test_windows import word_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +87,199 @@ def test_another_audit_is_not_overwritten(report: AuditReport, tmp_path: Path) -
     assert files_of(tmp_path) == files
     report.save(tmp_path, overwrite=True)
     assert AuditReport.load(tmp_path).heads == report.heads
+
+
+def test_repr_is_one_line_of_what_was_found() -> None:
+    report = sample_report({"encoder_self": (2, 3), "cross": (1, 2)}, queries=20, missed=1)
+    said = repr(report)
+    assert said.startswith(
+        "<AuditReport of demo: 8 heads, 160 problems; encoder self: relative deviation 0.0"
+    )
+    mean = report.summary["kinds"]["cross"]["total_variation_mean"]
+    assert (
+        f"; cross: relative deviation {report.summary['kinds']['cross']['relative_deviation_mean']:.3f}"
+        in said
+    )
+    assert f"total variation {mean:.3f}" in said
+    assert said.endswith("2 not converged>")
+    assert "\n" not in said
+    assert len(said) < 400
+    assert repr(AuditReport(manifest(), AuditStatistics())) == "<AuditReport of demo: 0 heads, 0 problems>"
+
+
+def test_the_table_of_pandas_holds_the_records() -> None:
+    report = sample_report({"encoder_self": (1, 2)}, queries=20, unbounded=True)
+    table = report.to_pandas()
+    assert list(table.columns) == list(report.statistics.record_keys())
+    assert len(table) == 2
+    for record, (_, row) in zip(report.heads, table.iterrows(), strict=True):
+        for name, value in record.items():
+            assert bool(row[name] == (math.inf if value is None else value))
+    assert table["certificate_mean"].iloc[0] == math.inf
+    assert str(table["queries"].dtype) == "int64"
+    assert AuditReport(manifest(), AuditStatistics()).to_pandas().empty
+
+
+def test_without_pandas_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[hf\]'"):
+        sample_report({"cross": (1, 1)}, queries=2).to_pandas()
+
+
+class Cells(HTMLParser):
+    """Title, style and text of every cell that has a colour."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[list[str]] = []
+        self.open = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.open = tag == "td" and "title" in given
+        if self.open:
+            self.found.append([str(given["title"]), str(given["style"]), ""])
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.found[-1][2] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = False
+
+
+def test_the_notebook_has_the_heat_map_of_the_report() -> None:
+    report = sample_report({"encoder_self": (2, 3)}, queries=30)
+    cells = Cells(report._repr_html_()).found
+    highest = max(head["total_variation_mean"] for head in report.heads)
+    assert len(cells) == 6
+    for head, (title, style, text) in zip(report.heads, cells, strict=True):
+        value = head["total_variation_mean"]
+        assert title == f"layer {head['layer']}, head {head['head']}: {value:.3f}"
+        assert text == f"{value:.3f}"
+        assert f"background:{SCALE[level(value, highest)]};" in style
+
+
+def test_many_heads_beside_each_other_have_no_numbers_and_very_many_no_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = Cells(sample_report({"encoder_self": (1, 20)}, queries=3)._repr_html_()).found
+    assert len(wide) == 20
+    assert {text for _, _, text in wide} == {""}
+    monkeypatch.setattr(table, "_MOST_CELLS", 19)
+    huge = sample_report({"encoder_self": (1, 20)}, queries=3)._repr_html_()
+    assert Cells(huge).found == []
+    assert "the map is in report.html" in huge
+
+
+@pytest.fixture(scope="module")
+def audited() -> AuditReport:
+    return small_audit(model=small_model(), texts=some_texts(), space="key")
+
+
+@pytest.fixture(scope="module")
+def swapped() -> SwapReport:
+    return swap(
+        small_model(),
+        word_tokenizer(),
+        some_texts(),
+        per_head=True,
+        layers=[2],
+        alphas=[0.8, 1.2],
+        bootstrap=100,
+        max_length=12,
+    )
+
+
+def changed(swapped: SwapReport, **manifest: Any) -> Any:
+    return SimpleNamespace(manifest={**swapped.manifest, **manifest}, arms=swapped.arms)
+
+
+def test_heads_stand_beside_what_changes_when_they_infer_exactly(
+    audited: AuditReport, swapped: SwapReport
+) -> None:
+    effects = audited.beside_swap(swapped).effects
+    assert effects is not None
+    assert [head.key for head in effects.heads] == [HeadKey("encoder_self", 2, head) for head in (1, 2, 3, 4)]
+    for head in effects.heads:
+        record = next(r for r in audited.heads if (r["layer"], r["head"]) == head.key[1:])
+        assert head.deviations["total_variation"] == record["total_variation_mean"]
+        arm = swapped.arm("exact", layer=2, head=head.key.head)
+        assert (head.effect, head.low, head.high) == (
+            arm["hidden_change"],
+            arm["hidden_change_low"],
+            arm["hidden_change_high"],
+        )
+        controls = [swapped.arm("first_order", alpha, layer=2, head=head.key.head) for alpha in (0.8, 1.2)]
+        same = sorted(control["hidden_change"] for control in controls)
+        assert head.same_by_alpha == tuple(same)
+    assert effects.note == ""
+    assert effects.to_json()["heads"][0]["head"] == 1
+    assert audited.effects is None
+
+
+def test_the_rank_correlation_is_spearmans(audited: AuditReport, swapped: SwapReport) -> None:
+    from scipy.stats import spearmanr
+
+    effects = audited.beside_swap(swapped).effects
+    assert effects is not None
+    for name in ("total_variation", "mean_error"):
+        deviations = [head.deviations[name] for head in effects.heads]
+        found: Any = spearmanr(deviations, [head.effect for head in effects.heads])
+        assert effects.rank_correlation[name] == pytest.approx(found.statistic)
+
+
+def test_another_space_is_said(swapped: SwapReport) -> None:
+    audited = small_audit(model=small_model(), texts=some_texts(), space="input")
+    effects = audited.beside_swap(swapped).effects
+    assert effects is not None
+    assert "Audit with --space key" in effects.note
+
+
+@pytest.mark.parametrize(
+    ("audit", "manifest", "of_arms", "message"),
+    [
+        ({}, {"model": "other"}, {}, "model: 'BertModel' in the audit, 'other' in the swap"),
+        ({}, {"text_sha256": "ab"}, {}, "text sha256: .* in the swap"),
+        ({}, {"revision": "main"}, {}, "revision: None in the audit, 'main' in the swap"),
+        ({"alpha": 0.5}, {}, {}, r"alpha: 0\.5 in the audit, 1\.0 in every swap"),
+        ({}, {}, {"where": "model"}, r"no head that infers exactly alone.*--per-head"),
+        ({"layers": [1]}, {}, {}, "no head is both in the audit and swapped alone"),
+    ],
+)
+def test_a_swap_of_something_else_is_refused(
+    swapped: SwapReport,
+    audit: dict[str, Any],
+    manifest: dict[str, Any],
+    of_arms: dict[str, Any],
+    message: str,
+) -> None:
+    arms = [{**arm, **of_arms} for arm in swapped.arms]
+    other: Any = SimpleNamespace(manifest={**swapped.manifest, **manifest}, arms=arms)
+    with pytest.raises(InputError, match=message):
+        small_audit(model=small_model(), **audit).beside_swap(other)
+
+
+@pytest.mark.parametrize("given", [3, None, "a folder"])
+def test_what_is_no_swap_is_refused(audited: AuditReport, given: Any) -> None:
+    with pytest.raises(InputError, match=r"swap is .*; expected what fenchel\.swap\.swap returned"):
+        audited.beside_swap(given)
+
+
+@pytest.mark.parametrize(
+    ("audited", "swapped", "same"),
+    [
+        ("layer.0.attention", "layer.0.attention", True),
+        ("encoder.layer.0.attention", "bert.encoder.layer.0.attention", True),
+        ("encoder.layer.0.attention", "layer.0.attention", True),
+        ("decoder.layer.0.attention", "layer.0.attention", False),
+        ("layer.0.attention", "decoder.layer.0.attention", False),
+        ("decoder.layers.0.attention", "model.decoder.layers.0.attention", True),
+        ("layer.10.attention", "layer.0.attention", False),
+    ],
+)
+def test_layers_are_told_by_their_modules(audited: str, swapped: str, same: bool) -> None:
+    key = HeadKey("encoder_self", 1, 1)
+    modules = {("encoder_self", 1): AttentionModule(audited, 1)}
+    assert is_module({"module": swapped}, key, modules) is same  # pyright: ignore[reportArgumentType]

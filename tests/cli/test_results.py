@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fenchel.catalogue import ENTRIES, difference, entry
 from tests.auditing.small_audits import files_of
-from tests.cli.conftest import SMALL, plain_run
+from tests.cli.conftest import SMALL, Command, plain_run
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,51 @@ def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
     assert "google-t5/t5-small" in done.line
     assert "'demo' for the bundled encoder" in done.line
     assert not (tmp_path / "out").exists()
+
+
+def test_without_a_name_all_are_listed(command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = command("catalogue")
+    assert done.code == 0
+    assert [name for name in ENTRIES if name not in done.out] == []
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_names_are_in_one_piece_however_narrow(command: Command, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = command("catalogue").out.splitlines()
+    assert {line.split()[0] for line in lines if line.strip()} >= set(ENTRIES)
+    assert "from 120 columns on" in "\n".join(lines)
+
+
+def test_one_entry_says_its_parts_and_what_is_measured(command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = command("catalogue", "scaled-dot")
+    assert done.code == 0
+    for said in (
+        "Vaswani et al. 2017",
+        "one inference",
+        "k_j/√d",
+        f"{difference(entry('scaled-dot')).gap:.3f}",
+    ):
+        assert said in done.out
+
+
+def test_json_has_every_entry_and_one(command: Command):
+    assert [one["name"] for one in json.loads(command("catalogue", "--json").out)] == list(ENTRIES)
+    one = json.loads(
+        command("catalogue", "scaled-dot", "--json", "--closeness", "sparsemax", "--seed", 2).out
+    )
+    expected = difference(entry("scaled-dot"), closeness="sparsemax", seed=2)
+    assert one["measured"]["estimators"][0]["gap"] == expected.gap
+
+
+def test_wrong_names_are_one_line(command: Command):
+    done = command("catalogue", "scaled-dott")
+    assert done.code == 3
+    assert "nearest: scaled-dot" in done.line
+    assert "nearest: scaled-dot" in command("catalogue", "Scaled_Dot").line
+    assert command("catalogue", "scaled-dot", "--closeness", "tsalis:2").code == 3
+    done = command("catalogue", "--seed", 3)
+    assert done.code == 2
+    assert "name the mechanism" in done.line

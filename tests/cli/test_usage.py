@@ -1,14 +1,20 @@
 """Wrong usage ends with 2, help says what there is, and the page in docs says the same."""
 
+import gzip
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fenchel
 from fenchel.cli.commands import numbers
+from tests.auditing.small_audits import some_texts
 from website.pages import with_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
@@ -114,3 +120,172 @@ def test_module_is_the_command():
         [sys.executable, "-m", "fenchel", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"fenchel {fenchel.__version__}\n"
+
+
+USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
+HUGE = "9" * 5000
+HEAD = "sentence_A\tsentence_B\trelatedness_score\n"
+WRONG_COMMANDS = ("audit", "swap")
+
+
+@pytest.fixture
+def refused(command, model, tmp_path):
+    """Runs a command with something wrong; gives its line, after checking what holds for every wrong line."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(some_texts()))
+    out = tmp_path / "out"
+    right = {
+        "audit": [model, "--text", text, "--max-length", "12"],
+        "swap": [model, "--text", text, "--alphas", "0.8", "--bootstrap", "100"],
+    }
+
+    def run(code: int, name: str, *wrong: object, instead_of: object = None) -> str:
+        arguments = [name, *right.get(name, []), *([] if "--out" in wrong else ["--out", out]), *wrong]
+        if instead_of is not None:
+            arguments = [name, *wrong, *right[name][1:], "--out", out]
+        before = sorted(tmp_path.rglob("*"))
+        done = command(*arguments)
+        assert done.code == code, done.err
+        assert done.line.startswith("fenchel: error: ")
+        assert len(done.line) < 1200
+        assert done.out == ""
+        assert sorted(tmp_path.rglob("*")) == before
+        return done.line
+
+    return run
+
+
+@pytest.mark.parametrize("name", WRONG_COMMANDS)
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "cpu:1", "gpu", ""])
+def test_devices_that_compute_nothing_here(refused, name, device):
+    assert f"device is {device!r}" in refused(INPUT, name, "--device", device)
+
+
+@pytest.mark.parametrize("name", WRONG_COMMANDS)
+@pytest.mark.parametrize("out", ["", " ", "\udcff", "x" * 300, "~nobody-here/x"], ids=ascii)
+def test_names_that_no_folder_can_have(refused, name, out):
+    assert "out is " in refused(INPUT, name, "--out", out)
+
+
+@pytest.mark.parametrize("name", WRONG_COMMANDS)
+def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
+    place = tmp_path / "file"
+    place.write_text("mine")
+    refused(OUTPUT, name, "--out", place)
+    assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("name", "option"), [("audit", "--batch-size"), ("swap", "--bootstrap")])
+@pytest.mark.parametrize(
+    ("value", "code"), [("-1", 3), (str(2**70), 3), ("1e20", 2), ("", 2), (HUGE, 2), ("many", 2)]
+)
+def test_sizes_that_are_none(refused, name, option, value, code):
+    line = refused(code, name, option, value)
+    assert option in line if code == USAGE else option[2:].replace("-", " ") in line
+
+
+@pytest.mark.parametrize("name", ["audit", "swap"])
+@pytest.mark.parametrize("option", ["--layers", "--heads"])
+@pytest.mark.parametrize("value", ["1-9999999999", "1-1000000", HUGE, f"1-{HUGE}", "0x1", "5-2"])
+def test_ranges_are_bounded_before_they_are_written_out(refused, name, option, value):
+    assert option in refused(USAGE, name, option, value)
+
+
+@pytest.mark.parametrize("value", ["1.5", "many", "nan", ""])
+def test_a_sample_has_a_whole_number_of_queries(refused, value):
+    assert "--queries" in refused(USAGE, "audit", "--queries", value)
+
+
+def test_wrong_usage_says_what_was_written(refused):
+    line = refused(USAGE, "audit", "--seed", "often")
+    assert "'--seed'" in line
+    assert "'often'" in line
+    assert line.endswith("Try 'fenchel audit -h' for help.")
+
+
+@pytest.mark.parametrize("name", WRONG_COMMANDS)
+@pytest.mark.parametrize(
+    ("ending", "content", "message"),
+    [("txt", b"\xff\xfew\x001\x00", "is not UTF-8"), ("jsonl", b"[1, 2]", "is a JSON list")],
+)
+def test_files_that_hold_no_texts(refused, tmp_path, name, ending, content, message):
+    """More of them: tests/io/test_documents.py."""
+    (tmp_path / f"some.{ending}").write_bytes(content)
+    assert message in refused(INPUT, name, "--text", tmp_path / f"some.{ending}")
+
+
+def test_what_is_no_regular_file(refused, tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    for wrong in (tmp_path / "pipe.txt", tmp_path / "loop.txt", "/dev/zero", tmp_path, "~nobody-here/a.txt"):
+        refused(INPUT, "audit", "--text", wrong)
+
+
+PAIRS = {
+    "one pair": ("w1 w2\tw3\t{k}\n", "holds one pair of sentences again and again"),
+    "each with itself": ("w{k}\tw{k}\t{k}\n", "or pairs of equal ones"),
+    "unknown words": ("x{k}\ty{k}\t{k}\n", "as far as the tokenizer tells them apart"),
+    "one score": ("w{k}\tw1\t3\n", "gives every pair the score 3"),
+    "digits": ("w1\tw2\t1" + HUGE + "\n", "which is not a number"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), PAIRS.values(), ids=PAIRS)
+def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
+    (tmp_path / "pairs.tsv").write_text(HEAD + "".join(line.format(k=k) for k in range(9)))
+    done = command("swap", model, "--pairs", tmp_path / "pairs.tsv", "--out", tmp_path / "out")
+    assert done.code == INPUT
+    assert message in done.line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(b"\t" * (64 << 20)))
+    done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
+    assert done.code == INPUT
+    assert "has more than 1,048,576 bytes" in done.line
+
+
+def configured(folder: Path, name: str, **changes: object) -> None:
+    found = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**found, **changes}))
+
+
+MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "broken": (lambda m: (m / "config.json").write_text("{"), "cannot be loaded"),
+    "nested": (lambda m: (m / "config.json").write_text("[" * 100_000), "cannot be loaded"),
+    "layers": (lambda m: configured(m, "config.json", num_hidden_layers=10**6), "asks for 1,000,000 layers"),
+    "dropout": (lambda m: configured(m, "config.json", hidden_dropout_prob=float("nan")), "a dropout of nan"),
+    "length": (lambda m: configured(m, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"),
+    "weights": (lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be loaded"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), MODELS.values(), ids=MODELS)
+def test_model_folders_that_cannot_be(refused, model, tmp_path, spoil, message):
+    folder = shutil.copytree(model, tmp_path / "model")
+    spoil(folder)
+    for name in ("audit", "swap"):
+        assert message in refused(MODEL, name, folder, instead_of=model)
+
+
+def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["new1", "new2", "new3"])
+    tokenizer.save_pretrained(folder)
+    (tmp_path / "text.txt").write_text("new1 w1\nnew2 w3\nnew3")
+    for name in ("audit", "swap"):
+        line = refused(INPUT, name, folder, instead_of=model)
+        assert "the tokenizer gives 'new1' the number 64, and the model knows the tokens 0 to 63" in line
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * 5000, "\udcff", "~nobody-here/x", "a/b/c", "./no/such/folder", "a model with blanks"],
+    ids=lambda name: ascii(name[:9]),
+)
+def test_names_that_no_model_can_have(refused, name):
+    refused(MODEL, "audit", name, instead_of="the model")

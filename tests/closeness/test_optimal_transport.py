@@ -1,16 +1,23 @@
 """Optimal transport as a closeness: its primitives, its problem, an interior-point referee, and what is refused."""
 
+import itertools
 import math
+import warnings
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import ot
 import pytest
 import torch
+from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport
-from fenchel.closeness.optimal_transport import COSTS
-from fenchel.errors import CostWarning, ProblemError
+from fenchel.closeness.coupling import Coupling, Part, transport_value
+from fenchel.closeness.optimal_transport import COSTS, GivenCost, cost_named, warn_if_moving_is_cheaper
+from fenchel.errors import ConvergenceError, CostWarning, ProblemError
+from tests.pages import page, run_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -171,3 +178,206 @@ def test_a_cost_under_which_moving_is_cheaper_is_warned_of_once() -> None:
         InferenceProblem(u, torch.zeros(1, 2), closeness=closeness)
     assert len(record) == 1
     assert record[0].filename == __file__
+
+
+torch.manual_seed(0)
+SOURCES = torch.randn(2, 4, 3, dtype=torch.float64)
+TEMPLATES = torch.cat([SOURCES, torch.randn(2, 5, 3, dtype=torch.float64)], -2)
+
+
+def given() -> torch.Tensor:
+    matrix = torch.rand(9, 9, dtype=torch.float64)
+    return matrix + matrix.mT
+
+
+def written_out(name: str, a: torch.Tensor, b: torch.Tensor, bound: float) -> float:
+    if name == "dot":
+        return bound - float(a @ b)
+    if name == "squared_euclidean":
+        return float((a - b).square().sum())
+    return 1 - float(a @ b / (a.norm() * b.norm()))
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_the_matrix_entry_by_entry(name: str) -> None:
+    matrix = COSTS[name].matrix(TEMPLATES, SOURCES)
+    assert matrix.shape == (2, 9, 4)
+    assert bool((matrix >= 0).all())
+    for g in range(2):
+        bound = float(TEMPLATES[g].square().sum(-1).max())
+        for t in range(9):
+            for i in range(4):
+                expected = written_out(name, TEMPLATES[g, t], SOURCES[g, i], bound)
+                assert float(matrix[g, t, i]) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [*COSTS, "given"])
+def test_the_kernel_is_the_matrix_up_to_a_constant_of_each_source(name: str) -> None:
+    cost = GivenCost(given()) if name == "given" else COSTS[name]
+    parts = [cost.log_kernel(TEMPLATES, SOURCES, 0.3, span) for span in (slice(0, 2), slice(2, 9))]
+    difference = torch.cat(parts, -2) + cost.matrix(TEMPLATES, SOURCES) / 0.3
+    torch.testing.assert_close(difference, difference[..., :1, :].expand_as(difference), atol=1e-11, rtol=0)
+
+
+def test_a_template_of_norm_zero_is_at_cost_one_from_all() -> None:
+    templates = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-2.0, 0.0]])
+    matrix = COSTS["cosine"].matrix(templates, templates)
+    torch.testing.assert_close(matrix, torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 2.0], [1.0, 2.0, 0.0]]))
+
+
+def test_distances_of_templates_far_from_the_origin_keep_their_digits() -> None:
+    far = torch.tensor([[1e4, 0.0], [1e4 + 0.5, 0.0]])
+    torch.testing.assert_close(
+        COSTS["squared_euclidean"].matrix(far, far), torch.tensor([[0.0, 0.25], [0.25, 0.0]])
+    )
+
+
+def test_other_things_that_are_no_costs() -> None:
+    with pytest.raises(ProblemError, match=r"shape \(2, 3\); expected a square matrix"):
+        GivenCost(torch.zeros(2, 3))
+    with pytest.raises(ProblemError, match=r"dtype torch.int64"):
+        GivenCost(torch.zeros(2, 2, dtype=torch.int64))
+    with pytest.raises(
+        ProblemError, match="cost is 'euclid'; expected one of 'dot', 'squared_euclidean', 'cosine'"
+    ):
+        cost_named("euclid")
+    with pytest.raises(
+        ProblemError, match=r"cost is \(9, 9\), but there are 8 templates \(4 of the preference and 4 atoms\)"
+    ):
+        GivenCost(given()).matrix(TEMPLATES[..., :8, :], SOURCES)
+
+
+def test_moving_that_is_cheaper_than_staying_is_warned_of() -> None:
+    lengths = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
+    with pytest.warns(CostWarning, match="'dot', 1 of 3 templates are nearer to another"):
+        assert warn_if_moving_is_cheaper(COSTS["dot"].matrix(lengths, lengths), "dot")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in COSTS:
+            equal = torch.nn.functional.normalize(SOURCES, dim=-1)
+            assert not warn_if_moving_is_cheaper(COSTS[name].matrix(equal, equal), name)
+        repeated = SOURCES.repeat(1, 2, 1)
+        assert not warn_if_moving_is_cheaper(
+            COSTS["squared_euclidean"].matrix(repeated, repeated), "squared_euclidean"
+        )
+
+
+torch.manual_seed(0)
+P = torch.rand(3, 6, dtype=torch.float64).softmax(-1)
+U = torch.randn(1, 4, dtype=torch.float64).softmax(-1)
+M = torch.rand(6, 4, dtype=torch.float64)
+
+
+def gamma(value: float) -> torch.Tensor:
+    return torch.full((1, 1), value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.3, 4.0])
+def test_the_value_is_that_of_the_plan_that_pot_finds(strength: float) -> None:
+    found = transport_value(P, U.log(), M, gamma(strength))
+    for p, value in zip(P, found, strict=True):
+        plan: Any = ot.sinkhorn(
+            p.numpy(),
+            U[0].numpy(),
+            M.numpy(),
+            strength,
+            stopThr=1e-13,
+            numItermax=200_000,
+            method="sinkhorn_log",
+        )
+        expected = (plan * M.numpy()).sum() + strength * (plan * torch.from_numpy(plan).log().numpy()).sum()
+        assert float(value) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_weights_that_are_zero_and_costs_that_are_infinite() -> None:
+    cost = torch.tensor([[0.0, math.inf], [1.0, math.inf], [math.inf, 0.0]], dtype=torch.float64)
+    p = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)
+    u = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    entropy = -(p[p > 0] * p[p > 0].log()).sum()
+    assert float(transport_value(p, u.log(), cost, gamma(0.5))) == pytest.approx(
+        -0.5 * float(entropy), abs=1e-10
+    )
+
+
+def test_weight_that_cannot_arrive_is_an_error() -> None:
+    cost = torch.tensor([[0.0, math.inf], [math.inf, 0.0]], dtype=torch.float64)
+    p = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    u = torch.tensor([[0.2, 0.8]], dtype=torch.float64)
+    with pytest.raises(ConvergenceError, match=r"off by 6\.0e-01 in a margin after 50 steps"):
+        transport_value(p, u.log(), cost, gamma(1.0), max_steps=50)
+
+
+def parts_of(log_tilt: Tensor, log_kernel: Tensor, size: int) -> list[Part]:
+    count = log_kernel.shape[-2]
+    spans = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    return [Part(s, lambda s=s: (log_tilt[..., s], log_kernel[..., s, :])) for s in spans]
+
+
+def draw(scale: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    log_tilt = scale * torch.randn(2, 3, 9, generator=generator, dtype=dtype)
+    log_kernel = scale * torch.randn(2, 9, 4, generator=generator, dtype=dtype)
+    log_u = torch.randn(2, 1, 4, generator=generator, dtype=dtype).log_softmax(-1)
+    log_tilt[0, 1, 2] = -torch.inf
+    log_kernel[1, 3, 0] = -torch.inf
+    return log_tilt, log_kernel, log_u
+
+
+def conditionals(log_tilt: Tensor, log_kernel: Tensor) -> Tensor:
+    """(lead, m, n, N), written out."""
+    return (log_tilt.unsqueeze(-2) + log_kernel.mT.unsqueeze(-3)).softmax(-1)
+
+
+@pytest.mark.parametrize("size", [9, 4, 1])
+@pytest.mark.parametrize("scale", [1.0, 40.0, 900.0, 1e5])
+def test_all_that_a_coupling_gives(scale: float, size: int) -> None:
+    log_tilt, log_kernel, log_u = draw(scale)
+    p, u = conditionals(log_tilt, log_kernel), log_u.exp()
+    coupling = Coupling(parts_of(log_tilt, log_kernel, size), log_u)
+    logits = log_tilt.unsqueeze(-2) + log_kernel.mT.unsqueeze(-3)
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 9, 5, generator=generator, dtype=torch.float64)
+    vector = torch.randn(2, 3, 9, generator=generator, dtype=torch.float64)
+    amounts = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    close: dict[str, Any] = {"atol": 1e-12, "rtol": 1e-12}
+    weights = torch.einsum("bmi,bmit->bmt", u.expand(2, 3, 4), p)
+    torch.testing.assert_close(coupling.log_partition(), logits.logsumexp(-1), **close)
+    torch.testing.assert_close(coupling.weights(), weights, **close)
+    torch.testing.assert_close(coupling.average(values), weights @ values, **close)
+    torch.testing.assert_close(coupling.spread(amounts), torch.einsum("bmi,bmit->bmt", amounts, p), **close)
+    torch.testing.assert_close(
+        coupling.expectation(vector), torch.einsum("bmt,bmit->bmi", vector, p), **close
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, 60.0, 300.0])
+def test_float32_is_right_to_rounding_where_factors_underflow(scale: float) -> None:
+    log_tilt, log_kernel, log_u = draw(scale, torch.float32)
+    coupling = Coupling(parts_of(log_tilt, log_kernel, 9), log_u)
+    wide = conditionals(log_tilt.double(), log_kernel.double())
+    weights = torch.einsum("bmi,bmit->bmt", log_u.double().exp().expand(2, 3, 4), wide)
+    # A logit of size s is itself only known to s·eps.
+    torch.testing.assert_close(
+        coupling.weights().double(), weights, atol=2e-7 * max(10.0, 10 * scale), rtol=0
+    )
+
+
+def test_the_value_becomes_that_of_exact_transport_as_gamma_falls() -> None:
+    """W − γ(H(p) + H(u)) ≤ W_γ ≤ W, as 0 ≤ H(X) ≤ H(p) + H(u); W by POT's network simplex."""
+    entropy = -(P * P.log()).sum(-1) - (U * U.log()).sum()
+    exact = torch.tensor([float(ot.emd2(p.numpy(), U[0].numpy(), M.numpy())) for p in P])
+    missing = [exact - transport_value(P, U.log(), M, gamma(10.0**-exponent)) for exponent in range(4)]
+    for exponent, one in enumerate(missing):
+        assert (one >= -1e-10).all()
+        assert (one <= 10.0**-exponent * entropy + 1e-10).all()
+    assert all((less < more / 5).all() for more, less in itertools.pairwise(missing))
+
+
+def test_the_page_prints_what_becomes_the_area_between_distribution_functions(capsys: Any) -> None:
+    names = run_blocks("docs/mathematics-transport.md")
+    printed = capsys.readouterr().out
+    assert f"```text\n{printed}```" in page("docs/mathematics-transport.md")
+    positions = names["x"].numpy()
+    area = wasserstein_distance(positions, positions, names["p"][0].numpy(), names["u"].numpy())
+    assert area == pytest.approx(2.25)
+    assert float(printed.split()[-1]) == pytest.approx(area, abs=2e-3)

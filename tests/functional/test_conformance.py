@@ -21,7 +21,6 @@ pytestmark = pytest.mark.filterwarnings(
 ALPHAS: list[tuple[int, ...]] = [(), (4, 1), (2, 4, 5), (5,)]
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
-CLOSED = ("first_order", "second_order")
 
 
 def among(*names: str) -> Any:

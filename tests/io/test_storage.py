@@ -1,5 +1,6 @@
 """Files of state: they come back as they were, say what they are, and are refused with any byte changed."""
 
+import errno
 import hashlib
 import json
 import math
@@ -15,11 +16,22 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from fenchel.errors import InputError
+from fenchel.errors import InputError, OutputError
+from fenchel.io.files import atomic_path, check_writable, write_text
 from fenchel.io.storage import (
+    Digest,
     Form,
+    Mismatch,
+    Name,
+    OpenRecord,
+    Place,
     Positive,
     Record,
+    Seed,
+    TensorSchema,
+    Whole,
+    check_json,
+    check_tensors,
     json_text,
     parse_json,
     read_document,
@@ -63,10 +75,6 @@ def document(path: Path, form: Form, values: Any) -> None:
 
 def tensors(path: Path, form: Form, values: Any) -> None:
     write_tensors(path, form, tensors_to_save(), values)
-
-
-def read_description(path: Path, form: Form) -> Any:
-    return read_tensors(path, form)[1]
 
 
 KINDS = [
@@ -248,3 +256,191 @@ def test_what_is_no_json_or_can_be_read_in_two_ways_is_refused(content: bytes, m
     with pytest.raises(InputError, match=message) as caught:
         parse_json(content)
     assert "\n" not in str(caught.value)
+
+
+def failing(number: int):
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def write_half(path: Path) -> None:
+    path.write_text("half")
+    raise RuntimeError("in the middle")
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_text(path, "one\r\n")
+    write_text(path, "zwölf\n")
+    assert path.read_bytes() == "zwölf\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_an_exception_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    write_json(path, [1])
+    with pytest.raises(RuntimeError, match="in the middle"), atomic_path(path) as temporary:
+        write_half(temporary)
+    assert json.loads(path.read_text()) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["numbers.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, r"cannot write .*numbers\.json: the disk is full\. Free some space"),
+        (errno.EROFS, r"cannot write .*numbers\.json: Read-only file system\. Choose a folder"),
+        (errno.EACCES, r"cannot write .*numbers\.json: Permission denied\. Choose a folder"),
+        (errno.EIO, r"cannot write .*numbers\.json: Input/output error\. Choose another folder"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_and_the_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
+) -> None:
+    path = tmp_path / "numbers.json"
+    write_json(path, [1])
+    monkeypatch.setattr(os, "fsync", failing(number))
+    with pytest.raises(OutputError, match=message) as caught:
+        write_json(path, [2])
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert "what was written before is intact" in str(caught.value)
+    assert json.loads(path.read_text()) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["numbers.json"]
+
+
+def test_a_full_disk_is_met_for_real(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    path = tmp_path / "numbers.json"
+    with pytest.raises(OutputError, match="the disk is full"), atomic_path(path):
+        Path("/dev/full").write_text("never")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    check_writable(folder)
+    (folder / ".fenchel-heads.json-12ab").write_text("half")
+    (folder / ".fenchel-figures").mkdir()
+    (folder / "heads.json").write_text("[]")
+    check_writable(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["heads.json"]
+
+
+def test_folders_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    occupied = tmp_path / "out"
+    occupied.write_text("a file")
+    for folder in (occupied, occupied / "below"):
+        with pytest.raises(OutputError, match="there is a file where a folder is expected"):
+            check_writable(folder)
+    assert occupied.read_text() == "a file"
+    with pytest.raises(OutputError, match="bytes free and at least 1152921504606846976 are needed"):
+        check_writable(tmp_path, needed_bytes=1 << 60)
+    monkeypatch.setattr(Path, "write_bytes", failing(errno.EACCES))
+    with pytest.raises(OutputError, match=r"Permission denied\. Choose a folder that you may write to"):
+        check_writable(tmp_path)
+
+
+class Layer(Record):
+    heads: list[Place]
+
+
+class Layers(Record):
+    layers: list[Layer]
+
+
+class OpenLayer(OpenRecord):
+    heads: list[Place]
+    twin: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("expected", "good", "bad"),
+    [
+        (bool, [True, False], [0, 1, None, "true"]),
+        (Whole, [0, 2**63 - 1], [-1, 2**63, 1.0, True, None, "1"]),
+        (Place, [1, 3], [0, -1, 1.0]),
+        (Seed, [-(2**63), 2**64 - 1], [-(2**63) - 1, 2**64, 0.0]),
+        (Positive, [1e-300, 2], [0, 0.0, -1, math.nan, math.inf, True, None, "1"]),
+        (Name, ["a", "\n"], ["", None, 1]),
+        (Digest, ["0a" * 32], ["0A" * 32, "0a" * 31, "0a" * 32 + "\n"]),
+        (Layer, [{"heads": []}], [{}, {"heads": [1], "more": 2}, [], None]),
+        (
+            OpenLayer,
+            [{"heads": [1], "more": 2}, {"heads": [], "twin": None}],
+            [{"twin": ""}, {"heads": [1.0]}],
+        ),
+    ],
+)
+def test_every_type_lets_pass_what_it_says_and_nothing_else(
+    expected: Any, good: list[Any], bad: list[Any]
+) -> None:
+    class Holder(Record):
+        here: expected  # pyright: ignore[reportInvalidTypeForm]
+
+    for value in good:
+        check_json(Holder, {"here": value})
+    for value in bad:
+        with pytest.raises(Mismatch, match=r"here.*; expected "):
+            check_json(Holder, {"here": value})
+
+
+def test_a_mismatch_says_where_and_is_short() -> None:
+    with pytest.raises(
+        Mismatch, match=r"^file\.layers\[1\]\.heads\[2\] is 0; expected greater than or equal to 1$"
+    ):
+        check_json(Layers, {"layers": [{"heads": []}, {"heads": [1, 2, 0]}]}, "file")
+    with pytest.raises(Mismatch) as caught:
+        check_json(Layers, {"layers": "x" * 10**6})
+    assert len(str(caught.value)) < 200
+
+
+SCHEMA = {
+    "totals": TensorSchema((torch.int64,), ("rows",), least=0),
+    "values": TensorSchema((torch.float32, torch.float64), ("rows", 2), finite=False),
+    "places": TensorSchema((torch.int64,), ("filled",), rising=True),
+}
+
+
+def some_tensors(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
+    tensors = {"totals": torch.tensor([1, 0]), "values": torch.ones(2, 2), "places": torch.tensor([3, 4, 9])}
+    return {**tensors, **changes}
+
+
+def test_named_dimensions_are_the_same_everywhere() -> None:
+    assert check_tensors(some_tensors(), SCHEMA) == {"rows": 2, "filled": 3}
+    assert check_tensors(some_tensors(), SCHEMA, {"rows": 2}) == {"rows": 2, "filled": 3}
+    with pytest.raises(Mismatch, match=r"tensor totals is of shape \(2,\); expected \(3\)"):
+        check_tensors(some_tensors(), SCHEMA, {"rows": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"more": torch.zeros(1)}, "tensor more is there"),
+        ({"totals": torch.tensor([1, -1])}, "tensor totals is -1 somewhere; expected at least 0 everywhere"),
+        ({"totals": torch.tensor([1.0, 0.0])}, "tensor totals is of float32; expected int64"),
+        ({"totals": torch.tensor(1)}, r"tensor totals is of shape \(\); expected \(rows\)"),
+        ({"values": torch.ones(3, 2)}, r"tensor values is of shape \(3, 2\); expected \(2, 2\)"),
+        ({"values": torch.tensor([[1.0, math.nan]] * 2)}, "tensor values is not a number"),
+        ({"places": torch.tensor([3, 3])}, "tensor places is not in rising order"),
+    ],
+)
+def test_what_no_tensor_may_be(changes: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(Mismatch, match=message):
+        check_tensors(some_tensors(**changes), SCHEMA)
+
+
+def test_a_dropped_tensor_is_missed_and_infinity_is_refused_where_it_may_not_be() -> None:
+    tensors = some_tensors()
+    del tensors["places"]
+    with pytest.raises(Mismatch, match="tensor places is missing"):
+        check_tensors(tensors, SCHEMA)
+    infinite = some_tensors(values=torch.full((2, 2), math.inf))
+    check_tensors(infinite, SCHEMA)
+    strict = {**SCHEMA, "values": TensorSchema((torch.float32,), ("rows", 2))}
+    with pytest.raises(Mismatch, match="tensor values is not finite everywhere"):
+        check_tensors(infinite, strict)

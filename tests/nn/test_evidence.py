@@ -1,13 +1,35 @@
 """Evidence modules against the score formulas that they stand for."""
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import fenchel
 from fenchel import functional
-from fenchel.nn.evidence import AbstractEvidence, Content, General, NetworkEvidence, NoEvidence, ScaledDot
+from fenchel import functional as F
+from fenchel.errors import ModelError, ProblemError
+from fenchel.functional.flex import flex_attention
+from fenchel.nn import MultiheadAttention, sinusoids
+from fenchel.nn.evidence import (
+    AbstractEvidence,
+    AbstractPositionalEvidence,
+    Content,
+    General,
+    NetworkEvidence,
+    NoEvidence,
+    RelativeGridKeys,
+    RelativeKeys,
+    RelativeTemplates,
+    Rotary,
+    ScaledDot,
+    TransformerXL,
+)
+from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
+from tests.compiling import compiled_afresh
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
@@ -122,3 +144,320 @@ def test_without_evidence_weights_are_the_preference(estimator):
     log_u = torch.randn(HEADS, QUERIES, KEYS, dtype=query.dtype, generator=torch.Generator().manual_seed(1))
     found = functional.attention_weights(z, templates, scale=scale, log_preference=log_u, estimator=estimator)
     torch.testing.assert_close(found, log_u.softmax(-1).expand_as(found))
+
+
+WIDTH, PLACED_HEADS, PLACED_DIM, TOKENS = 12, 3, 4, 6
+
+EVIDENCE: dict[str, Callable[[], AbstractPositionalEvidence]] = {
+    "rotary": lambda: Rotary(PLACED_DIM),
+    "rotary, halves": lambda: Rotary(PLACED_DIM, layout="halves"),
+    "relative keys": lambda: RelativeKeys(PLACED_HEADS, PLACED_DIM, max_distance=2),
+    "relative keys, shared": lambda: RelativeKeys(1, PLACED_DIM, max_distance=3),
+    "transformer-xl": lambda: TransformerXL(PLACED_HEADS, PLACED_DIM, width=6),
+    "grid": lambda: RelativeGridKeys(PLACED_HEADS, PLACED_DIM, grid=(2, 3), reach=1),
+}
+BY_QUERY = [name for name in EVIDENCE if not name.startswith("rotary")]
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def placed(name: str) -> AbstractPositionalEvidence:
+    evidence = EVIDENCE[name]().double()
+    for seed, parameter in enumerate(evidence.parameters()):
+        parameter.data.copy_(drawn(*parameter.shape, seed=seed))
+    return evidence
+
+
+def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
+    """The log-weight of key j for query i, (B, H), from the papers' formulas."""
+    q, k = query[:, :, i], key[:, :, j]
+    if name.startswith("rotary"):
+        angles = torch.tensor(
+            [10_000.0 ** (-2 * c / PLACED_DIM) for c in range(PLACED_DIM // 2)],
+            dtype=torch.float64,
+        )
+
+        def turned(vector: Tensor, place: int) -> Tensor:
+            paired = vector.unflatten(-1, (2, -1)).mT if "halves" in name else vector.unflatten(-1, (-1, 2))
+            return torch.view_as_complex(paired.contiguous()) * torch.exp(1j * angles * place)
+
+        return (turned(q, i + offset) * turned(k, j).conj()).real.sum(-1) / PLACED_DIM**0.5
+    if name.startswith("relative keys"):
+        clipped = max(-evidence.max_distance, min(evidence.max_distance, j - i - offset))
+        return (q * (k + evidence.weight[:, clipped + evidence.max_distance])).sum(-1) / PLACED_DIM**0.5
+    if name == "grid":
+        row, column = j // 3 - (i + offset) // 3, j % 3 - (i + offset) % 3
+        at = [max(-1, min(1, one)) + 1 for one in (row, column)]
+        return (q * (k + torch.cat((evidence.rows[:, at[0]], evidence.columns[:, at[1]]), -1))).sum(-1)
+    code = torch.tensor([(i + offset - j) * 10_000.0 ** (-2 * c / 6) for c in range(3)], dtype=torch.float64)
+    r = evidence.distance_weight @ torch.cat((code.sin(), code.cos()))
+    u, v = evidence.key_importance, evidence.distance_importance
+    return ((q + u) * k + (q + v) * r).sum(-1) / PLACED_DIM**0.5
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_first_order_is_the_papers_score(name, offset):
+    evidence = placed(name)
+    query, key = (
+        drawn(2, PLACED_HEADS, TOKENS - offset, PLACED_DIM),
+        drawn(2, PLACED_HEADS, TOKENS, PLACED_DIM, seed=1),
+    )
+    z, templates, scale = evidence(query, key, query_offset=offset)
+    if isinstance(templates, RelativeTemplates):
+        found = F.relative_attention_weights(
+            z,
+            templates.key,
+            templates.relative,
+            templates.row_index,
+            log_preference=templates.log_preference,
+            scale=scale,
+        )
+    else:
+        found = F.attention_weights(z, templates, scale=scale)
+    expected = torch.stack(
+        [
+            torch.stack([score(evidence, name, query, key, i, j, offset) for j in range(TOKENS)], -1)
+            for i in range(TOKENS - offset)
+        ],
+        -2,
+    ).softmax(-1)
+    torch.testing.assert_close(found, expected)
+
+
+def build(name: str, **options: Any) -> MultiheadAttention:
+    torch.manual_seed(3)
+    layer = MultiheadAttention(
+        WIDTH,
+        PLACED_HEADS,
+        batch_first=True,
+        evidence=EVIDENCE[name](),
+        dtype=torch.float64,
+        **options,
+    ).double()
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data.copy_(0.5 * drawn(*parameter.shape, seed=seed))
+    return layer
+
+
+def by_hand(layer: MultiheadAttention, name: str, x: Tensor, log_u: Tensor) -> Tensor:
+    q, k, v = (
+        (x @ weight.T + bias).view(*x.shape[:2], PLACED_HEADS, PLACED_DIM).transpose(1, 2)
+        for weight, bias in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)
+    )
+    scores = torch.stack(
+        [
+            torch.stack([score(layer.evidence, name, q, k, i, j) for j in range(TOKENS)], -1)
+            for i in range(TOKENS)
+        ],
+        -2,
+    )
+    weights = (scores + log_u).softmax(-1)
+    return layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def gradients(output: Tensor, layer: nn.Module, x: Tensor) -> list[Tensor]:
+    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    return list(torch.autograd.grad((output * weight).sum(), [x, *layer.parameters()]))
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_layer_attends_so_with_masks_and_padding(name):
+    layer, x = build(name, preference=Causal()), drawn(2, TOKENS, WIDTH).requires_grad_()
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, -2:] = True
+    forbidden = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1) | padding[:, None, None]
+    log_u = torch.zeros(2, 1, TOKENS, TOKENS, dtype=torch.float64).masked_fill(forbidden, -torch.inf)
+    output, weights = layer(x, x, x, key_padding_mask=padding)
+    expected = by_hand(layer, name, x, log_u)
+    torch.testing.assert_close(output, expected)
+    assert not weights[1, :, -2:].any()
+    plain, _ = layer(x, x, x, key_padding_mask=padding, need_weights=False)
+    torch.testing.assert_close(plain, expected)
+    torch.testing.assert_close(gradients(plain, layer, x), gradients(expected, layer, x))
+
+
+@pytest.mark.parametrize("closeness", [None, fenchel.Tsallis(1.5)])
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_every_estimator_has_a_certificate_in_a_layer(name, closeness):
+    layer, x = build(name, closeness=closeness, keep_certificate=True), drawn(2, TOKENS, WIDTH)
+    gaps, outputs = {}, {}
+    for estimator in ("first_order", "second_order", "exact"):
+        layer.estimator = estimator
+        outputs[estimator], weights = layer(x, x, x)
+        torch.testing.assert_close(layer(x, x, x, need_weights=False)[0], outputs[estimator])
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        gaps[estimator] = layer.last_certificate.gap
+    assert (gaps["exact"] < 1e-9).all()
+    assert (gaps["exact"] <= gaps["first_order"]).all()
+    assert not torch.allclose(outputs["exact"], outputs["first_order"])
+    layer.estimator, layer.keep_gap = "first_order", True
+    layer(x, x, x)
+    torch.testing.assert_close(layer.last_gap.detach(), gaps["first_order"])
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
+    layer, x = build(name, preference=Causal()), drawn(1, TOKENS, WIDTH)
+    whole, _ = layer(x, x, x)
+    last, _ = layer(x[:, 4:], x, x, query_offset=4)
+    torch.testing.assert_close(last, whole[:, 4:])
+    layer.preference = None
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer(x[:, 4:], x, x)
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer.evidence(
+            drawn(1, PLACED_HEADS, 2, PLACED_DIM),
+            drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM),
+        )
+
+
+@pytest.mark.parametrize("name", ["rotary", "relative keys", "transformer-xl"])
+def test_a_training_step_compiles_to_one_graph(name):
+    layer, x = build(name, preference=Causal()), drawn(2, TOKENS, WIDTH).requires_grad_()
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, -1] = True
+    run = {"key_padding_mask": padding, "need_weights": False}
+    expected, _ = layer(x, x, x, **run)
+    other = copy.deepcopy(layer)
+    with compiled_afresh():
+        found, _ = torch.compile(other, fullgraph=True, backend="aot_eager")(x, x, x, **run)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradients(found, other, x), gradients(expected, layer, x))
+
+
+class Model(nn.Module):
+    def __init__(self, *layers: MultiheadAttention) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        for layer in self.layers:
+            tokens = tokens + layer(tokens, tokens, tokens, need_weights=False)[0]
+        return tokens
+
+
+@pytest.mark.parametrize("name", BY_QUERY)
+def test_an_audit_says_that_it_measures_templates_that_queries_share(name, tmp_path):
+    model = Model(build(name), build("rotary")).eval()
+    batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
+    kind = type(model.layers[0].evidence).__name__
+    with pytest.raises(
+        ModelError, match=rf"layers.0 is a MultiheadAttention, whose templates differ by query .*{kind}"
+    ):
+        fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "all")
+
+
+def test_an_audit_measures_rotary_templates_in_the_space_of_keys(tmp_path):
+    model = Model(build("rotary")).eval()
+    batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
+    report = fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "one")
+    assert len(report.heads) == PLACED_HEADS
+    with pytest.raises(ModelError, match="no linear map of its input"):
+        fenchel.audit(model, None, batches, space="input", baseline="none", directory=tmp_path / "two")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_pairs_turn_alike_wherever_they_lie_in_memory_and_so_do_their_gradients(dtype):
+    drawn_flat = drawn(1 + 2 * 3 * 6).to(dtype)
+    order = torch.tensor([0, 2, 4, 1, 3, 5])
+    for lying in (
+        lambda flat: flat[1:].view(1, 2, 3, 6),
+        lambda flat: flat[1:].view(1, 3, 2, 6).transpose(1, 2),
+        lambda flat: flat[1:].view(1, 2, 6, 3).mT,
+        lambda flat: flat[:6].expand(1, 2, 3, 6),
+    ):
+        found = []
+        for layout in ("pairs", "halves"):
+            flat = drawn_flat.clone().requires_grad_()
+            vectors = lying(flat) if layout == "pairs" else lying(flat)[..., order]
+            turned = Rotary(6, layout=layout)(vectors, vectors, query_offset=2)[0]
+            turned = turned[..., order] if layout == "pairs" else turned
+            (gradient,) = torch.autograd.grad((turned * torch.arange(6)).sum(), flat)
+            found.append((turned, gradient))
+        torch.testing.assert_close(found[0], found[1])
+
+
+def test_angles_of_far_places_keep_their_digits_in_half_types():
+    query = torch.ones(1, 1, 1, 2)
+    exact = Rotary(2)(query.double(), query.double(), query_offset=100_003)[0]
+    half = Rotary(2).to(torch.bfloat16)(query.bfloat16(), query.bfloat16(), query_offset=100_003)[0]
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "halves"])
+def test_a_shift_turns_sinusoids_whatever_the_place(layout):
+    places, by = torch.tensor([-3.0, 0.0, 2.5, 40.0], dtype=torch.float64), 7.0
+    before, after = (sinusoids(places + shift, 8, layout=layout) for shift in (0.0, by))
+    angles = by * 10_000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    rotation = torch.zeros(8, 8, dtype=torch.float64)
+    for pair, angle in enumerate(angles):
+        s, c = (2 * pair, 2 * pair + 1) if layout == "pairs" else (pair, pair + 4)
+        rotation[s, s] = rotation[c, c] = angle.cos()
+        rotation[s, c], rotation[c, s] = angle.sin(), -angle.sin()
+    torch.testing.assert_close(rotation @ rotation.T, torch.eye(8, dtype=torch.float64))
+    torch.testing.assert_close(after, before @ rotation.T)
+
+
+def test_windows_of_pixels_are_what_a_hand_counts():
+    inputs = AttentionInputs(1, 1, 12, 12, torch.device("cpu"), torch.float64)
+    seen = GridWindow((3, 4), reach=1)(inputs)
+    assert seen is not None
+    for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
+        near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
+        assert bool(seen[0, 0, i, j]) is near
+
+
+def test_beliefs_of_a_grid_are_functions_that_a_kernel_takes():
+    belief = GridPosition(PLACED_HEADS, (2, 3)) * GridWindow((2, 3), reach=1)
+    query, key, value = torch.randn(
+        3, 2, PLACED_HEADS, 6, 16, generator=torch.Generator().manual_seed(0)
+    ).unbind()
+    inputs = AttentionInputs(2, PLACED_HEADS, 6, 6, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        fused = flex_attention(
+            query,
+            key,
+            value,
+            score_mod=belief.score_mod(inputs),
+            mask_mod=belief.mask_mod(inputs),
+            eager=True,
+        )
+        dense = F.attention(query, key, value, log_preference=belief(inputs))
+    torch.testing.assert_close(fused, dense, rtol=1e-4, atol=1e-5)
+
+
+def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
+    position = GridPosition(PLACED_HEADS, (2, 3)).double()
+    inputs = AttentionInputs(2, PLACED_HEADS, 4, 6, torch.device("cpu"), torch.float64, query_offset=2)
+    found = position(inputs)
+    assert found is not None
+    assert found.shape == (1, PLACED_HEADS, 4, 6)
+    weight = drawn(*found.shape)
+    expected = torch.zeros_like(position.bias)
+    for i, j in torch.cartesian_prod(torch.arange(4), torch.arange(6)).tolist():
+        down, across = (i + 2) // 3 - j // 3 + 1, (i + 2) % 3 - j % 3 + 2
+        assert torch.equal(found[0, :, i, j], position.bias[:, down, across])
+        expected[:, down, across] += weight[0, :, i, j]
+    (gradient,) = torch.autograd.grad((found * weight).sum(), position.bias)
+    torch.testing.assert_close(gradient, expected)
+    for belief in (position, GridWindow((2, 3), reach=1)):
+        with pytest.raises(ProblemError, match=r"there are 5 keys, and queries up to place 4 .* 6 pixels"):
+            belief(AttentionInputs(1, PLACED_HEADS, 4, 5, torch.device("cpu"), torch.float64))
+
+
+def test_templates_of_pairs_come_from_evidence_that_says_so():
+    class Unsaid(AbstractEvidence):
+        def forward(self, query: Tensor, key: Tensor) -> Any:
+            return query, RelativeTemplates(key, key[:, :, :1]), 1.0
+
+    layer, x = (
+        MultiheadAttention(WIDTH, PLACED_HEADS, batch_first=True, evidence=Unsaid()),
+        torch.randn(1, 3, WIDTH),
+    )
+    with pytest.raises(ProblemError, match="Unsaid answered with templates of type RelativeTemplates"):
+        layer(x, x, x)
+    layer.evidence = ScaledDot()
+    assert layer(x, x, x)[0].shape == x.shape

@@ -1,14 +1,23 @@
 """The pages of docs on disk: their links lead to files, the site shows all of them, and what they name is there."""
 
+import logging
 import re
 from collections.abc import Iterator
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort, ConfigurationError
 
+from fenchel.errors import InputError
 from tests.pages import ROOT, page, run_blocks
+from website import hooks
+from website.mathml import formula, with_mathml
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 AT_THE_ROOT = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
@@ -86,3 +95,122 @@ def test_the_table_says_every_equation_of_the_problem() -> None:
         covered |= set(range(int(start), int(end or start) + 1))
     assert set(range(2, 19)) <= covered
     assert {20, 21, 22} <= covered
+
+
+pytest.importorskip("material", reason="the site needs pip install 'fenchel[docs]'")
+
+
+HOOKS = "from website.hooks import on_config, on_page_content, on_page_markdown\n"
+
+
+def build_pages(folder: Path, page: str, name: str = "index") -> None:
+    (folder / "docs").mkdir()
+    (folder / "docs" / f"{name}.md").write_text(f"# Here\n\n{page}\n")
+    (folder / "docs" / "one.png").write_bytes(b"")
+    (folder / "checks.py").write_text(HOOKS)
+    (folder / "mkdocs.yml").write_text(
+        "site_name: mine\nplugins: []\nhooks: [checks.py]\n"
+        "markdown_extensions: [pymdownx.arithmatex: {generic: true}]\n"
+    )
+    build(load_config(str(folder / "mkdocs.yml"), strict=True, site_url="https://here.org"))
+
+
+LONG = "word " * hooks.MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "message"),
+    [
+        ("[there](there.md)", "index", "'index.md' contains a link 'there.md'"),
+        ("![](one.png)", "index", "index.md has an image without alternative text: <img"),
+        ('<p><img src="one.png"></p>', "index", "index.md has an image without alternative text: <img"),
+        (LONG, "index", "index.md has 1502 words; expected at most 1500"),
+        ("$\\nosuch$", "index", "index.md: \\nosuch in the formula"),
+    ],
+)
+def test_a_fault_fails_the_build_and_its_page_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, page: str, name: str, message: str
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(Abort, match="Aborted with 1 warnings in strict mode"),
+    ):
+        build_pages(tmp_path, page, name)
+    (warning,) = (one.getMessage() for one in caplog.records if one.name.startswith("mkdocs"))
+    assert message in warning
+
+
+def test_a_page_of_the_most_words_is_built(tmp_path: Path) -> None:
+    build_pages(tmp_path, f"{LONG[15:]}\n\n![One](one.png)")
+    assert (tmp_path / "site" / "index.html").is_file()
+
+
+def test_a_folder_that_is_no_site_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "letter.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="has other things in it than a site, which would be lost"):
+        build_pages(tmp_path, "Here.")
+    assert (tmp_path / "site" / "letter.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("tex", "drawn"),
+    [
+        (r"\mathbb E", "\U0001d53c"),
+        (r"\mathbb R", "ℝ"),
+        (r"\mathcal D", "\U0001d49f"),
+        (r"\arg\min_x", ">arg</mo>"),
+        (r"\bigl\langle x \bigr\rangle", "⟨"),
+        (r"\operatorname{Cov}_p(T)", ">Cov</mo>"),
+        (r"\lVert x\rVert", '<mo stretchy="false">‖</mo>'),
+        (r"k/\sqrt d", "<mrow><mi>√</mi><mi>d</mi></mrow>"),
+        (r"\sqrt{1 + x}", "<msqrt>"),
+        (r"\text{a < b}", "a\u00a0&lt;\u00a0b"),
+    ],
+)
+def test_signs_are_those_that_browsers_know(tex: str, drawn: str) -> None:
+    found = formula(tex)
+    assert drawn in re.sub("&#x[0-9A-F]{5};", lambda sign: unescape(sign[0]), found)
+    assert "mathvariant" not in found
+
+
+@pytest.mark.parametrize(
+    "tex", [r"\arg\min_p x", r"\operatorname{Cov}_p(T)", r"\max_i f_i^2", r"\log_2^3 x", r"\inf_{p_i} x"]
+)
+@pytest.mark.parametrize("display", [False, True])
+def test_what_has_an_index_has_one(tex: str, display: bool) -> None:
+    """A browser draws an element with too many parts as an error, all in one line."""
+    parts = {"msub": 2, "msup": 2, "munder": 2, "mover": 2, "msubsup": 3, "munderover": 3, "mfrac": 2}
+    tree = ElementTree.fromstring(re.sub("</?div[^>]*>", "", formula(tex, display=display)))  # noqa: S314
+    found = [element for element in tree.iter() if element.tag in parts]
+    assert found
+    assert all(len(element) == parts[element.tag] for element in found)
+
+
+def test_a_limit_stands_below_in_a_line_of_its_own() -> None:
+    found = formula(r"\arg\min_p x", display=True)
+    assert re.search('<munder><mo [^>]*movablelimits="true">min</mo><mi>p</mi></munder>', found)
+    assert re.search(
+        "<msub><mo [^>]*>Cov</mo><mi>p</mi></msub>", formula(r"\operatorname{Cov}_p", display=True)
+    )
+
+
+def test_a_named_operator_keeps_its_distance_from_letters_alone() -> None:
+    found = formula(r"\alpha\operatorname{Cov}_p(I + \operatorname{Cov}_p)^{-1} = \log\sum_i x_i \log x")
+    spaces = re.findall(r'<mo lspace="([\d.]+)(?:em)?" rspace="([\d.]+)(?:em)?">', found)
+    assert spaces == [("0.17", "0"), ("0", "0"), ("0", "0.17"), ("0.17", "0.17")]
+
+
+def test_an_unknown_command_is_one_line_that_names_it() -> None:
+    with pytest.raises(InputError, match=r"\\nosuch in the formula x \+ \\nosuch is no command"):
+        formula(r"x + \nosuch")
+
+
+def test_a_page_keeps_everything_else() -> None:
+    page = '<p>a <span class="arithmatex">\\(x &lt; y\\)</span> b</p><div class="arithmatex">\\[z\\]</div>'
+    found = with_mathml(page)
+    assert found.startswith('<p>a <math display="inline">')
+    assert "<mo>&#x0003C;</mo>" in found
+    assert found.endswith("</math></div>")
+    assert 'display="block"' in found
+    assert with_mathml("<p>no formula, and $5</p>") == "<p>no formula, and $5</p>"

@@ -1,5 +1,6 @@
 """What a model masks or adds is read as the logarithm of a preference, without what says nothing."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.integrations.transformers.log_preference import LogPreference, LogPreferences, softmax_attention
+from fenchel.errors import CaptureError
+from fenchel.integrations.transformers.log_preference import (
+    LogPreference,
+    LogPreferences,
+    call_preference,
+    softmax_attention,
+)
 
 B, H, N = 3, 2, 5
 QUERY = torch.zeros(B, H, N, 4)
@@ -134,3 +141,109 @@ def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
     bias = torch.randn(1, 4, length, length, generator=draw, dtype=torch.float64)
     assert not LogPreferences()("site", query, key, triangle, bias, True).only_causal
     assert LogPreferences()("site", query, key, None, None, True).only_causal
+
+
+SPLIT_QUERY = torch.zeros(2, 4, 3, 5)
+KEY = torch.zeros(2, 2, 6, 5)
+BUILDERS: dict[str, Callable[..., Tensor | None]] = {
+    "backend": call_preference,
+    "capture": lambda *given: LogPreferences()(*given).mask_or_bias,
+}
+Build = Callable[..., Tensor]
+
+
+@pytest.fixture(params=BUILDERS)
+def called(request: pytest.FixtureRequest) -> Build:
+    """The logarithm of the preference, for every query and key."""
+
+    def called(
+        mask: Tensor | None = None, bias: Tensor | None = None, is_causal: bool | None = False
+    ) -> Tensor:
+        found = BUILDERS[request.param]("layers.0", SPLIT_QUERY, KEY, mask, bias, is_causal)
+        if found is None:
+            return torch.zeros(2, 4, 3, 6)
+        allowed = found.dtype == torch.bool
+        return (torch.where(found, 0.0, -torch.inf) if allowed else found).expand(2, 4, 3, 6)
+
+    return called
+
+
+def test_nothing_given_is_uniform(called: Build) -> None:
+    assert not called().any()
+
+
+@pytest.mark.parametrize(
+    "masked", [torch.finfo(torch.float32).min, torch.finfo(torch.float16).min, -1e9, -1e4]
+)
+def test_families_ways_of_writing_masked_become_minus_infinity(called: Build, masked: float) -> None:
+    mask = torch.zeros(2, 1, 3, 6)
+    mask[..., 4:] = masked
+    mask[..., 0], mask[..., 1] = -100.0, -9999.0
+    found = called(mask)
+    assert torch.equal(found[..., 4:], torch.full((2, 4, 3, 2), -torch.inf))
+    assert torch.equal(found[..., :4], mask[..., :4].expand(2, 4, 3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.float16, torch.bfloat16])
+def test_bias_and_mask_add(called: Build, dtype: torch.dtype) -> None:
+    allowed = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    allowed[1, ..., 3:] = False
+    lowest = None if dtype == torch.bool else torch.finfo(dtype).min
+    mask = allowed if lowest is None else torch.zeros(2, 1, 1, 6, dtype=dtype).masked_fill(~allowed, lowest)
+    bias = torch.randn(1, 4, 3, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(called(mask), torch.where(allowed, 0.0, -torch.inf).expand(2, 4, 3, 6))
+    assert torch.equal(called(bias=bias), bias.expand(2, 4, 3, 6))
+    assert torch.equal(called(mask, bias), torch.where(allowed, bias, -torch.inf))
+
+
+def test_causal_only_where_no_mask_says_otherwise(called: Build) -> None:
+    """As in transformers' own sdpa: CLIP's text model passes both."""
+    causal = torch.where(torch.ones(3, 6, dtype=torch.bool).tril(), 0.0, -torch.inf)
+    assert torch.equal(called(is_causal=True), causal.expand(2, 4, 3, 6))
+    assert not called(torch.ones(2, 1, 1, 6, dtype=torch.bool), is_causal=True).any()
+    with pytest.raises(CaptureError, match=r"layers.0 passes neither a mask nor is_causal"):
+        called(is_causal=None)
+
+
+@pytest.mark.parametrize(
+    ("mask", "got"),
+    [
+        (torch.ones(2, 6), r"attention_mask of shape \(2, 6\)"),
+        (torch.ones(2, 1, 3, 7), r"attention_mask of shape \(2, 1, 3, 7\)"),
+        (torch.ones(2, 1, 3, 6, dtype=torch.long), "dtype torch.int64"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_an_error(called: Build, mask: Tensor, got: str) -> None:
+    with pytest.raises(CaptureError, match=f"{got}.*expected.*= \\(2, 4, 3, 6\\)"):
+        called(mask)
+    with pytest.raises(CaptureError, match="position_bias"):
+        called(None, mask)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_single_query_sees_every_key(name: str) -> None:
+    """It stands at the end of a cache."""
+    assert BUILDERS[name]("layers.0", SPLIT_QUERY[:, :, :1], KEY, None, None, True) is None
+
+
+def of_backend(mask: Tensor | None = None, bias: Tensor | None = None, is_causal: bool = False) -> Any:
+    return call_preference("layers.0", SPLIT_QUERY, KEY, mask, bias, is_causal)
+
+
+def test_a_backend_keeps_types_and_reduces_expanded_dimensions() -> None:
+    mask = torch.rand(2, 1, 3, 6, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert of_backend(mask) is mask
+    assert of_backend(torch.ones(2, 1, 1, 6).expand(2, 4, 3, 6)).shape == (2, 1, 1, 6)
+    assert of_backend(torch.ones(2, 1, 1, 6, dtype=torch.bool).expand(2, 1, 3, 6)).shape == (2, 1, 1, 6)
+    assert of_backend(torch.ones(2, 1, 3, 6)).shape == (2, 1, 3, 6)
+
+
+def test_a_bias_in_a_backend_gets_its_gradient() -> None:
+    allowed = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    allowed[1, ..., 3:] = False
+    bias = torch.randn(1, 4, 3, 6, requires_grad=True)
+    of_backend(allowed, bias).exp().sum().backward()
+    assert bias.grad is not None
+    assert torch.equal(bias.grad, bias.exp().detach() * torch.where(allowed, 1, 0).sum(0))
+    causal = torch.ones(3, 6, dtype=torch.bool).tril()
+    assert torch.equal(of_backend(bias=bias, is_causal=True), torch.where(causal, bias, -torch.inf))

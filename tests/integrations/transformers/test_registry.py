@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import ModelError
+from fenchel.errors import CaptureError, ModelError
+from fenchel.integrations.transformers.key_map import Trace, Visit, find_key_map
 from fenchel.integrations.transformers.registry import (
     attention_implementation,
     materialised_mask,
@@ -133,3 +134,106 @@ def test_the_mask_shortcut_agrees_with_transformers() -> None:
     expected = sdpa_mask(**options, allow_is_causal_skip=False)
     assert expected is not None
     assert torch.equal(found, expected)
+
+
+BATCH, HEADS, KEYS, WIDTH, INPUTS = 2, 3, 5, 4, 7
+
+
+def trace(linear: nn.Module, name: str = "linear") -> Trace:
+    x = torch.randn(BATCH, KEYS, INPUTS, generator=torch.Generator().manual_seed(0))
+    return Trace(name, linear, x, linear(x))
+
+
+def linear(outputs: int, bias: bool = True, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    made = nn.Linear(INPUTS, outputs, bias=bias)
+    for parameter in made.parameters():
+        parameter.data.normal_(generator=generator)
+    return made.requires_grad_(False)
+
+
+def heads(outputs: Tensor) -> Tensor:
+    return outputs.reshape(BATCH, KEYS, HEADS, WIDTH).transpose(1, 2)
+
+
+def find(key: Tensor, *traces: Trace, arguments: tuple[str, ...] = ()) -> Any:
+    return find_key_map("layer.0", nn.Linear(1, 1), Visit(set(arguments), [], list(traces)), key)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_map_of_its_own_is_found_among_others(bias: bool) -> None:
+    query, key = trace(linear(12, seed=1), "q"), trace(linear(12, bias, seed=2), "k")
+    inputs, found = find(heads(key.output), query, key)
+    assert found.name == "k"
+    assert torch.equal(inputs, key.input)
+    assert torch.equal(found.weight, key.map.get_parameter("weight").view(HEADS, WIDTH, INPUTS))
+    assert found.weight.data_ptr() == key.map.get_parameter("weight").data_ptr()  # no copy
+    assert (found.bias is None) == (not bias)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_a_fused_map_is_taken_apart(part: int, interleaved: bool) -> None:
+    fused = trace(linear(36))
+    if interleaved:
+        key = fused.output.view(BATCH, KEYS, HEADS, 3, WIDTH)[:, :, :, part].transpose(1, 2)
+    else:
+        key = fused.output.view(BATCH, KEYS, 3, HEADS, WIDTH)[:, :, part].transpose(1, 2)
+    inputs, found = find(key, fused)
+    again = torch.einsum("bnw,hdw->bhnd", inputs, found.weight) + found.bias[:, None, :]
+    torch.testing.assert_close(again, key)
+
+
+def test_the_fused_map_of_gpt2_is_transposed() -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    fused = Conv1D(36, INPUTS).requires_grad_(False)
+    fused.weight.normal_(generator=torch.Generator().manual_seed(0))
+    fused.bias.normal_(generator=torch.Generator().manual_seed(1))
+    given = trace(fused)
+    key = heads(given.output[..., 12:24])
+    inputs, found = find(key, given)
+    torch.testing.assert_close(
+        torch.einsum("bnw,hdw->bhnd", inputs, found.weight) + found.bias[:, None, :], key
+    )
+
+
+def test_a_flattened_batch_is_unflattened() -> None:
+    given = trace(linear(12))
+    flat = Trace("flat", given.map, given.input.flatten(0, 1), given.output.flatten(0, 1))
+    inputs, _ = find(heads(given.output), flat)
+    assert torch.equal(inputs, given.input)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [(("position_embeddings",), "rotary position embeddings"), ((), "something changes the keys")],
+)
+def test_keys_that_no_map_gives_are_refused_with_the_likely_cause(
+    arguments: tuple[str, ...], cause: str
+) -> None:
+    given = trace(linear(12))
+    with pytest.raises(ModelError, match=f"layer.0.*{cause}.*Use space='key'"):
+        find(heads(given.output) * (1 + 1e-5), given, arguments=arguments)
+
+
+def test_two_maps_with_the_same_output_cannot_be_told_apart() -> None:
+    given = trace(linear(12), "one")
+    with pytest.raises(CaptureError, match="the maps one, two give the same keys"):
+        find(heads(given.output), given, Trace("two", given.map, given.input, given.output.clone()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_disagreement_and_a_wrong_weight_is(dtype: torch.dtype) -> None:
+    made = nn.Linear(64, 12, dtype=dtype).requires_grad_(False)
+    x = torch.randn(BATCH, KEYS, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    key = heads(made(x))
+    _, found = find(key, Trace("k", made, x, made(x)))
+    assert found.disagreement(x, key) <= 1
+    made.weight[3, 5] += 0.5
+    assert found.disagreement(x, key) > 1
+    output = key.transpose(1, 2).reshape(
+        BATCH, KEYS, HEADS * WIDTH
+    )  # what the map gave before its weight changed
+    with pytest.raises(ModelError, match=r"k's weight times its input.*quantised or adapted"):
+        find(key, Trace("k", made, x, output))
