@@ -20,9 +20,8 @@ from fenchel.errors import CostWarning, ProblemError
 from fenchel.functional import rows
 from fenchel.solver import driver
 from tests import accelerator_calls
-from tests.accelerator_calls import FIRST, B, D, M, N, Run, masked, op, randn, transport
+from tests.accelerator_calls import FIRST, READS, B, D, Looks, M, N, Run, masked, op, randn, transport
 from tests.compiling import compiled_afresh
-from tests.looks import READS, Looks
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,7 @@ from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias, RelativePosition
 from tests.problems import by_dense_newton
-from tests.small_models import AttentionPooling, ViT
-from tests.tiny_models import tiny_model
+from tests.tiny_models import AttentionPooling, ViT, tiny_model
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, transport_value
-from fenchel.closeness.optimal_transport import COSTS, GivenCost, cost_named, warn_if_moving_is_cheaper
+from fenchel.closeness.optimal_transport import COSTS, GivenCost, warn_if_moving_is_cheaper
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
 from tests.pages import page, run_blocks
 
@@ -107,6 +107,15 @@ def test_templates_of_a_group_share_the_weight_of_the_one_that_is_preferred() ->
     torch.testing.assert_close(same.solve("exact").weights[:, order], expected)
 
 
+def test_a_cost_knows_its_templates() -> None:
+    with pytest.raises(ProblemError, match=r"does not know the templates that its cost is between"):
+        OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), torch.zeros(1, 3).log_softmax(-1))
+    with pytest.raises(
+        ProblemError, match=r"cost is \(9, 9\), but there are 8 templates \(4 of the preference"
+    ):
+        GivenCost(given()).matrix(TEMPLATES[..., :8, :], SOURCES)
+
+
 def test_one_template_and_no_transport_leave_nothing_to_infer() -> None:
     u = Discrete(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
     problem = InferenceProblem(
@@ -157,16 +166,6 @@ def test_estimates_carry_gradients_to_a_cost_that_is_given(estimator: str) -> No
         return InferenceProblem(Discrete(templates), z, 0.8, closeness).solve(estimator, **options).mean
 
     assert torch.autograd.gradcheck(mean, (matrix,), eps=1e-6, atol=1e-5, fast_mode=True)
-
-
-def test_what_needs_templates_or_another_closeness_says_so() -> None:
-    log_u = torch.zeros(1, 3).log_softmax(-1)
-    with pytest.raises(ProblemError, match=r"does not know the templates that its cost is between"):
-        OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), log_u)
-    given_matrix = OptimalTransport(torch.zeros(3, 3), 1.0)
-    assert float(given_matrix.weights(torch.zeros(1, 3), log_u).sum()) == pytest.approx(1.0)
-    with pytest.raises(ProblemError, match="closeness is 'kf'; expected"):
-        InferenceProblem(Discrete(torch.eye(2)), torch.zeros(1, 2), closeness="kf")
 
 
 @pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
@@ -230,21 +229,6 @@ def test_distances_of_templates_far_from_the_origin_keep_their_digits() -> None:
     torch.testing.assert_close(
         COSTS["squared_euclidean"].matrix(far, far), torch.tensor([[0.0, 0.25], [0.25, 0.0]])
     )
-
-
-def test_other_things_that_are_no_costs() -> None:
-    with pytest.raises(ProblemError, match=r"shape \(2, 3\); expected a square matrix"):
-        GivenCost(torch.zeros(2, 3))
-    with pytest.raises(ProblemError, match=r"dtype torch.int64"):
-        GivenCost(torch.zeros(2, 2, dtype=torch.int64))
-    with pytest.raises(
-        ProblemError, match="cost is 'euclid'; expected one of 'dot', 'squared_euclidean', 'cosine'"
-    ):
-        cost_named("euclid")
-    with pytest.raises(
-        ProblemError, match=r"cost is \(9, 9\), but there are 8 templates \(4 of the preference and 4 atoms\)"
-    ):
-        GivenCost(given()).matrix(TEMPLATES[..., :8, :], SOURCES)
 
 
 def test_moving_that_is_cheaper_than_staying_is_warned_of() -> None:

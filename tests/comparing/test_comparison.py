@@ -336,14 +336,6 @@ def test_intervals_of_documents_cover_as_often_as_they_say(paired: bool) -> None
     assert 0.90 <= covered / REPETITIONS <= 0.98
 
 
-def test_queries_taken_for_independent_would_be_covered_far_less() -> None:
-    generator = torch.Generator().manual_seed(0)
-    first, last = drawn(generator, metrics=100), drawn(generator, metrics=100)
-    every = torch.arange(DOCUMENTS * EACH)
-    found = intervals(first, last, paired=False, of=every)
-    assert sum(holds(interval, 0.0) for (interval,) in found) / 100 < 0.8
-
-
 def test_all_heads_are_covered_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
     heads, repetitions = 20, 60

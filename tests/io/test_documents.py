@@ -334,9 +334,3 @@ def test_missing_extra_is_named(module, extra, file, monkeypatch):
     source = "somebody/known" if module == "datasets" else file("some.parquet", "anything")
     with pytest.raises(MissingExtraError, match=rf"{module} is not installed.*\[{extra}\]"):
         list(open_documents(source))
-
-
-def test_one_long_line(file):
-    line = "word " * 2_000_000
-    ((_, _, text),) = texts(open_documents(file("some.jsonl", json.dumps({"text": line}))))
-    assert text == line

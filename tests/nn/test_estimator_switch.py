@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import LearnedBias
-from tests.small_models import AttentionPooling, ViT
+from tests.tiny_models import AttentionPooling, ViT
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 

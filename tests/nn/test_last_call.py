@@ -26,7 +26,7 @@ from tests.nn.small_layers import (
     heads,
     tokens,
 )
-from tests.small_models import ViT
+from tests.tiny_models import ViT
 
 KEPT = {"certificate": "last_certificate", "gap": "last_gap", "norm penalty": "last_norm_penalty"}
 

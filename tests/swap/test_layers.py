@@ -28,7 +28,7 @@ from fenchel.swap import SwapReport, swap
 from fenchel.swap.report import render_html
 from tests.auditing.small_audits import some_texts
 from tests.io.test_windows import word_tokenizer
-from tests.small_models import AttentionPooling, ViT
+from tests.tiny_models import AttentionPooling, ViT
 
 LOSS = partial(cross_entropy, reduction="none")
 

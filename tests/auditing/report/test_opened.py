@@ -393,7 +393,7 @@ def said(change: float) -> str:
 
 
 def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, pictured: AuditReport) -> None:
-    seen = opened(visit, html)
+    seen = opened(visit, pictured_html)
     cards = seen.page.locator("#opened .card")
     assert cards.count() == len(pictured.far_queries[KEY]) == 3
     for number, example in enumerate(
@@ -440,7 +440,7 @@ def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, p
 def test_a_patch_is_read_by_pointer_and_keyboard(
     visit: Any, pictured_html: str, pictured: AuditReport
 ) -> None:
-    seen = opened(visit, html)
+    seen = opened(visit, pictured_html)
     card = seen.page.locator("#opened .card").first
     example = max(pictured.far_queries[KEY], key=lambda one: one.rank)
     assert example.picture is not None
@@ -479,7 +479,7 @@ def test_a_patch_is_read_by_pointer_and_keyboard(
 @pytest.mark.parametrize("width", [1280, 400])
 def test_images_fit_every_screen_and_a_dark_one(visit: Any, pictured_html: str, width: int) -> None:
     for scheme in ("light", "dark"):
-        seen = opened(visit, html, width=width, color_scheme=scheme)
+        seen = opened(visit, pictured_html, width=width, color_scheme=scheme)
         assert seen.overflow() <= 0
         inside = "part => part.scrollWidth <= part.clientWidth + 1"
         lists = seen.page.locator("#opened .places > div")

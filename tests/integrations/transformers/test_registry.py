@@ -53,23 +53,6 @@ def test_function_and_mask_come_together(family: str, backend: list[Tensor | Non
     assert all(mask is not None and mask.dtype == torch.bool for mask in backend)
 
 
-def test_a_function_registered_alone_loses_the_mask() -> None:
-    """The trap that register_backend exists for; when this fails, transformers has closed it."""
-    from transformers import AttentionInterface
-
-    masks: list[Tensor | None] = []
-
-    def alone(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        masks.append(args[4])
-        return AttentionInterface()["sdpa"](*args, **kwargs)
-
-    AttentionInterface.register("fenchel_test_alone", alone)
-    model = tiny_model("bert")
-    model.set_attn_implementation("fenchel_test_alone")
-    model(**tiny_inputs("bert"))
-    assert masks == [None, None]
-
-
 def test_every_setting_is_put_back_after_an_exception_too() -> None:
     model = tiny_model("t5")
     model.decoder.set_attn_implementation("eager")
@@ -101,21 +84,6 @@ def test_a_model_that_does_not_call_the_registry_is_an_error() -> None:
         attention_implementation(model, NAME),
     ):
         model(**inputs)
-
-
-def test_the_mask_is_all_true_rather_than_none() -> None:
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-
-    options: dict[str, Any] = {
-        "kv_length": 4,
-        "allow_is_bidirectional_skip": True,
-        "allow_is_causal_skip": True,
-    }
-    both = materialised_mask(2, 4, mask_function=bidirectional_mask_function, **options)
-    assert both.shape == (2, 1, 4, 4)
-    assert both.all()
-    causal = materialised_mask(2, 4, mask_function=causal_mask_function, **options)
-    assert torch.equal(causal, torch.ones(2, 1, 4, 4, dtype=torch.bool).tril())
 
 
 def test_the_mask_shortcut_agrees_with_transformers() -> None:
