@@ -11,9 +11,9 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAt
 
 from fenchel import functional as F
 from fenchel.catalogue import entry
-from fenchel.nn import MultiheadAttention, sinusoids
+from fenchel.nn import MultiheadAttention
 from fenchel.nn.evidence import RelativeKeys, Rotary, TransformerXL
-from tests.catalogue.references.places import causal_scores, heads_of, sinusoidal_code
+from tests.catalogue.references.places import causal_scores
 
 ESTIMATORS = ("first_order", "second_order", "exact")
 
@@ -25,30 +25,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def output(name: str, estimator: str = "first_order", **inputs) -> Tensor:
     one = entry(name)
     return one.run(estimator, **{**one.inputs(), **inputs}).output
-
-
-# Slides 004, equations (2) and (3): A = X M Xᵀ without places, (X + P) M (X + P)ᵀ with them.
-def test_with_places_the_scores_are_four_terms_of_which_one_is_without():
-    given = entry("sinusoidal").inputs()
-    asked = entry("sinusoidal").run().inferences[0]
-    x, places = given["x"], sinusoidal_code(5, 6).unsqueeze(0)
-    q, k, _ = heads_of(x, given["project"])
-    q_place, k_place, _ = heads_of(places, given["project"])
-    terms = {
-        "content, content": q @ k.mT,
-        "content, place": q @ k_place.mT,
-        "place, content": q_place @ k.mT,
-        "place, place": q_place @ k_place.mT,
-    }
-    whole = (q + q_place) @ (k + k_place).mT
-    torch.testing.assert_close(torch.stack([*terms.values()]).sum(0), whole)
-    torch.testing.assert_close(asked.evidence @ asked.templates.mT, whole * 3**-0.5)
-    nowhere = output(
-        "learned-absolute", x=x, project=given["project"], places=torch.zeros(5, 6, dtype=x.dtype)
-    )
-    found = F.attention(*heads_of(x, given["project"]))
-    torch.testing.assert_close(nowhere, found)
-    assert all(term.abs().max() > 1e-3 for term in terms.values())
 
 
 def test_the_biases_of_mpt_are_one_belief_with_those_of_the_paper():
@@ -118,53 +94,6 @@ def test_key_strength_is_evidence_or_reliability_at_first_order_only(estimator):
     )
     apart = float((as_alpha - asked.answer(estimator)).abs().max())
     assert (apart < 1e-9) is (estimator == "first_order")
-
-
-def test_what_no_query_asks_for_is_belief_and_exact_inference_tells():
-    """With u = v the four terms are those of a query q + u, so that all could be called evidence."""
-    query, key, value = drawn(1, 2, 4, 4), drawn(1, 2, 4, 4, seed=1), drawn(1, 2, 4, 3, seed=2)
-    module = TransformerXL(2, 4, width=6).double()
-    for seed, parameter in enumerate(module.parameters()):
-        parameter.data.copy_(drawn(*parameter.shape, seed=seed + 3))
-    module.distance_importance.data.copy_(module.key_importance.data)
-    z, templates, scale = module(query, key)
-    for estimator in ESTIMATORS:
-        believed = F.relative_attention(
-            z,
-            key,
-            value,
-            templates.relative,
-            log_preference=templates.log_preference,
-            scale=scale,
-            estimator=estimator,
-        )
-        asked = F.relative_attention(
-            z + module.key_importance.unsqueeze(1),
-            key,
-            value,
-            templates.relative,
-            scale=scale,
-            estimator=estimator,
-        )
-        assert torch.allclose(believed, asked) is (estimator == "first_order")
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_longer_templates_that_queries_share_have_the_scores_of_transformer_xl(estimator):
-    """⟨q, W R_(i−j)⟩ = ⟨the codes of qᵀW turned by i, R_(−j)⟩, sines and cosines being pairs."""
-    query, key, value = drawn(1, 2, 4, 4), drawn(1, 2, 4, 4, seed=1), drawn(1, 2, 4, 3, seed=2)
-    module = TransformerXL(2, 4, width=6).double()
-    module.distance_weight.data.copy_(drawn(2, 4, 6, seed=3))
-    z, templates, scale = module(query, key)
-    places = torch.arange(4, dtype=torch.float64)
-    angles = places.unsqueeze(-1) * 10_000.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
-    sine, cosine = (query @ module.distance_weight).chunk(2, -1)
-    turned = (sine * angles.cos() - cosine * angles.sin(), sine * angles.sin() + cosine * angles.cos())
-    code = sinusoids(-places, 6, layout="halves").expand(1, 2, -1, -1)
-    longer, shared = torch.cat([z, *turned], -1), torch.cat([key, code], -1)
-    found = F.attention(longer, shared, value, scale=scale, estimator=estimator)
-    expected = F.relative_attention(z, key, value, templates.relative, scale=scale, estimator=estimator)
-    assert torch.allclose(found, expected) is (estimator == "first_order")
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

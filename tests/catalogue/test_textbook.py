@@ -7,25 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, Hard, InferenceProblem, Tsallis
-from fenchel.catalogue import FAMILIES, NOTES, Inferrer, Parts, entry
-from fenchel.functional import attention_weights
+from fenchel import KL, Discrete, InferenceProblem, Tsallis
+from fenchel.catalogue import Inferrer, Parts, entry
 
 LARGE = -1e6
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def test_a_large_negative_score_masks_while_a_key_is_visible():
-    inputs = entry("masked").inputs()
-    query, key, visible = inputs["query"], inputs["key"], inputs["visible"]
-    found = entry("masked").run(**inputs).weights[0]
-    scores = query @ key.mT / key.shape[-1] ** 0.5
-    assert visible.any(-1).all()
-    torch.testing.assert_close(scores.masked_fill(~visible, LARGE).softmax(-1), found)
-    torch.testing.assert_close((scores + LARGE * ~visible).softmax(-1), found)
 
 
 def test_a_large_negative_score_does_not_mask_all():
@@ -103,14 +92,6 @@ def test_hard_attention_is_the_limit_of_cold_softer_ones(form):
     assert apart[2] < 1e-9
 
 
-def test_keys_that_tie_share_in_proportion_to_the_preference():
-    key = torch.tensor([[1.0, 0.0], [1.0, 5.0], [0.0, 1.0]], dtype=torch.float64)[None, None]
-    query = torch.tensor([[2.0, 0.0]], dtype=torch.float64)[None, None]
-    log_u = torch.tensor([0.2, 0.6, 0.2], dtype=torch.float64).log()
-    found = attention_weights(query, key, log_preference=log_u, scale=1.0, closeness=Hard())
-    torch.testing.assert_close(found[0, 0, 0], torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64))
-
-
 def test_parts_are_the_inference_problem():
     answer = entry("nadaraya-watson").run("exact")
     (parts,) = answer.inferences
@@ -141,11 +122,6 @@ WAYS = [
 
 def number(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64)
-
-
-def test_the_family_says_what_it_is_not():
-    assert set(NOTES) <= set(FAMILIES)
-    assert "biology" in NOTES["Mind"]
 
 
 @pytest.mark.parametrize(("estimator", "closeness"), WAYS)
@@ -188,18 +164,6 @@ def test_a_gain_multiplies_odds_at_first_order_alone(estimator):
     expected = (inputs["gain"] / inputs["gain"][0]).expand_as(odds)
     apart = float((odds - expected).abs().max())
     assert (apart < 1e-9) if estimator == "first_order" else (apart > 0.1)
-
-
-def test_the_exact_dual_point_is_a_prediction_error_weighted_by_its_precision():
-    inputs = entry("precision").inputs()
-    u = Discrete(inputs["key"])
-    problem = InferenceProblem(u, inputs["query"], inputs["precision"])
-    exact = problem.solve("exact", tol=1e-10)
-    error = u.mean() + inputs["query"] - exact.mean
-    torch.testing.assert_close(exact.dual, inputs["precision"].unsqueeze(-1) * error)
-    first = problem.solve("first_order").dual
-    torch.testing.assert_close(first, inputs["precision"].unsqueeze(-1) * inputs["query"])
-    torch.testing.assert_close(exact.weights, entry("precision").run("exact").weights[0])
 
 
 def test_bottom_up_and_top_down_alone():

@@ -57,15 +57,6 @@ def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, audits)
     assert {path.name for path in whole.iterdir()} == {path.name for path in one.iterdir()}
 
 
-def test_merge_keeps_another_audit_unless_told(command, tmp_path, shards, audits):
-    out = shutil.copytree(audits[0], tmp_path / "other")
-    before = files_of(out)
-    assert command("merge", shards, "--out", out).code == 3
-    assert files_of(out) == before
-    assert command("merge", shards, "--out", out, "--overwrite").code == 0
-    assert files_of(out) != before
-
-
 def test_report_is_made_again(command, tmp_path, audits):
     out = shutil.copytree(audits[0], tmp_path / "out")
     before = files_of(out)
@@ -126,21 +117,6 @@ def test_two_audits_are_compared(command, audits, tmp_path, monkeypatch):
     assert reverse.code == 3
     assert "holds another comparison" in reverse.line
     assert command("compare", other, one, "--overwrite").code == 0
-
-
-def test_three_audits_make_a_trajectory(command, audits, tmp_path):
-    done = command("compare", *audits, "--out", tmp_path / "three")
-    assert done.code == 0, done.err
-    assert "Total variation by layer, medians" in done.words
-    assert "A trajectory of 3 audits" in (tmp_path / "three" / "compare.html").read_text()
-
-
-def test_audits_of_other_conventions_are_not_compared(command, audits, model, tmp_path):
-    other = plain_run(tmp_path, "audit", model, "--alpha", "2", "--space", "input")
-    refused = command("compare", audits[0], other, "--out", tmp_path / "nothing")
-    assert refused.code == 3
-    assert f"space: 'key' in {audits[0]}, 'input' in {other}; alpha: 1.0 in" in refused.line
-    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_figure_is_reproduced_with_a_local_model(command, model, text, tmp_path, monkeypatch):

@@ -43,12 +43,6 @@ def test_page_and_help_list_the_same_options(command, name):
             assert listed[option] == value
 
 
-def test_a_drifted_page_would_be_noticed():
-    assert options_in_help("  --layers LIST  Layers\n  -h, --help  Show") == {"--layers": "LIST"}
-    assert "--layers" in options_on_page("audit")
-    assert "--partial" not in options_on_page("audit")
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_an_example_that_is_a_command_line(command, name):
     done = command(name, "--help")

@@ -8,8 +8,8 @@ from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.report import STEPS, path, render_html, signed_short, style, trajectories
 from tests.auditing.report.samples import HOSTILE
-from tests.browsing import cell
 from tests.comparing.small_comparisons import known_audit, known_values
+from tests.pages import cell
 
 RAISED = HeadKey("encoder_self", 2, 3)
 

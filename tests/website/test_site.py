@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,8 +13,45 @@ import pytest
 
 from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.parts import AbstractFiniteParts
-from tests.website.html_page import HtmlPage
 from website.pages import family_page, picture, with_tables
+
+_LOADED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "link": "href",
+    "source": "src",
+    "video": "src",
+    "object": "data",
+}
+# A link element that says something and has nothing loaded.
+_SAID = {"canonical", "prev", "next", "alternate"}
+
+
+class HtmlPage(HTMLParser):
+    """One page.
+
+    Attributes:
+        links: What its anchors lead to.
+        loaded: What a browser loads by itself: scripts, styles, fonts, images, frames.
+        places: Ids and names.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.places: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        self.places |= {value for key in ("id", "name") if (value := said.get(key))}
+        if tag == "a" and (target := said.get("href")) is not None:
+            self.links.append(target)
+        kept = tag == "link" and said.get("rel") in _SAID
+        if tag in _LOADED and not kept and (source := said.get(_LOADED[tag])):
+            self.loaded.append(source)
 
 
 def pages(site: Path) -> dict[Path, HtmlPage]:

@@ -11,7 +11,7 @@ from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 from tests.auditing.report.test_html import Page as Parsed
-from tests.browsing import cell
+from tests.pages import cell
 
 pytestmark = pytest.mark.browser
 

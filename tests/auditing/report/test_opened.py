@@ -16,7 +16,7 @@ from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE
-from tests.browsing import MINUS, cell
+from tests.pages import MINUS, cell
 
 pytestmark = pytest.mark.browser
 
