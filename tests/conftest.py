@@ -20,10 +20,7 @@ _BFLOAT16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 
 
 def pytest_configure() -> None:
-    """Do without AMX where the processor names it and the system does not let processes use it.
-
-    oneDNN then ends the process at the first product in bfloat16. Workers inherit the environment.
-    """
+    """Do without AMX where the processor names it and the system does not let processes use it."""
     if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
         return
     if (

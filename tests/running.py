@@ -13,26 +13,14 @@ __all__ = ["record", "run_cells"]
 
 
 def run_cells(notebook: nbformat.NotebookNode) -> list[list[nbformat.NotebookNode]]:
-    """Run the code of a notebook from top to bottom, in one namespace.
-
-    Args:
-        notebook: Version 4. It is not changed.
-
-    Returns:
-        The outputs of each code cell, as Jupyter has them: what was printed, then the value of the last line, if it
-        is an expression and not None, as text and, where it knows how, as HTML.
-    """
+    """Run the code of a notebook from top to bottom, in one namespace."""
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [_outputs(cell.source, names, number) for number, cell in enumerate(cells, start=1)]
 
 
 def record(path: Path) -> None:
-    """Run a notebook and write it with its outputs.
-
-    Args:
-        path: An ``.ipynb`` file, which is replaced.
-    """
+    """Run a notebook and write it with its outputs."""
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for number, (cell, outputs) in enumerate(zip(cells, run_cells(notebook), strict=True), start=1):

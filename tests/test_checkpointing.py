@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.closeness import sparse_weights
-from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import ALiBi, Causal, RelativePosition
 from tests.functional.calls import ESTIMATORS
 from tests.functional.ops import OPS, infer, leaves
+from tests.nn.test_conformance import HEADS, KINDS, build, called, tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -110,40 +110,18 @@ def test_estimates(preference: str, estimator: str, reentrant: bool) -> None:
     check_checkpointed(function, [templates, log_weights, evidence], reentrant)
 
 
-WIDTH, HEADS = 12, 3
-LAYERS: dict[str, Callable[[str], nn.Module]] = {
-    "softmax": lambda e: MultiheadAttention(WIDTH, HEADS, batch_first=True, estimator=e),
-    "biased": lambda e: MultiheadAttention(
-        WIDTH,
-        HEADS,
-        batch_first=True,
-        estimator=e,
-        preference=Causal() * RelativePosition(HEADS) * ALiBi(HEADS),
-    ),
-    "sparse": lambda e: MultiheadAttention(
-        WIDTH, HEADS, batch_first=True, estimator=e, closeness=Tsallis(1.5)
-    ),
-    "mixture": lambda e: MixtureAttention(WIDTH, HEADS, batch_first=True, estimator=e),
-    "transport": lambda e: TransportAttention(WIDTH, HEADS, estimator=e),
-    "continuous": lambda e: ContinuousAttention(WIDTH, HEADS, basis=6, estimator=e),
-}
-
-TORCHS_SIGNATURE = ("softmax", "biased", "sparse", "mixture")
+LAYERS = [*KINDS, "biased"]
 
 
 @reentrant_or_not
 @every_estimator
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers(kind: str, estimator: str, reentrant: bool) -> None:
-    torch.manual_seed(0)
-    layer = LAYERS[kind](estimator).double()
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    x = torch.randn(2, 6, WIDTH, dtype=torch.float64).requires_grad_()
+    biased = {"preference": Causal() * RelativePosition(HEADS).double() * ALiBi(HEADS)}
+    layer = (
+        build("softmax", estimator=estimator, **biased)
+        if kind == "biased"
+        else build(kind, estimator=estimator)
+    )
     parameters = [p for p in layer.parameters() if p.requires_grad]
-
-    def function(x: Tensor) -> Tensor:
-        found = layer(x, x, x, need_weights=False) if kind in TORCHS_SIGNATURE else layer(x, x, x)
-        return found[0] if isinstance(found, tuple) else found
-
-    check_checkpointed(function, [x], reentrant, parameters)
+    check_checkpointed(lambda x: called(layer, x), [tokens().requires_grad_()], reentrant, parameters)

@@ -123,15 +123,7 @@ def tiny_model(
     head: str = "AutoModel",
     **overrides: Any,
 ) -> Any:
-    """A random model of ``family``, in eval mode, with weights that make attention uneven.
-
-    Args:
-        family: A key of the table above.
-        dtype: Of its parameters.
-        seed: Of its weights.
-        head: Which of the Auto classes makes it; by default the one without a head.
-        **overrides: Arguments of the configuration.
-    """
+    """A random model of ``family``, in eval mode, with weights that make attention uneven."""
     import transformers
 
     if family.endswith("t5") and Version(transformers.__version__) < Version("5.15"):
@@ -187,10 +179,7 @@ def tiny_images(
 
 
 def eager_weights(family: str, inputs: dict[str, Any], **options: Any) -> list[tuple[str, Tensor]]:
-    """Name and attention weights (B, H, m, n) of every call of the family's eager attention, in order.
-
-    As the attention modules return them: what ``output_attentions`` gathers is incomplete in some families.
-    """
+    """Name and attention weights (B, H, m, n) of every call of the family's eager attention, in order."""
     model = tiny_model(family, attn_implementation="eager", **options)
     calls: list[tuple[str, Tensor]] = []
 

@@ -74,13 +74,7 @@ def known_statistics(
     *,
     in_a_document: int = 40,
 ) -> AuditStatistics:
-    """Statistics of layers whose queries are known.
-
-    Args:
-        sites: Kind, layer, heads, and columns of the table, (heads, queries) each; what is not given is 0 or true.
-        words: Text of tokens.
-        in_a_document: Queries of a document.
-    """
+    """Statistics of layers whose queries are known."""
     import polars as pl
 
     table = QueryTable.temporary()

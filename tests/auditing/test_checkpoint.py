@@ -55,15 +55,10 @@ def whole_in_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize(
-    ("stop_after", "error"), [(1, KeyboardInterrupt()), (5, RuntimeError("out of memory"))]
-)
-def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
-    whole_in_parts: Path, tmp_path: Path, stop_after: int, error: BaseException
-) -> None:
-    whole, resumed = whole_in_parts, tmp_path / "resumed"
-    observer = Interrupting(stop_after, error)
-    with pytest.raises(type(error)) as caught:
+def test_an_interrupted_audit_ends_like_an_uninterrupted_one(whole_in_parts: Path, tmp_path: Path) -> None:
+    whole, resumed, error = whole_in_parts, tmp_path / "resumed", RuntimeError("out of memory")
+    observer = Interrupting(5, error)
+    with pytest.raises(RuntimeError) as caught:
         small_audit(directory=resumed, observer=observer)
     assert caught.value is error
     assert observer.calls[-1] == "finished"

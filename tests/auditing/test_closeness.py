@@ -40,15 +40,7 @@ def registered() -> None:
 def numbers_by_ascent(
     query: Tensor, templates: Tensor, allowed: Tensor, weights_of: Callable[[Tensor], Tensor], curved: float
 ) -> dict[str, Tensor]:
-    """What an audit measures, by small steps up the dual in float64, with the maps of the entmax package.
-
-    Args:
-        query: Evidence, (B, H, m, d).
-        templates: (B, H, n, d).
-        allowed: (B, 1, 1 or m, n).
-        weights_of: Uniform u on what is allowed drops out of entmax, so that this is p(Tλ).
-        curved: A bound on the curvature of the conjugate in the 2-norm.
-    """
+    """What an audit measures, by small steps up the dual in float64, with the maps of the entmax package."""
 
     def weights(lam: Tensor) -> Tensor:
         return weights_of((lam @ templates.mT).masked_fill(~allowed, -torch.inf))

@@ -414,18 +414,6 @@ def test_what_is_never_called_is_an_error() -> None:
         pass
 
 
-def test_captures_are_not_nested_and_restore_the_model() -> None:
-    model, inputs = tiny_model("bert"), tiny_inputs("bert")
-    with fenchel.Capture(model) as heads:
-        with pytest.raises(CaptureError, match="captured already"), fenchel.Capture(model):
-            pass
-        model(**inputs)
-    assert model.config._attn_implementation == "sdpa"
-    with fenchel.Capture(model, layers=[1]) as heads:
-        model(**inputs)
-    assert {head.site.layer for head in heads} == {1}
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -194,18 +194,6 @@ def test_queries_may_have_rows_of_their_own() -> None:
         Unnamed(drawn(3, D), ABOVE).queries(slice(1))
 
 
-@pytest.mark.parametrize("kind", [Diagonal, Cumulant])
-def test_gradients_reach_its_tensors(kind: type[Diagonal] | type[Cumulant]) -> None:
-    variance = ABOVE.clone().requires_grad_()
-    problem = InferenceProblem(kind(drawn(D), variance), drawn(3, D, seed=1), 0.7)
-    problem.solve("exact", tol=1e-10).mean.sin().sum().backward()
-    (expected,) = torch.autograd.grad(
-        (drawn(D) + variance * 0.7 * drawn(3, D, seed=1) / (1 + 0.7 * variance)).sin().sum(), variance
-    )
-    assert variance.grad is not None
-    torch.testing.assert_close(variance.grad, expected)
-
-
 def test_a_preference_without_tensors_says_what_to_write() -> None:
     class Hidden(Diagonal):
         def __init__(self, center: Tensor) -> None:

@@ -170,18 +170,6 @@ def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: 
     assert len(lines) == 1 + len(masked.arms)
 
 
-def test_repr_is_one_line(masked: SwapReport):
-    said = repr(masked)
-    units = masked.results["units"]
-    assert units["windows"] > units["documents"]
-    read = f"{units['windows']} windows, {units['documents']} documents"
-    assert said.startswith(
-        f"<SwapReport of BertForMaskedLM, {len(masked.arms):,} arms on {read}: Exact inference"
-    )
-    assert "\n" not in said
-    assert len(said) < 400
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
     from rich.console import Console

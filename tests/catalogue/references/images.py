@@ -61,10 +61,7 @@ def windows(query: Tensor, rotations: Tensor, chunk: int) -> list[tuple[list[int
 
 
 def reformer(query: Tensor, value: Tensor, rotations: Tensor, chunk: int) -> Tensor:
-    """Appendix A: o_i = Σ_r exp(z_i^r - z_i) Σ_j exp(⟨q_i, k_j⟩ - m_ij^r - z_i^r) v_j, with m the log of counts.
-
-    P_i^r is the tokens of i's bucket in its chunk or the one before, not after i; for itself m is 10⁵.
-    """
+    """Appendix A: o_i = Σ_r exp(z_i^r - z_i) Σ_j exp(⟨q_i, k_j⟩ - m_ij^r - z_i^r) v_j, with m the log of counts."""
     output = torch.empty_like(value)
     for head, i in itertools.product(range(query.shape[1]), range(query.shape[2])):
         q, v = query[0, head], value[0, head]
