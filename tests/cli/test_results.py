@@ -138,7 +138,7 @@ def test_a_figure_is_reproduced_with_a_local_model(command, model, text, tmp_pat
 
 
 def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     done = command("reproduce", "figures6-8", "--text", text, "--out", tmp_path / "out")
     assert done.code == 4
     assert "google-t5/t5-small" in done.line

@@ -145,8 +145,8 @@ def test_sparse_weights_of_ones_own_are_solved_for_where_templates_are_large() -
         lambda f, log_u: sparse_weights(f, log_u, 1.0),
         modulus=1 / n,
     )
-    templates = 10 * torch.randn(200, n, 16, generator=generator, dtype=torch.float64)
-    z = torch.randn(200, 1, 16, generator=generator, dtype=torch.float64)
+    templates = 10 * torch.randn(50, n, 16, generator=generator, dtype=torch.float64)
+    z = torch.randn(50, 1, 16, generator=generator, dtype=torch.float64)
     found = InferenceProblem(Discrete(templates), z, closeness=own).solve("exact", tol=1e-6)
     expected = InferenceProblem(Discrete(templates), z, closeness=Tsallis(2)).solve("exact", tol=1e-8)
     torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-5)

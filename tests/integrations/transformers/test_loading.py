@@ -213,6 +213,7 @@ def test_what_the_hub_says_is_one_line(monkeypatch: pytest.MonkeyPatch, kind: st
 
 def test_without_network_and_cache_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     Hub(monkeypatch, error=OSError("Name or service not known"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
         ModelError, match=r"no model 'some/model'.*does not answer \(Name or service not known\)"
     ):
