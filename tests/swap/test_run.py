@@ -404,5 +404,3 @@ def test_labels_of_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel names no classes of images"):
         swap(model.vit, processor, images=folder, **FEW)
-
-
