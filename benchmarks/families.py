@@ -15,7 +15,7 @@ import re
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,7 @@ OUTCOMES = ("works", "refused", "wrong", "not built", "no attention")
 TOLERANCE = 1e-4
 SECONDS = 8.0  # of process time, for one family
 MOST_INPUTS = 14
+MOST_NAMES = 20  # of families, in a cell of the page
 PAGE = Path(__file__).parents[1] / "docs" / "transformers.md"
 BEGIN, END = "<!-- families -->", "<!-- end of families -->"
 
@@ -280,8 +281,8 @@ def _group(reason: str) -> str:
     return next((words for pattern, words in _REASONS if re.search(pattern, reason)), "have another reason")
 
 
-def _names(families: Iterable[str]) -> str:
-    return ", ".join(sorted(families))
+def _named(families: Sequence[str]) -> str:
+    return f"{len(families)} families" if len(families) > MOST_NAMES else ", ".join(sorted(families))
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -295,19 +296,19 @@ def page(found: Mapping[str, Any]) -> str:
     lines = [
         f"Of {attending} families of transformers {found['transformers']} of which a tiny random model could be built, "
         f"{len(found['works'])} work: they are swapped and audited, and first order is their own output to {worst:.0e} "
-        "of the largest entry (`python -m benchmarks.families`). `benchmarks/results/families.json` lists them all. "
+        "of the largest entry (`python -m benchmarks.families`; `benchmarks/results/families.json` names them all). "
         "The others are refused:",
         "",
         "| They | Families |",
         "|---|---|",
         *(
-            f"| {reason} | {_names(families)} |"
+            f"| {reason} | {_named(families)} |"
             for reason, families in sorted(refused.items(), key=lambda one: -len(one[1]))
         ),
         "",
     ]
     if found["wrong"]:
-        lines += [f"**Known defects ({len(found['wrong'])}):** {_names(found['wrong'])}.", ""]
+        lines += [f"**Known defects ({len(found['wrong'])}):** {_named(list(found['wrong']))}.", ""]
     lines.append(
         f"Not tried: {len(unknown)} families of which no tiny model could be built or whose inputs are not known, and "
         f"{len(found['no attention'])} without attention."
