@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,6 @@ class ExperimentOptions:
     seeds: int = option(3, "of each arm: its weights, and what is drawn in training")
     processes: int = option(1, "in which arms and seeds are run side by side")
     out: str = option("", "file of the record, in JSON")
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise InputError(f"{name} is {value}; expected a number above 0. Give a larger --{name}.")
 
 
 def repeated(
@@ -77,7 +72,11 @@ def main(
     """
     script = Path(sys.argv[0]).name
     try:
-        (options,) = HfArgumentParser(kind, prog=script).parse_args_into_dataclasses()
+        parser = HfArgumentParser(kind, prog=script)
+        options, unknown = parser.parse_args_into_dataclasses(return_remaining_strings=True)
+        if unknown:
+            raise InputError(f"there is no option {unknown[0]}. {script} --help lists all.")
+        check(options)
         found = study(options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")
@@ -92,6 +91,22 @@ def main(
         }
         text, folder = json.dumps(told | found, indent=1), os.environ.get("FENCHEL_DATA")
         Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")
+
+
+def check(options: Any) -> None:
+    """Refuse numbers that are too small, and a record that could not be written in the end.
+
+    Raises:
+        InputError: If a number is below 0, or 0 where that does not stand for something, as it does where it is the
+            default; or the folder of the record is missing.
+    """
+    for one in fields(options):
+        value, least = getattr(options, one.name), "0 or more" if one.default == 0 else "a number above 0"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and (value < 0 or (value == 0 and one.default != 0)):
+            raise InputError(f"{one.name} is {value}; expected {least}. Give a larger --{one.name}.")
+    if not Path(options.out).parent.is_dir():
+        raise InputError(f"there is no folder for --out {options.out}. Make {Path(options.out).parent}.")
 
 
 def cpu_seconds() -> float:

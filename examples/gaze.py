@@ -383,7 +383,13 @@ def study(told: Options) -> dict[str, Any]:
         InputError: If the data cannot be used.
     """
     torch.manual_seed(told.seed)
-    images, frozen = read(told.data), pkgutil.resolve_name(told.frozen) if told.frozen else None
+    frozen = None
+    if told.frozen:
+        try:
+            frozen = pkgutil.resolve_name(told.frozen)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(f"frozen is {told.frozen!r}: {error}. Give PACKAGE.MODULE:NAME.") from error
+    images = read(told.data)
     if min(len(images), told.images or 15) < 15:
         raise InputError(f"{told.data} gives {len(images)} images; expected 15 at least. Give more.")
     draw = torch.Generator().manual_seed(told.seed)

@@ -62,7 +62,6 @@ class HelmholtzOptions(experiment.ExperimentOptions):
     estimator: str = choice("of p(α | d), compared with Bayes'", "exact", "first_order", "second_order")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.bounds == "enumerated" and self.middle + self.top > 16:
             raise InputError(
                 f"there are {self.middle} + {self.top} hidden units; expected 16 at most, to enumerate. Give "

@@ -50,7 +50,7 @@ def read(data: str, split: str, count: int) -> tuple[Tensor, Tensor]:
     """Images (N, channels, h, w), -1 to 1, and their classes; of toys too."""
     if data == "toy":
         torch.manual_seed(("train", "test").index(split))
-        pixels, labels = glimpse.toy(min(count, 600))
+        pixels, labels = glimpse.toy(min(count, 300))
         return 2 * pixels.unsqueeze(1) - 1 + 0.5 * torch.randn(len(pixels), 1, 28, 28), labels
     splits = read_splits(data, ("train", "test"))
     if "test" not in splits:

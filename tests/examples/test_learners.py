@@ -13,6 +13,7 @@ from torch import Tensor
 import bandits
 import distil
 import experiment
+import gaze
 import glimpse
 import helmholtz
 from fenchel import KL
@@ -302,8 +303,18 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
     with pytest.raises(InputError, match="16 at most"):
         helmholtz.HelmholtzOptions(middle=16)
-    monkeypatch.setattr(sys, "argv", ["bandits.py", "--arms", "0"])
-    with pytest.raises(
-        SystemExit, match=r"^bandits\.py: arms is 0; expected a number above 0\. Give a larger --arms\.$"
+    for kind, given, said in (
+        (bandits.BanditOptions, "--arms 0", r"arms is 0; expected a number above 0\. Give a larger --arms\."),
+        (gaze.Options, "--epochs 0", r"epochs is 0; expected a number above 0\. Give a larger --epochs\."),
+        (gaze.Options, "--images -1", r"images is -1; expected 0 or more\. Give a larger --images\."),
+        (
+            gaze.Options,
+            "--frozen no.such:name",
+            r"frozen is 'no.such:name': .*\. Give PACKAGE\.MODULE:NAME\.",
+        ),
+        (gaze.Options, "--fast", r"there is no option --fast\. x\.py --help lists all\."),
+        (gaze.Options, "--out none/a.json", r"there is no folder for --out none/a\.json\. Make none\."),
     ):
-        experiment.main(bandits.BanditOptions, bandits.compare)
+        monkeypatch.setattr(sys, "argv", ["x.py", *given.split()])
+        with pytest.raises(SystemExit, match=rf"^x\.py: {said}$"):
+            experiment.main(kind, gaze.study)
