@@ -163,3 +163,43 @@ def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():
     lines = "\n".join(which_heads.printed(recorded("which-heads")["summary"]))
     zero, _ = (part.split("\n\n", 1)[1] for part in re.split(r"\n\n(?=Spearman)", lines))
     assert zero.strip() in page("docs/which-heads.md")
+
+
+SEEDS = {
+    "gaze": {
+        "readout, first order: bits": "models/readout, first_order/bits",
+        "readout, exact: bits": "models/readout, exact/bits",
+        "history: bits": "models/history, first_order/bits",
+        "Itti-Koch: shuffled auc": "models/Itti-Koch/shuffled_auc",
+        "Q among O: slope": "search/Q among O: bottom-up/slope",
+        "O among Q: slope": "search/O among Q: bottom-up/slope",
+    },
+    "probe": {
+        "adjacent words": "models/adjacent words/uuas",
+        "layer 0": "models/layer 0/uuas",
+        "best layer": "models/layer BEST/uuas",
+        "best layer, exact": "models/layer BEST, exact/uuas",
+        "best layer, untrained": "models/layer BEST, untrained/uuas",
+    },
+    "explain": {
+        "words: gradient, τ to attention": "encoders/words/trained/gradient: tau to attention",
+        "lstm: gradient, τ to attention": "encoders/lstm/trained/gradient: tau to attention",
+        "words: hidden share": "encoders/words/trained/hidden share",
+        "words: other weights, distance": "encoders/words/trained/other weights: distance",
+        "words: adversarial weights, agrees": "encoders/words/models/adversarial weights/agrees",
+        "words: another seed, agrees": "encoders/words/models/another seed/agrees",
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_second_seed_is_shown_as_recorded(name: str) -> None:
+    rows, places = table(section(name, "A second seed")), SEEDS[name]
+    assert rows.keys() == places.keys()
+    for number, record in enumerate((name, f"{name}-seed1")):
+        for row, place in places.items():
+            found = recorded(record)
+            for part in place.replace("BEST", str(found.get("best"))).split("/"):
+                found = found[part]
+            assert rows[row][number] == "{:.3f} ± {:.3f}".format(*found).replace("-", "−")
+    assert recorded(f"{name}-seed1")["options"]["seed"] == 1
