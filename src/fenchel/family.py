@@ -21,7 +21,7 @@ from typing_extensions import override
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.conjugate import FiniteConjugate
 from fenchel.problem import Problem
-from fenchel.rounding import SMALL, norm, summed, total
+from fenchel.rounding import SMALL, dot, norm, summed, total
 from fenchel.selection import Part
 from fenchel.tensors import listed
 
@@ -359,6 +359,16 @@ class TemplatePoint(Point):
         self._closeness, self._preference = family.closeness, family.log_preference
         self._logits = lam @ self.templates.mT
         self.weights = self._closeness.weights(self._logits, self._preference)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Of the weights, in nats, (g, r, 1)."""
+        if not self._closeness.is_softmax:
+            return total(torch.special.entr(self.weights))
+        # From logits: as many logarithms as rows, not as weights. What weighs nothing is far below and counts nothing.
+        logits = self._preference + self._logits
+        below = (logits - logits.amax(-1, keepdim=True)).clamp(min=-1e4)
+        return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
 
     @cached_property
     def curved(self) -> Tensor:

@@ -201,7 +201,7 @@ def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measu
         torch.tensor(w).expand(*variation.shape, TOKENS) for w in (FIRST_ORDER, EXACT)
     )
     values = {"total_variation": variation, "relative_deviation": deviations}
-    values |= moves_by_class(every_first, every_exact, classes)
+    values |= moves_by_class(every_first, every_first - every_exact, classes)
     return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
 
 

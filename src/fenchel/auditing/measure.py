@@ -169,18 +169,18 @@ def measure(
         read = _values_read(call, problem, heads)
         for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where
-            first, exact = (part.reshape(*steps[where].shape, -1) for part in solution.weights())
-            found = solution.measures()
-            found["entropy"] = torch.special.entr(first).sum(-1)
-            found["output_error"] = _output_error(first, exact, None if read is None else read[g, h])
-            found |= largest_moves(first, exact)
+            weights, found = solution.weights(), solution.measures()
+            first, exact = (part.reshape(*steps[where].shape, -1) for part in weights)
+            moved = first - exact
+            found["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
+            found |= largest_moves(moved)
             if tokens is not None:
-                found |= moves_by_class(first, exact, tokens.of_block(sequences[g], q))
+                found |= moves_by_class(first, moved, tokens.of_block(sequences[g], q))
             for name, value in found.items():
                 values[name][where] = value.to(values[name].dtype)
             steps[where] = solution.steps
             converged[where] = solution.converged
-            farthest.look(where, found["total_variation"], counted[where], (first, exact))
+            farthest.look(where, found["total_variation"], counted[where], weights)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
@@ -202,9 +202,9 @@ def _values_read(call: AttentionCall, problem: LayerProblem, heads: Sequence[int
     return value.reshape(groups, count, *value.shape[2:])
 
 
-def _output_error(first: Tensor, exact: Tensor, value: Tensor | None) -> Tensor:
+def _output_error(first: Tensor, moved: Tensor, value: Tensor | None) -> Tensor:
     if value is None:
         return first.new_full(first.shape[:-1], torch.nan)
     before = (first @ value).norm(dim=-1)
-    change = ((exact - first) @ value).norm(dim=-1)
+    change = (moved @ value).norm(dim=-1)
     return torch.where(change == 0, 0, change / before)

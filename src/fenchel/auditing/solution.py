@@ -240,7 +240,7 @@ class BlockSolution:
         return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
 
     def measures(self) -> dict[str, Tensor]:
-        """Each of ``MEASURES`` that needs no weights, (g, h, q)."""
+        """Each of ``MEASURES`` that needs no values, (g, h, q)."""
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
@@ -263,6 +263,7 @@ class BlockSolution:
             mean=mean.clamp(min=torch.finfo(mean.dtype).tiny).sqrt(),
         )
         values["total_variation"] = total((at_first.weights - at_exact.weights).abs()) / 2
+        values["entropy"] = at_first.entropy
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 
 
@@ -342,7 +343,7 @@ class CloseSolution:
         return first, exact
 
     def measures(self) -> dict[str, Tensor]:
-        """Each of ``MEASURES`` that needs no weights, (g, h, q)."""
+        """Each of ``MEASURES`` that needs no values, (g, h, q)."""
         (first, of_first), (exact, of_exact) = self._inferred
         problem, lam = self.problem, self._first
         mean = (problem.conjugate.rest_mean() + of_exact).norm(dim=-1)
@@ -360,6 +361,7 @@ class CloseSolution:
             mean=mean.clamp(min=torch.finfo(mean.dtype).tiny),
         )
         values["total_variation"] = (first - exact).abs().sum(-1) / 2
+        values["entropy"] = torch.special.entr(first).sum(-1)
         return {name: value.to(self.block.queries.dtype) for name, value in values.items()}
 
 

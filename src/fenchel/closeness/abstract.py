@@ -86,14 +86,23 @@ class AbstractCloseness(ABC):
 
         Where f is small it is right to rounding relative to itself, not to the weights.
         """
-        apart = weights - self.rest(log_preference)
         counted = potential.detach()
-        if log_preference.shape[-1] == potential.shape[-1]:
-            counted = counted.masked_fill(torch.isneginf(log_preference), 0)
-        small = counted.abs().amax(-1, keepdim=True) <= SMALL * self._modulus_column()
-        if values_are_known(small) and not bool(small.any()):
-            return apart
-        near = self.near_displacement(potential.masked_fill(~small, 0), log_preference)
+        hidden = torch.isneginf(log_preference)
+        if hidden.shape[-1] == potential.shape[-1] and not (
+            values_are_known(hidden) and not bool(hidden.any())
+        ):
+            counted = counted.masked_fill(hidden, 0)
+        level = SMALL * self._modulus_column()
+        small = counted.abs().amax(-1, keepdim=True) <= level
+        known = values_are_known(small)
+        if not known or bool(small.any()):
+            # What is small is so already.
+            near = self.near_displacement(potential.clamp(-level, level), log_preference)
+            if near is not None and known and bool(small.all()):
+                return near
+        else:
+            near = None
+        apart = weights - self.rest(log_preference)
         return apart if near is None else torch.where(small, near, apart)
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor | None:

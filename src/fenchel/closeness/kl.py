@@ -55,9 +55,7 @@ class KL(AbstractCloseness):
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`u_i\,(e_i - \langle u, e\rangle)/(1 + \langle u, e\rangle)` with e = exp(f) - 1."""
-        return near_displacement(
-            potential.masked_fill(torch.isneginf(log_preference), 0), self.rest(log_preference)
-        )
+        return near_displacement(potential, self.rest(log_preference))
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
         """Weights are exponentials; under p the root mean square of log p is at most about log N."""
