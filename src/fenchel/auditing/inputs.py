@@ -1,4 +1,4 @@
-"""What an audit reads."""
+"""What audits and swaps read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from fenchel.integrations.layer_calls import has_layers
 from fenchel.io.batches import Batch, Cursor, ImageBatches
 from fenchel.io.documents import Documents, open_documents
 from fenchel.io.images import ImageFiles, open_images
+from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
-from fenchel.options import AuditOptions
+from fenchel.options import AuditOptions, ReadingOptions
 
-__all__ = ["Batches", "Texts", "opened_batches", "opened_documents"]
+__all__ = ["Batches", "Texts", "batches_of", "opened_batches", "opened_documents"]
+
+_WHOLE = Shard()
 
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
@@ -116,30 +119,45 @@ def opened_batches(
         getattr(found.model, "config", None),
         {"max_tokens": options.max_tokens, "shard": options.shard},
     )
-    if isinstance(documents, ImageFiles):
-        processor = image_processor(found, options.revision)
-        return ImageBatches(
-            documents,
-            processor,
-            config=config or processor,
-            batch_size=options.batch_size,
-            shard=options.shard,
-        )
+    if documents is not None:
+        return batches_of(documents, found, options, shard=options.shard)
     if run is not None:
         return ReadyBatches(run.batches, config=config, loader=run.loader, **shared)
-    if documents is None:
-        return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
+    return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
+
+
+def batches_of(
+    source: Documents | ImageFiles, found: RunModel, options: ReadingOptions, *, shard: Shard = _WHOLE
+) -> ImageBatches | TokenWindows:
+    """The batches of texts or images.
+
+    Args:
+        source: The texts or images.
+        found: The model that reads them.
+        options: What was asked for.
+        shard: Which of the texts or images.
+
+    Raises:
+        InputError: If the model does not read them.
+    """
+    config = getattr(found.model, "config", None)
+    if isinstance(source, ImageFiles):
+        processor = image_processor(found, options.revision)
+        return ImageBatches(
+            source, processor, config=config or processor, batch_size=options.batch_size, shard=shard
+        )
     if found.tokenizer is None:
         raise InputError(
             f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
             "inputs such as [{'pixel_values': tensor}], or images (--images FOLDER)."
         )
     return TokenWindows(
-        documents,
+        source,
         found.tokenizer,
         config=config,
         max_length=options.max_length,
         stride=options.stride,
         batch_size=options.batch_size,
-        **shared,
+        max_tokens=options.max_tokens,
+        shard=shard,
     )

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
+from fenchel.auditing.inputs import batches_of
 from fenchel.errors import InputError, ModelError
-from fenchel.io.batches import Batch, ImageBatches
+from fenchel.io.batches import Batch
 from fenchel.io.documents import (
     Documents,
     check_text,
@@ -27,7 +28,7 @@ from fenchel.io.documents import (
 )
 from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
-from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
+from fenchel.loading import LoadedRun, RunModel, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
 from fenchel.swap.observation import mapped
@@ -149,9 +150,8 @@ def _checked(description: str, rows: list[tuple[str, str, float]], sha256: str |
 
 @dataclass(frozen=True)
 class _Opened:
-    documents: Documents | None = None
+    source: Documents | ImageFiles | None = None
     scored: ScoredPairs | None = None
-    images: ImageFiles | None = None
     batches: list[Any] | None = None
 
 
@@ -217,7 +217,7 @@ class Given:
         if options.images is not None:
             unlabelled = options.model_copy(update={"label_column": None})
             _refuse_options_of_text(unlabelled, "images were", "max_tokens")
-            return _Opened(images=open_images(options.images, label_column=options.label_column))
+            return _Opened(open_images(options.images, label_column=options.label_column))
         of_texts = isinstance(self.texts, Sequence) and len(self.texts) and isinstance(self.texts[0], str)
         if isinstance(self.texts, str | Path) or of_texts:
             return _Opened(open_documents(self.texts, **options.of_text))
@@ -267,7 +267,7 @@ class Given:
             found = RunModel.of_run(run, **where)
             return found, found.model, _examples_of_run(found, run, options)
         reads_texts = self._reads_texts(options)
-        classifies = options.label_column is not None if reads_texts else self._classifies(opened)
+        classifies = options.label_column is not None if reads_texts else self._labels(opened) is not None
         found = RunModel.of(
             self.model,
             self.tokenizer,
@@ -276,36 +276,25 @@ class Given:
             classifies=classifies,
         )
         if reads_texts:
-            return found, *_task_of_texts(found, opened.documents, opened.scored, options)
+            documents = None if isinstance(opened.source, ImageFiles) else opened.source
+            return found, *_task_of_texts(found, documents, opened.scored, options)
         return found, found.model, self._examples(found, opened, options)
 
-    def _classifies(self, opened: _Opened) -> bool:
-        """Whether a model's own classes of images are measured, and nothing that was given."""
-        labelled = opened.images is not None and opened.images.labels is not None
-        return labelled and self.loss is None and self.score is None
+    def _labels(self, opened: _Opened) -> tuple[str, ...] | None:
+        """The classes of images, where those of the model are measured and nothing that was given."""
+        source = opened.source if self.loss is None and self.score is None else None
+        return source.labels if isinstance(source, ImageFiles) else None
 
     def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
         config, measures = getattr(found.model, "config", None), {"loss": self.loss, "score": self.score}
-        if opened.images is not None:
-            processor = image_processor(found, options.revision)
-            images = ImageBatches(
-                opened.images, processor, config=config or processor, batch_size=options.batch_size
-            )
-            if not self._classifies(opened):
-                return ExampleTask(images, unit="images", measures=measures)
+        if (source := opened.source) is not None:
+            batches, labels = batches_of(source, found, options), self._labels(opened)
+            unit = "images" if isinstance(source, ImageFiles) else "windows"
+            if not isinstance(source, ImageFiles) or labels is None:
+                return ExampleTask(batches, unit=unit, measures=measures)
             _check_classifies(found.model, "images")
-            paths, labels = opened.images.paths, opened.images.labels or ()
-            numbers = class_numbers(labels, config, [f"image {path}" for path in paths])
-            return ExampleTask(images, unit="images", **classified(numbers))
-        if opened.documents is not None:
-            if found.tokenizer is None:
-                raise InputError(
-                    f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or batches "
-                    "of ready-made inputs such as [{'images': tensor}]."
-                )
-            return ExampleTask(
-                _windows(opened.documents, found.tokenizer, None, options), unit="windows", measures=measures
-            )
+            numbers = class_numbers(labels, config, [f"image {path}" for path in source.paths])
+            return ExampleTask(batches, unit=unit, **classified(numbers))
         inputs, targets = _parted(opened.batches or [], found.model)
         ready = ReadyBatches(inputs, config=config)
         own = own_measures(inputs) if self.loss is None and self.score is None else {}
@@ -335,18 +324,6 @@ def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> E
     return ExampleTask(ready, unit="examples", targets=_whole, measures=own, described=described)
 
 
-def _windows(documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> TokenWindows:
-    return TokenWindows(
-        documents,
-        tokenizer,
-        config=config,
-        max_length=options.max_length,
-        stride=options.stride,
-        batch_size=options.batch_size,
-        max_tokens=options.max_tokens,
-    )
-
-
 def _task_of_texts(
     found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
 ) -> tuple[Any, AnyTask]:
@@ -366,7 +343,8 @@ def _task_of_texts(
         return model, ExampleTask(texts, unit="texts", **classified(texts.labels), described=texts.described)
     head = language_head(type(model).__name__) if scored is None else None
     if head is not None and documents is not None:
-        windows = _windows(documents, tokenizer, model.config, options)
+        windows = batches_of(documents, found, options)
+        assert isinstance(windows, TokenWindows)  # noqa: S101 - they are of texts
         return model, LanguageTask(
             windows, head, mask_probability=options.mask_probability, seed=options.seed
         )
