@@ -276,8 +276,11 @@ def numbers_from_one(most: int) -> Rule:
 
 def numbers(rule: Rule) -> Rule:
     """One number or more, each by one rule."""
-    words = "1 to 1,000 numbers above 0 that float32 can hold, such as 0.5, 0.8, 1.2"
-    return Rule(words, lambda value: tuple(rule.member(one) for one in listed(value, 1000)), list[float])
+    return Rule(
+        f"1 to 1,000 numbers, each {rule.expected}",
+        lambda value: tuple(rule.member(one) for one in listed(value, 1000)),
+        list[float],
+    )
 
 
 def one_of(*names: str) -> Rule:

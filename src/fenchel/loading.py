@@ -177,7 +177,7 @@ class RunModel:
     @classmethod
     def of(
         cls,
-        model: str | nn.Module,
+        model: str | Path | nn.Module,
         tokenizer: Any,
         *,
         device: str | None,
@@ -202,7 +202,8 @@ class RunModel:
             ModelError: If a named model cannot be loaded, or what was given is no model.
         """
         chosen = None if dtype is None else checked("dtype", dtype)
-        if isinstance(model, str):
+        if isinstance(model, str | Path):
+            model = str(model)
             from fenchel.integrations.transformers.loading import load_model
 
             loaded, own, info = load_model(

@@ -271,7 +271,7 @@ class ReadingOptions(Options):
     dtype: Any = _option(
         None,
         "Dtype of the model: float32, float64, bfloat16, float16, or auto for the dtype it was saved in. In Python "
-        "a loaded model stays as it is by default, and a named one is in float32.",
+        "a loaded model stays as it is by default (else it is converted in place), and a named one is in float32.",
         "NAME",
         maybe(ARGUMENTS["dtype"]),
         command_default="float32",

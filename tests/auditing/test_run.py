@@ -254,6 +254,10 @@ def test_progress_is_told_from_the_start_to_the_end() -> None:
         ({"texts": "missing.txt"}, r"missing\.txt"),
         ({"texts": tiny_images(), "tokenizer": None}, r"Write \[inputs\]"),
         ({"tokenizer": None}, "BertModel was given texts without a tokenizer"),
+        *(
+            ({"texts": [tiny_inputs("bert")], "tokenizer": None, **option}, "ready-made inputs were given")
+            for option in ({"max_length": 8}, {"text_column": "words"}, {"whole_file": True})
+        ),
     ],
 )
 def test_what_cannot_be_meant_makes_no_folder(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -159,3 +159,28 @@ def test_ready_inputs_with_a_mask_count_what_it_says():
 def test_bad_ready_inputs(inputs, message):
     with pytest.raises(InputError, match=message):
         list(ReadyBatches(inputs).batches())
+
+
+def test_the_digest_is_of_all_that_is_given() -> None:
+    def digest(**known: Any) -> str | None:
+        return ReadyBatches([{"inputs": {"x": torch.zeros(2, 4)}, **known}]).text_sha256
+
+    counted = torch.ones(2, 4, dtype=torch.bool)
+    some = [digest(), digest(counted=counted), digest(counted=~counted), digest(documents=[1, 2])]
+    some += [digest(documents=[2, 1]), digest(tokens=TEXTS), digest(tokens=[["a"], ["b"]])]
+    assert len({*some}) == len(some)
+    assert digest() == ReadyBatches([{"x": torch.zeros(2, 4)}]).text_sha256
+    assert digest(tokens=TEXTS) == digest(tokens=TEXTS)
+
+
+def test_progress_knows_where_max_tokens_ends() -> None:
+    batches = [{"x": torch.zeros(2, 4)}] * 100
+    assert [batch.fraction for batch in ReadyBatches(batches, max_tokens=4).batches()] == [0.5, 1.0]
+
+
+def test_three_rows_of_patches_are_no_image() -> None:
+    inputs = {"pixel_values": torch.zeros(3, 16, 768), "spatial_shapes": torch.zeros(3, 2)}
+    (batch,) = ReadyBatches([inputs]).batches()
+    assert batch.documents == (1, 2, 3)
+    with pytest.raises(InputError, match="no batch dimension"):
+        list(ReadyBatches([{"pixel_values": torch.zeros(3, 16, 768)}]).batches())

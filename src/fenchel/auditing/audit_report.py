@@ -46,7 +46,7 @@ def require_extras() -> None:
         MissingExtraError: If a package is missing.
     """
     require_packages("hf", "polars")
-    require_packages("report", "matplotlib", "jinja2")
+    require_packages("report", "jinja2")
 
 
 class AuditReport(AuditState):
@@ -79,7 +79,7 @@ class AuditReport(AuditState):
             MissingExtraError: If a package that a file needs is not installed.
         """
         require_extras()
-        directory = Path(directory)
+        directory = Path(directory).expanduser()
         check_writable(directory)
         if (directory / STATE_FILE).exists() and not overwrite:
             differing = differences(

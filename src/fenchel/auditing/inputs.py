@@ -80,6 +80,7 @@ def opened_documents(
         options.refuse_options_of_text("images were", "max_tokens")
         return open_images(options.images)
     if ready_made(texts, source):
+        options.refuse_options_of_text("ready-made inputs were")
         return None
     return open_documents(texts, **options.of_text)  # pyright: ignore[reportArgumentType]
 

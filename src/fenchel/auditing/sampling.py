@@ -195,7 +195,7 @@ def require_fewer(queries: int | None, longest: int | None) -> None:
     if queries is None or longest is None or queries < longest:
         return
     raise InputError(
-        f"queries is {queries}, more than there are: the longest window has {longest} positions. Ask for "
+        f"queries is {queries}, and the longest window has {longest} positions; expected fewer than those. Ask for "
         f"{'fewer' if longest > 1 else 'none'}, or give queries='all' (--queries all) to measure all of them."
     )
 

@@ -290,11 +290,13 @@ class AuditState:
             import pandas
         except ImportError as error:
             raise MissingExtraError("pandas", "hf") from error
-        missing = {True: math.inf, False: math.nan}
-        rows = [
-            {name: missing[head["queries"] > 0] if value is None else value for name, value in head.items()}
-            for head in self.heads
-        ]
+
+        def read(head: Mapping[str, Any], name: str) -> Any:
+            if head[name] is not None:
+                return head[name]
+            return math.inf if head["queries"] and not name.endswith("_se") else math.nan
+
+        rows = [{name: read(head, name) for name in head} for head in self.heads]
         return pandas.DataFrame(rows, columns=list(self.statistics.record_keys()))
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ _capturing: WeakSet[nn.Module] = WeakSet()
 """Attention modules that are being captured."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CapturedHead:
     """What one attention head inferred from in one call, and its answer.
 
@@ -194,6 +194,11 @@ class Capture:
             raise InputError(
                 f"layers is {layers!r}; expected whole numbers from 1 or names of modules, or None for all layers"
             )
+        if consume is None and (space != "key" or any_estimator):
+            raise InputError(
+                f"space is {space!r} and any_estimator {any_estimator}, which say what consume is given, and consume "
+                "is None. Give consume=, or leave them out"
+            )
         self._model, self._default, self._space, self._consume = model, kind, space, consume
         self._layers = None if layers is None else frozenset(layers)
         self._source = _source(
@@ -344,9 +349,13 @@ class Capture:
             with torch.no_grad(), self._source.rerouted(self._consumed):
                 self._begin()
                 self._model(**_without_cache(self._model, inputs))
-                if self._source.sites.called:
-                    self._source.sites.finish(all_called=True)
-                    self._source.finish()
+                if not self._source.sites.called:
+                    raise CaptureError(
+                        f"no attention layer of {type(self._model).__name__} was called in this forward; expected one "
+                        "at least. Give inputs that reach them, or the submodule that attends"
+                    )
+                self._source.sites.finish(all_called=True)
+                self._source.finish()
         finally:
             self._real = None
         check_layers(self._layers or (), self.sites, type(self._model).__name__)

@@ -177,7 +177,7 @@ def existing(sites: Iterable[AttentionSite]) -> str:
     return ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionCall:
     """What one site attends with: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
 
@@ -214,7 +214,7 @@ class AttentionCall:
         return None if self.preference is None else _as_numbers(self.preference, self.query, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PendingCall:
     """An attention call that is still to be answered.
 

@@ -136,8 +136,9 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
         from pyarrow import parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "report") from None
+    readable_file(path)
     try:
-        table = parquet.read_table(readable_file(path))
+        table = parquet.read_table(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
     column = next(

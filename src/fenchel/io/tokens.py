@@ -156,11 +156,12 @@ def _vocabulary(config: Any, *, target: bool) -> int | None:
     return None
 
 
-def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that a tokenizer puts before and after a text.
 
     Args:
         tokenizer: A tokenizer of ``transformers``; it is asked about the first probe that is not empty to it.
+        target: Whether the text is what a translation model is to write.
 
     Returns:
         Ids of the tokens before and of those after.
@@ -172,8 +173,8 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     known = getattr(tokenizer, "convert_ids_to_tokens", None)
     probes = ["a", "the", "0", ".", *(known(list(range(min(len(tokenizer), 100)))) if known else ())]
     for probe in probes:
-        text = token_ids(tokenizer, probe)
-        whole = token_ids(tokenizer, probe, add_special_tokens=True)
+        text = token_ids(tokenizer, probe, target=target)
+        whole = token_ids(tokenizer, probe, add_special_tokens=True, target=target)
         for begin in range(len(whole) - len(text) + 1 if text else 0):
             if whole[begin : begin + len(text)] == text:
                 return tuple(whole[:begin]), tuple(whole[begin + len(text) :])

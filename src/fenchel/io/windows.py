@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
@@ -128,7 +129,12 @@ class ReadyBatches:
         if not isinstance(self.inputs, list | tuple):
             return None
         inputs = [_inputs_of(batch) for batch in self.inputs]
-        return tensors_digest(inputs) if all(map(_is_dense, inputs)) else None
+        if not all(map(_is_dense, inputs)):
+            return None
+        return tensors_digest(
+            {**own, **({} if own is batch else _beside_inputs(batch))}
+            for own, batch in zip(inputs, self.inputs, strict=True)
+        )
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
         """Gives the batches from a place on.
@@ -174,7 +180,7 @@ class ReadyBatches:
                 windows=windows,
                 tokens=tokens,
                 after=place,
-                fraction=number / length if length else None,
+                fraction=max(number / length if length else 0.0, place.tokens / budget) or None,
                 tokenizer=self._texts if known.has_texts else None,
                 pictures=patch_images(inputs.get("pixel_values"), self._config),
                 ids=known.ids("tokens"),
@@ -230,6 +236,21 @@ def _inputs_of(batch: Any) -> Any:
     return own if isinstance(own, Mapping) else batch
 
 
+def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What is given beside the inputs of a batch, as tensors to digest; functions have no content."""
+    beside = {
+        f"beside inputs: {name}": value
+        for name, value in batch.items()
+        if name != "inputs" and value is not None and not callable(value)
+    }
+    return {
+        name: value
+        if isinstance(value, Tensor)
+        else torch.tensor(list(json.dumps(value, default=repr).encode()), dtype=torch.uint8)
+        for name, value in beside.items()
+    }
+
+
 def _is_dense(inputs: Any) -> bool:
     return isinstance(inputs, Mapping) and all(
         isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
@@ -251,11 +272,24 @@ def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> No
     ]
     if any(name.endswith(_GRID) for name in inputs):
         pixels = None
-    # Patches that are cut already have three dimensions too: rows, patches, width.
+    # Patches that are cut already have three dimensions too, (rows, patches, width), and other inputs beside them.
     if pixels is not None and (
         pixels.dim() == 2
-        or (pixels.dim() == 3 and len(pixels) == getattr(config, "num_channels", 3))
-        or (pixels.dim() == 3 and len(pixels) in (1, 3) and pixels.shape[1] == pixels.shape[2])
+        or (
+            pixels.dim() == 3
+            and len(pixels) in (1, 3, getattr(config, "num_channels", 3))
+            and (
+                pixels.shape[1] == pixels.shape[2]
+                or (
+                    len(pixels) == getattr(config, "num_channels", 3)
+                    and not any(
+                        other.dim() and len(other) == len(pixels)
+                        for name, other in inputs.items()
+                        if name != "pixel_values"
+                    )
+                )
+            )
+        )
     ):
         single.append("pixel_values")
     for name in single:
@@ -485,7 +519,8 @@ class TokenWindows:
                 f"{self._room}. Shorten the pair or raise the max length."
             )
         tokens = (*self._prefix, *source, *self._suffix)
-        goals = (*self._prefix, *goal, *self._suffix)
+        prefix, suffix = special_tokens(self.tokenizer, target=True)
+        goals = (*prefix, *goal, *suffix)
         yield _Window(tokens, [True] * len(tokens), self._shifted(goals), [True] * len(goals)), 1.0
 
     def _shifted(self, tokens: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModel
 
-from fenchel import functional
+from fenchel import Exact, functional
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import OWN, Inference, attend
+from fenchel.integrations.transformers.backend import OWN, Inference, attend, inference_of
+from fenchel.integrations.transformers.registry import attention_modules
 from tests.tiny_models import tiny_inputs, tiny_model
 
 NAMES = {estimator: f"fenchel_{estimator}" for estimator in ("first_order", "second_order", "exact")}
@@ -38,6 +39,18 @@ def test_registering_again_changes_nothing():
     before = {name: AttentionInterface()[name] for name in NAMES.values()}
     register()
     assert all(AttentionInterface()[name] is function for name, function in before.items())
+
+
+def test_loading_keeps_the_options_of_registered_estimators(tmp_path):
+    tiny_model("bert").save_pretrained(tmp_path)
+    register(Exact(tol=1e-2))
+    register()
+    try:
+        model = AutoModel.from_pretrained(tmp_path, attn_implementation="fenchel_exact")
+        assert inference_of(next(iter(attention_modules(model)))).estimator == Exact(tol=1e-2)
+    finally:
+        register(Exact())
+    assert inference_of(next(iter(attention_modules(model)))).estimator == Exact()
 
 
 @pytest.mark.parametrize("estimator", NAMES)

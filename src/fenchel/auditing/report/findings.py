@@ -87,16 +87,23 @@ class Head:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Head:
-        """Read a record of ``heads.json``, in which an unbounded number is null."""
-        names = [f"{metric}_{statistic}" for metric in METRICS for statistic in (*STATISTICS, STANDARD_ERROR)]
-        missing = math.inf if record["queries"] else None
+        """Read a record of ``heads.json``, in which an unbounded number is null, and a standard error not known."""
+        unbounded = math.inf if record["queries"] else None
+        values = {
+            f"{metric}_{statistic}": record[f"{metric}_{statistic}"]
+            for metric in METRICS
+            for statistic in (*STATISTICS, STANDARD_ERROR)
+        }
         return cls(
             key=HeadKey(record["kind"], record["layer"], record["head"]),
             queries=record["queries"],
             not_converged=record["not_converged"],
             certificate_unbounded=record["certificate_unbounded"],
             newton_steps=record["newton_steps_mean"],
-            values={name: missing if record[name] is None else record[name] for name in names},
+            values={
+                name: unbounded if value is None and not name.endswith(f"_{STANDARD_ERROR}") else value
+                for name, value in values.items()
+            },
             population=record["population"],
         )
 
@@ -285,16 +292,24 @@ def sampled_sentence(findings: Findings, words: str | None) -> str | None:
     """Of how many queries the means are estimates, and how good they are; None where all queries were measured."""
     if words is None:
         return None
-    most = {
-        metric: max((head.value(metric, STANDARD_ERROR) or 0.0 for head in findings.heads), default=0.0)
+    population = sum(head.population for head in findings.heads)
+    said = (
+        f"Measured were {words}, {count(findings.problems)} of {count(population)} "
+        "problems: means are estimates for all of them"
+    )
+    errors = {
+        metric: [head.value(metric, STANDARD_ERROR) for head in findings.heads if head.queries]
         for metric in ("total_variation", "mean_error")
     }
-    population = sum(head.population for head in findings.heads)
+    known = {
+        metric: [error for error in given if error is not None and math.isfinite(error)]
+        for metric, given in errors.items()
+    }
+    if not all(known.values()):
+        return f"{said}; a single window gives no standard errors."
     return (
-        f"Measured were {words}, {count(findings.problems)} of {count(population)} "
-        f"problems: means are estimates for all of them, with standard errors of at most "
-        f"{percent(most['total_variation'])} in a head for the weight that would move and of at most "
-        f"{percent(most['mean_error'])} for the output."
+        f"{said}, with standard errors of at most {percent(max(known['total_variation']))} in a head for the weight "
+        f"that would move and of at most {percent(max(known['mean_error']))} for the output."
     )
 
 

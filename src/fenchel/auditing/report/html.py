@@ -247,12 +247,11 @@ def command(manifest: Mapping[str, Any]) -> str:
         given.setdefault("queries", "all")
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
+    flags = {flag: True for flag in ("whole_file", "even_so") if manifest.get(flag)}
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
-        if manifest.get("even_so"):
-            given["even_so"] = True
+        given |= flags
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
-    flags = {flag: True for flag in ("whole_file", "even_so") if manifest.get(flag)}
     return written_command("audit", manifest, flags | given, "audit")
 
 

@@ -349,7 +349,8 @@ def register(*estimators: str | Estimator) -> None:
     ``"fenchel_sparsemax"`` and ``"fenchel_entmax15"`` are first order under ``fenchel.Tsallis(2)`` and
     ``fenchel.Tsallis(1.5)``: sparse attention, for training and for models that were trained with it. For each name
     the mask maker is registered with the function: without it models would be given no mask at all. The
-    registries are process-wide and forget nothing; calling this again changes nothing but the options of estimators.
+    registries are process-wide and forget nothing; calling this again changes nothing but the options of the
+    estimators that are given.
 
     Args:
         *estimators: Estimators with options, which take the place of those without: after
@@ -371,9 +372,10 @@ def register(*estimators: str | Estimator) -> None:
     """
     given = [estimator_object(estimator) for estimator in estimators]
     own = {f"fenchel_{estimator.name}": Inference(estimator) for estimator in given}
-    _registered.update({**_INFERENCES, **own})
-    for name, attention in {**_FUNCTIONS, **{name: _with(how) for name, how in own.items()}}.items():
-        register_backend(name, attention)
+    missing = {name: how for name, how in _INFERENCES.items() if name not in _registered}
+    _registered.update({**missing, **own})
+    for name in (*missing, *own):
+        register_backend(name, _with(own[name]) if name in own else _FUNCTIONS[name])
 
 
 def inference_of(module: nn.Module) -> Inference:
@@ -427,7 +429,7 @@ _INFERENCES |= {f"fenchel_{name}": Inference(closeness=near) for name, near in C
 
 _FUNCTIONS = {name: _with(how) for name, how in _INFERENCES.items()}
 
-_registered = {**_INFERENCES}
+_registered: dict[str, Inference] = {}
 
 """How a name of attention infers now."""
 

@@ -364,7 +364,11 @@ def _torchs_attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The forward of ``nn.MultiheadAttention`` by way of the attention function ``name``."""
-    del is_causal  # a hint, beside the mask that says so
+    if is_causal and attn_mask is None:
+        raise ModelError(
+            "an nn.MultiheadAttention was called with is_causal=True and without attn_mask, which torch refuses too; "
+            "give the causal mask as attn_mask"
+        )
     if query.is_nested:
         raise ModelError(
             "an nn.MultiheadAttention got a nested tensor, whose attention cannot be taken over. Build the encoder "
