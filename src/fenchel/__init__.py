@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fenchel.errors import FenchelError as FenchelError
     from fenchel.errors import ProblemError as ProblemError
     from fenchel.estimate import Estimate as Estimate
-    from fenchel.inference import InferenceProblem as InferenceProblem
     from fenchel.integrations.capture import Capture as Capture
     from fenchel.integrations.capture import CapturedHead as CapturedHead
     from fenchel.preference import Bernoulli as Bernoulli
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from fenchel.solver import Exact as Exact
     from fenchel.solver import FirstOrder as FirstOrder
     from fenchel.solver import GradientAscent as GradientAscent
+    from fenchel.solver import InferenceProblem as InferenceProblem
     from fenchel.solver import SecondOrder as SecondOrder
 
 __all__ = [
@@ -88,7 +88,7 @@ __all__ = [
 _PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
 # In this order they are asked for a name: errors need no torch, and the last two an extra.
 _HOMES = (
-    *("errors", "closeness", "estimate", "inference", "preference", "solver"),
+    *("errors", "closeness", "estimate", "preference", "solver"),
     *("integrations.capture", "auditing", "comparing"),
 )
 

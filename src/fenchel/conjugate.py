@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -13,12 +14,14 @@ from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
+from fenchel.family import Family, Line, Point, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
+from fenchel.tensors import norm, total
 
 __all__ = ["Conjugate", "FiniteConjugate", "conjugate_of", "tensors_of"]
 
 
-class Conjugate:
+class Conjugate(Family):
     r"""What a preference u and a closeness D make together: a convex function of the dual point.
 
     .. math:: \varphi(\lambda) = D^*(T\lambda), \qquad h(\lambda) = \nabla\varphi(\lambda), \qquad
@@ -29,6 +32,8 @@ class Conjugate:
     distribution is then the preference tilted by λ: it has a mean and no list of weights. Outside of the domain of
     log M the value is infinite and the mean NaN, whatever formulas give there.
 
+    Solvers see it as a family whose rows have the shape (..., m) of the queries and cannot be taken apart.
+
     Args:
         preference: u.
         closeness: D.
@@ -36,6 +41,8 @@ class Conjugate:
     Reference:
         Theorem 1, eqs. (8) and (9).
     """
+
+    selectable = False
 
     def __init__(self, preference: AbstractPreference, closeness: AbstractCloseness) -> None:
         self.preference = preference
@@ -75,6 +82,7 @@ class Conjugate:
         r""":math:`h(\lambda) = \nabla\varphi(\lambda)`, shape (..., m, d)."""
         return self._where_finite(lam, self.preference.tilted_mean(lam))
 
+    @override
     def shift(self, lam: Tensor) -> Tensor:
         r""":math:`h(\lambda) - h(0)`, shape (..., m, d); exactly zero at λ = 0."""
         return self._where_finite(lam, self.preference.tilted_shift(lam))
@@ -110,17 +118,48 @@ class Conjugate:
         """σ, by which D is strongly convex in the 1-norm of distributions, broadcasting to (..., m)."""
         return self.closeness.modulus
 
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> ConjugatePoint:
+        return ConjugatePoint(self, lam)
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        if lam.dtype != torch.float64:
+            return torch.full_like(lam[..., :1], torch.inf)
+        known = self.preference.rounding(lam)
+        if known is not None:
+            return known.unsqueeze(-1).expand_as(lam[..., :1])
+        # The certificate is by the weights, or from both means.
+        return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
+
+    @property
+    @override
+    def inverts(self) -> bool:
+        zero = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
+        return self.preference.resolvent(zero, zero[..., :1] + 1, zero) is not None
+
+    @override
+    def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
+        reach = self.reach(torch.zeros_like(lam), lam)
+        if reach is not None:
+            reach = reach.unsqueeze(-1)
+            lam = torch.where(reach > 1, 1, reach / 2) * lam
+        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
+        return torch.where(norm(self.shift(lam)) <= 10 * norm(evidence), lam, 0)
+
+    @override
     def smoothness(self) -> Tensor | None:
-        """A bound on the eigenvalues of every curvature, broadcasting to (..., m), or None where there is none."""
-        return self.preference.smoothness()
+        """A bound on the eigenvalues of every curvature, broadcasting to (..., m, 1), or None where there is none."""
+        bound = self.preference.smoothness()
+        return None if bound is None else bound.unsqueeze(-1)
 
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
         """The largest t for which λ + t·direction is in φ's domain, (..., m); None where that is everything."""
         return self.preference.reach(lam, direction)
 
     @property
+    @override
     def width(self) -> int:
-        """Numbers that evaluating the mean of one query holds at once."""
         return self.preference.width
 
     def distribution(self, lam: Tensor) -> AbstractPreference:
@@ -131,8 +170,8 @@ class Conjugate:
         r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, shape (..., m)."""
         return (lam * self.mean(lam)).sum(-1) - self.value(lam)
 
+    @override
     def to(self, dtype: torch.dtype) -> Self:
-        """The same function in another floating-point dtype."""
         if dtype == self.dtype:
             return self
         return type(self)(self.preference.to(dtype), self.closeness.to(dtype))
@@ -148,6 +187,48 @@ class Conjugate:
             "fenchel.Discrete preference. The mean, the dual point and their bounds are there, estimate.distribution, "
             "and problem.primal_at(lam) in the place of problem.primal(weights)"
         )
+
+
+class ConjugatePoint(Point):
+    """Φ, as a function, at dual points."""
+
+    def __init__(self, conjugate: Conjugate, lam: Tensor) -> None:
+        self._conjugate, self._lam = conjugate, lam
+        self._curvature = conjugate.curvature(lam)
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._conjugate.shift(self._lam)
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        return self._curvature(vector)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        identity = torch.eye(self._lam.shape[-1], dtype=self._lam.dtype, device=self._lam.device)
+        columns = [self.product(unit.expand_as(self._lam).contiguous())[rows] for unit in identity]
+        return torch.stack(columns, -1)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            there = self._lam + t * size * direction
+            moved = total((self._conjugate.shift(there) - self.shift) * direction) / size
+            return moved, total(self._conjugate.curvature(there)(direction) * direction)
+
+        return look, torch.zeros_like(size)
+
+    @override
+    def reach(self, step: Tensor) -> Tensor | None:
+        found = self._conjugate.reach(self._lam, step)
+        return None if found is None else found.unsqueeze(-1)
+
+    @override
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        found = self._conjugate.preference.resolvent(self._lam, alpha.expand_as(vector[..., :1]), vector)
+        return None if found is None else alpha * found
 
 
 class FiniteConjugate(Conjugate):
@@ -243,9 +324,11 @@ class FiniteConjugate(Conjugate):
 
     @override
     def smoothness(self) -> Tensor:
-        r""":math:`\max_i\lVert t_i - \bar t\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
-        offsets = self.templates - self.templates.mean(-2, keepdim=True)
-        return offsets.square().sum(-1).amax(-1, keepdim=True) / self.modulus
+        return self.over_templates().smoothness()
+
+    @override
+    def over_templates(self) -> TemplateFamily:
+        return TemplateFamily(self.templates, self.log_weights, self.closeness)
 
 
 def conjugate_of(

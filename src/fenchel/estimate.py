@@ -8,18 +8,18 @@ what both may have changed. The allowances are derived in ``docs/exact-solver.md
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fenchel.conjugate import Conjugate
 from fenchel.errors import ProblemError
-from fenchel.family import Block, FunctionFamily, TemplateFamily
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
+from fenchel.family import Block
 from fenchel.preference import AbstractPreference
-from fenchel.problem import Problem
-from fenchel.rounding import UNIT, norm, reference_norm
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
+from fenchel.tensors import UNIT, norm, reference_norm
 
 __all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_at", "estimate_of", "refuse_gradients"]
 
@@ -264,14 +264,6 @@ class Certificate:
             reference=reference,
         )
 
-    def reshaped(self, lead: torch.Size) -> Certificate:
-        """The same with other leading dimensions (g, r)."""
-        own = self.gradient_norm.dim()
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(
-            self, **{n: x if x is None else x.reshape(*lead, *x.shape[own:]) for n, x in parts.items()}
-        )
-
     def meets(self, tol: float) -> Tensor:
         """Where the relative tolerance on λ is met, bool (g, r)."""
         return self.dual_error <= tol * self.reference
@@ -289,26 +281,17 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
         tolerance refers to. Where numbers overflow float64 the bounds are infinite.
     """
-    family, evidence, alpha = block.family, block.evidence, block.alpha
-    lam = dual
-    if isinstance(family, FunctionFamily):
-        evidence, alpha = family.problem.evidence, family.problem.alpha_column
-        lam = family.whole(dual)
-    finite = family.over_templates()
-    if finite is not None:
-        found = _of_weights(finite, evidence, alpha, lam, dtype)
-    else:
-        assert isinstance(family, FunctionFamily)  # noqa: S101 -- what is not over templates
-        found = _of_means(family.problem, lam, dtype)
-    return found.reshaped(dual.shape[:2])
+    found = _of_means if block.family.over_templates() is None else _of_weights
+    return found(block, dual, dtype)
 
 
-def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate:
+def _of_means(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     """Where p is no list of weights: to what the family says of rounding, else to some roundings of both means."""
-    conjugate, alpha = problem.conjugate, problem.alpha.expand(problem.shape)
+    conjugate, alpha = block.family, block.alpha.squeeze(-1)
+    assert isinstance(conjugate, Conjugate)  # noqa: S101 -- what is not over templates
     shift, at_rest = conjugate.shift(dual), conjugate.rest_mean()
     mean = conjugate.mean_by(dual, shift)
-    gradient = problem.evidence - dual / problem.alpha_column - shift
+    gradient = block.evidence - dual / block.alpha - shift
     length = _length(dual)
     of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
     of_shift = torch.minimum(of_means, OF_MEANS * UNIT * _length(shift)).where(length == 0, of_means)
@@ -318,7 +301,7 @@ def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate
     besides = conjugate.preference.mean_rounding()
     if besides is not None:
         of_means = of_means + besides
-    size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(problem.evidence))
+    size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(block.evidence))
     # What families say of rounding is made of squares.
     size = torch.add(size, dual.any(-1), alpha=torch.finfo(torch.float64).tiny ** 0.5)
     return Certificate.of(
@@ -329,17 +312,17 @@ def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate
         gradient_norm=size,
         alpha=alpha,
         modulus=1.0,
-        reference=reference_norm(length, _length(problem.alpha_column * problem.evidence)),
+        reference=reference_norm(length, _length(block.alpha * block.evidence)),
         of_mean=of_means,
         of_weights=0.0,
         of_their_mean=of_means,
     )
 
 
-def _of_weights(
-    family: TemplateFamily, evidence: Tensor, alpha: Tensor, dual: Tensor, dtype: torch.dtype
-) -> Certificate:
+def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     """Over templates, in whatever leading shape; p(λ) is a list of weights."""
+    family, evidence, alpha = block.family.over_templates(), block.evidence, block.alpha
+    assert family is not None  # noqa: S101 -- by who calls
     point = family.at(dual)
     lost, offset, length = point.lost(), family.rest + point.shift, _length(dual)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
@@ -392,25 +375,27 @@ CERTIFYING_ARRAYS = 6
 def estimate_of(
     problem: Problem,
     tol: float,
-    solve: Callable[[Where, Block], tuple[Certificate, Tensor | None]],
+    solve: Callable[..., tuple[Certificate, Tensor | None]],
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     arrays: int = CERTIFYING_ARRAYS,
     itemsize: int | None = 8,
+    points: tuple[Tensor, ...] = (),
 ) -> Estimate:
     """The estimate that dual points give which are found block by block.
 
     Args:
         problem: Whose.
         tol: Relative tolerance that ``converged`` reports.
-        solve: From where rows are and the rows to their certificate and the steps that each took, if any.
-        memory_budget: As all that follow, of :meth:`~fenchel.layout.QueryLayout.blocks`.
+        solve: From a block and the points of its rows to their certificate and the steps that each took, if any.
+        memory_budget: As all that follow, of :meth:`~fenchel.problem.QueryLayout.solved`.
         arrays: Likewise.
         itemsize: Likewise.
+        points: Likewise.
     """
     refuse_gradients(problem)
 
-    def numbers(where: Where, block: Block) -> dict[str, Tensor | None]:
-        found, steps = solve(where, block)
+    def numbers(*of_block: Any) -> dict[str, Tensor | None]:
+        found, steps = solve(*of_block)
         bounds = {name: rounded_up(getattr(found, name), problem.dtype) for name in BOUNDS}
         converged = found.meets(tol)
         steps = torch.zeros_like(converged, dtype=torch.int64) if steps is None else steps
@@ -418,7 +403,9 @@ def estimate_of(
         return {**own, **bounds, "steps": steps, "converged": converged}
 
     with torch.no_grad():
-        found: dict[str, Tensor] = QueryLayout(problem).solved(numbers, memory_budget, arrays, itemsize)
+        found: dict[str, Tensor] = QueryLayout(problem).solved(
+            numbers, memory_budget, arrays, itemsize, points
+        )
     found.setdefault("inferred", None)  # pyright: ignore[reportArgumentType]
     estimate = Estimate(
         **found,
@@ -434,9 +421,8 @@ def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEM
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
     """
-    arranged = QueryLayout(problem).arrange(dual)
 
-    def certified(where: Where, block: Block) -> tuple[Certificate, None]:
-        return certify(block.to(torch.float64), arranged[where].double(), problem.dtype), None
+    def certified(block: Block, lam: Tensor) -> tuple[Certificate, None]:
+        return certify(block.to(torch.float64), lam.double(), problem.dtype), None
 
-    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, certified, memory_budget)
+    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, certified, memory_budget, points=(dual,))

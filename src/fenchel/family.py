@@ -19,22 +19,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
 from fenchel.closeness import KL, AbstractCloseness
-from fenchel.conjugate import FiniteConjugate
-from fenchel.problem import Problem
-from fenchel.rounding import SMALL, dot, norm, summed, total
-from fenchel.selection import Part
-from fenchel.tensors import listed
+from fenchel.tensors import SMALL, dot, listed, norm, summed, total
 
-__all__ = [
-    "Block",
-    "Family",
-    "FunctionFamily",
-    "Lost",
-    "Point",
-    "TemplateFamily",
-    "TemplatePoint",
-    "centre",
-]
+__all__ = ["Block", "Family", "Lost", "Part", "Point", "TemplateFamily", "TemplatePoint", "centre"]
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -43,6 +30,87 @@ def _column(number: float | Tensor, like: Tensor) -> Tensor:
     """One number, or one a row (g or 1, r or 1), so that it multiplies columns (g, r, 1) as ``like`` has them."""
     found = torch.as_tensor(number, dtype=like.dtype, device=like.device)
     return found if found.dim() == 0 else found.unsqueeze(-1)
+
+
+def rows_where(mask: Tensor, most: int) -> Tensor:
+    """Indices (g, r') of the rows marked in ``mask`` (g, r), r' = ``most`` being the most that a group has.
+
+    Groups with fewer are filled up with rows that are not marked, so that the result is rectangular.
+    """
+    return torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)[:, :most]
+
+
+def gather_rows(value: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
+    if value.shape[1] == 1:
+        return value
+    if index.shape[0] == 1:
+        return value.index_select(1, index[0])
+    value = value.expand(index.shape[0], *value.shape[1:])
+    features = value.shape[2:]
+    place = index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
+    return value.gather(1, place)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a block.
+
+    Attributes:
+        groups: Of which groups, (g',); None is all.
+        index: Which rows of these, (g', r'); None is all.
+    """
+
+    groups: Tensor | None
+    index: Tensor | None
+
+    @classmethod
+    def of(cls, wanted: Tensor, *, whole: bool) -> Part | None:
+        """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
+        if whole:
+            return cls(None, None) if bool(wanted.any()) else None
+        of_group = wanted.sum(1)
+        # One look for all that depends on it.
+        counts = listed(of_group)
+        most = max(counts)
+        if most == 0:
+            return None
+        if all(counts):
+            return cls(None, None if most == wanted.shape[1] else rows_where(wanted, most))
+        groups = of_group.nonzero().squeeze(-1)
+        return cls(groups, rows_where(wanted[groups], most))
+
+    def split(self, wanted: Tensor, width: int, array_bytes: int) -> list[Part]:
+        """Parts of these rows whose arrays of ``width`` numbers a row, in float64, are of about that size at most."""
+        groups, rows = wanted.shape if self.index is None else self.index.shape
+        if 8 * groups * rows * width <= array_bytes:
+            return [self]
+        index = self.index
+        if index is None:
+            index = torch.arange(rows, device=wanted.device).expand(groups, -1)
+        each = max(1, array_bytes // (8 * groups * width))
+        return [Part(self.groups, part) for part in index.split(each, dim=1)]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all rows."""
+        return self.groups is None and self.index is None
+
+    def of_groups(self, x: Tensor) -> Tensor:
+        """The groups of a tensor (g or 1, ...)."""
+        return x if self.groups is None or len(x) == 1 else x[self.groups]
+
+    def pick(self, x: Tensor) -> Tensor:
+        """The rows of a tensor (g or 1, r or 1, ...)."""
+        x = self.of_groups(x)
+        return x if self.index is None else gather_rows(x, self.index)
+
+    def put(self, into: Tensor, rows: Tensor) -> Tensor:
+        """A tensor (g, r, ...) with these rows replaced."""
+        if self.index is None:
+            return rows
+        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
+        return into.index_put((groups.unsqueeze(-1), self.index), rows)
 
 
 class Point(ABC):
@@ -98,9 +166,9 @@ class Family(ABC):
         return False
 
     @property
-    def width(self) -> int | None:
-        """Numbers a row that a point holds besides its coordinates, where rows can be taken by themselves."""
-        return None
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers that a row of a point holds."""
 
     @abstractmethod
     def shift(self, lam: Tensor) -> Tensor:
@@ -136,13 +204,19 @@ class Family(ABC):
             bound = 1 + norm(self.at(torch.zeros_like(lam)).product(lam / norm(lam)))
         return (1 / bound.clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
 
-    def start(self, lam: Tensor) -> Tensor:
-        """The first-order point, or one between it and 0 where it is outside of the domain."""
+    def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
+        """The first-order point, or one between it and 0 where it is outside of the domain.
+
+        Args:
+            lam: αz, (g, r, k).
+            evidence: z, (g, r, k).
+        """
+        del evidence
         return lam
 
-    @abstractmethod
     def over_templates(self) -> TemplateFamily | None:
-        """The same where p is a list of weights, in a leading shape that reshapes to (g, r); else None."""
+        """The same where p is a list of weights; else None."""
+        return None
 
     def take(self, part: Part) -> Family:
         """The same for some of the rows."""
@@ -155,7 +229,7 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries, as solvers see them: g groups of r rows.
+    """Some queries, as solvers see them: g groups of r rows, or where rows are not taken apart of any leading shape.
 
     Attributes:
         family: Φ.
@@ -472,128 +546,3 @@ class TemplatePoint(Point):
             offset=offset,
             pairing=closeness.pairing_error(largest),
         )
-
-
-class FunctionFamily(Family):
-    """Φ of any preference and closeness, as a function; its rows cannot be taken apart.
-
-    Args:
-        problem: Of these queries, with shape (..., r), all leading dimensions being groups.
-    """
-
-    selectable = False
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-
-    def whole(self, rows: Tensor) -> Tensor:
-        """Rows (g, r, any) in the problem's shape."""
-        return rows.reshape(*self.problem.shape, rows.shape[-1])
-
-    def rows(self, whole: Tensor) -> Tensor:
-        """What broadcasts to the problem's shape, (..., m, any), as rows."""
-        return whole.expand(*self.problem.shape, -1).reshape(-1, self.problem.shape[-1], whole.shape[-1])
-
-    @classmethod
-    def block(cls, problem: Problem) -> Block:
-        """All queries of a problem."""
-        family = cls(problem)
-        return Block(family, family.rows(problem.evidence), family.rows(problem.alpha_column))
-
-    @override
-    def shift(self, lam: Tensor) -> Tensor:
-        return self.problem.conjugate.shift(self.whole(lam)).reshape(lam.shape)
-
-    @override
-    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> FunctionPoint:
-        return FunctionPoint(self, lam)
-
-    @override
-    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        if lam.dtype != torch.float64:
-            return torch.full_like(lam[..., :1], torch.inf)
-        known = self.problem.preference.rounding(self.whole(lam))
-        if known is not None:
-            return self.rows(known.unsqueeze(-1))
-        # The certificate is by the weights, or from both means.
-        return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
-
-    @property
-    @override
-    def inverts(self) -> bool:
-        zero = torch.zeros_like(self.problem.evidence)
-        return self.problem.preference.resolvent(zero, self.problem.alpha_column, zero) is not None
-
-    @override
-    def smoothness(self) -> Tensor | None:
-        bound = self.problem.conjugate.smoothness()
-        return None if bound is None else self.rows(bound.unsqueeze(-1))
-
-    @override
-    def start(self, lam: Tensor) -> Tensor:
-        reach = self.problem.conjugate.reach(self.whole(torch.zeros_like(lam)), self.whole(lam))
-        if reach is not None:
-            reach = self.rows(reach.unsqueeze(-1))
-            lam = torch.where(reach > 1, 1, reach / 2) * lam
-        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
-        moved, asked = norm(self.shift(lam)), norm(self.rows(self.problem.evidence))
-        return torch.where(moved <= 10 * asked, lam, 0)
-
-    @override
-    def over_templates(self) -> TemplateFamily | None:
-        conjugate = self.problem.conjugate
-        if not isinstance(conjugate, FiniteConjugate):
-            return None
-        return TemplateFamily(conjugate.templates, conjugate.log_weights, conjugate.closeness)
-
-    @override
-    def to(self, dtype: torch.dtype) -> FunctionFamily:
-        return FunctionFamily(self.problem.to(dtype))
-
-
-class FunctionPoint(Point):
-    """Φ, as a function, at dual points."""
-
-    def __init__(self, family: FunctionFamily, lam: Tensor) -> None:
-        self._family, self._lam = family, lam
-        self._conjugate = family.problem.conjugate
-        self._curvature = self._conjugate.curvature(family.whole(lam))
-
-    @cached_property
-    @override
-    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._family.shift(self._lam)
-
-    @override
-    def product(self, vector: Tensor) -> Tensor:
-        return self._curvature(self._family.whole(vector)).reshape(vector.shape)
-
-    @override
-    def matrices(self, rows: Tensor) -> Tensor:
-        identity = torch.eye(self._lam.shape[-1], dtype=self._lam.dtype, device=self._lam.device)
-        columns = [self.product(unit.expand_as(self._lam).contiguous())[rows] for unit in identity]
-        return torch.stack(columns, -1)
-
-    @override
-    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
-        def look(t: Tensor) -> tuple[Tensor, Tensor]:
-            there = self._lam + t * size * direction
-            moved = total((self._family.shift(there) - self.shift) * direction) / size
-            curvature = self._conjugate.curvature(self._family.whole(there))
-            curved = curvature(self._family.whole(direction)).reshape(direction.shape)
-            return moved, total(curved * direction)
-
-        return look, torch.zeros_like(size)
-
-    @override
-    def reach(self, step: Tensor) -> Tensor | None:
-        found = self._conjugate.reach(self._family.whole(self._lam), self._family.whole(step))
-        return None if found is None else found.reshape(step[..., :1].shape)
-
-    @override
-    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        whole = self._family.whole
-        found = self._conjugate.preference.resolvent(
-            whole(self._lam), whole(alpha.expand_as(vector[..., :1])), whole(vector)
-        )
-        return None if found is None else alpha * found.reshape(vector.shape)

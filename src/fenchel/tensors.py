@@ -1,13 +1,14 @@
-"""What tensors may be, from what torch knows of them without looking at an element; and numbers that may be tensors.
+"""What tensors may be, from what torch knows of them without looking at an element; norms and sums, and blocks of them.
 
-All of it runs at every call of an attention, and inside of what is compiled, exported or transformed.
+Checks run at every call of an attention, and inside of what is compiled, exported or transformed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -20,9 +21,13 @@ from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
     "BOOL",
+    "CACHE_BYTES",
     "FLOATING",
     "INTEGERS",
+    "LINEAR",
     "MASK",
+    "SMALL",
+    "UNIT",
     "WHOLE",
     "broadcasts_to",
     "check_device",
@@ -34,15 +39,26 @@ __all__ = [
     "check_vectors",
     "checked_argument",
     "checked_scale",
+    "dot",
     "is_causal_bias",
     "is_on_host",
     "is_onnx_export",
     "is_transformed",
     "is_under_autocast",
+    "keep_freed_memory",
     "listed",
+    "log_weights",
+    "may_attend",
+    "narrowed",
+    "near_displacement",
     "needs_gradient",
+    "norm",
     "positive_tensor",
+    "reference_norm",
     "refuse_onnx",
+    "spans",
+    "summed",
+    "total",
     "values_are_known",
     "values_can_be_read",
     "without_causal_bias",
@@ -403,3 +419,115 @@ def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: t
     last = keys - queries if mask.variant.name == "LOWER_RIGHT" else 0
     allowed: Tensor = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(last)
     return allowed
+
+
+def may_attend(preference: Tensor) -> Tensor:
+    """Where a log preference or a mask gives weight, bool."""
+    return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
+
+
+def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
+    """A log preference in a dtype, or what a mask is as one.
+
+    Example:
+        >>> log_weights(torch.tensor([True, False]), torch.float64)
+        tensor([0., -inf], dtype=torch.float64)
+    """
+    if preference.dtype != torch.bool:
+        return preference.to(dtype)
+    return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)
+
+
+UNIT = 2.0**-53
+"""Largest relative error of one operation in float64."""
+
+SMALL = 0.5
+"""Potentials up to this, in units of the modulus, move the weights by less than cancellation would leave of them."""
+
+
+LINEAR = 0.1
+"""Errors of logarithms up to this are errors of what they are the logarithms of, to a tenth."""
+
+
+SQUARED = (1e-15, 1e15)
+"""Lengths whose squares float32 holds."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
+    if x.dtype != torch.float64:
+        if is_on_host(x):
+            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
+                return found
+        # float64 holds the squares of all narrower numbers.
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
+
+
+def reference_norm(length: Tensor, first_order: Tensor) -> Tensor:
+    r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+    rounding = 16 * torch.finfo(length.dtype).eps
+    return torch.where(length > rounding * first_order, length, first_order)
+
+
+def total(x: Tensor) -> Tensor:
+    """Sum over the last dimension, kept."""
+    return x.sum(-1, keepdim=True)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product over the last dimension, kept."""
+    return torch.linalg.vecdot(x, y).unsqueeze(-1)
+
+
+def summed(count: int) -> float:
+    r"""By how many units a sum or inner product of ``count`` terms may be off, relative to the sum of their sizes.
+
+    At most ``count``, the worst case, and beyond 16 terms :math:`8 + 2\sqrt{\mathtt{count}}`: at least three standard
+    deviations of independent roundings one after another, six and more where terms are of like size (in the manner of
+    Higham and Mary, 2019). Bounds on such sums are statistical and no worst cases.
+    """
+    return min(float(count), 8 + 2 * math.sqrt(count))
+
+
+def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
+    r"""What a small potential (..., m, n) adds to u, to rounding relative to itself.
+
+    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
+    """
+    e = torch.expm1(potential)
+    mass = (preference * e).sum(-1, keepdim=True)
+    return preference * (e - mass) / (1 + mass)
+
+
+CACHE_BYTES = 2**20
+"""Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
+
+
+def keep_freed_memory() -> None:
+    """Keep the C allocator from handing every freed working array back to the operating system.
+
+    glibc maps arrays above a threshold, 128 KB at first, page by page at every allocation; freeing one large array
+    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults. Once a process;
+    what is compiled has memory of its own.
+    """
+    if not torch.compiler.is_compiling():
+        _free_one_large_array()
+
+
+@cache
+def _free_one_large_array() -> None:
+    torch.empty(31 * 2**20, dtype=torch.uint8)
+
+
+def spans(count: int, each: int) -> Iterator[slice]:
+    """Cut ``count`` things into blocks of ``each`` at most."""
+    for start in range(0, count, each):
+        yield slice(start, min(start + each, count))
+
+
+def narrowed(tensor: Tensor, dim: int, span: slice) -> Tensor:
+    """Part of a tensor along a dimension, a view; all of it where it has size 1 there, for everything."""
+    return tensor if tensor.shape[dim] == 1 else tensor[(slice(None),) * dim + (span,)]

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.sites import AttentionCall
-from fenchel.layout import keep_freed_memory, rows_in_block
-from fenchel.preference.discrete import log_weights, may_attend
+from fenchel.problem import rows_in_block
+from fenchel.tensors import keep_freed_memory, log_weights, may_attend
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
 

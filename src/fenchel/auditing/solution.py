@@ -15,14 +15,12 @@ from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
 from fenchel.preference import Discrete
-from fenchel.preference.discrete import may_attend
-from fenchel.problem import Problem
-from fenchel.rounding import norm, total
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import Solution, infer
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
+from fenchel.tensors import may_attend, norm, total
 
 if TYPE_CHECKING:
     from fenchel.options import AuditOptions
@@ -378,8 +376,7 @@ def close_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) ->
 
 
 def _solved(block: LayerBlock, problem: Problem, counted: Tensor, solving: Solving) -> CloseSolution:
-    def of_part(where: Where, part: Block) -> dict[str, Tensor]:
-        del where
+    def of_part(part: Block) -> dict[str, Tensor]:
         certificate, steps = solved_block(
             part, problem.dtype, tol=BEYOND * solving.tol, max_steps=solving.max_steps
         )

@@ -14,8 +14,8 @@ from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
 from fenchel.functional.inference import AttentionCertificate
 from fenchel.functional.relative import distance_index
-from fenchel.inference import InferenceProblem
 from fenchel.preference import Discrete, Gaussian
+from fenchel.solver import InferenceProblem
 
 __all__ = [
     "AbstractFiniteParts",

@@ -16,8 +16,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 from fenchel.preference.abstract import jacobian_of_gradient
-from fenchel.rounding import SMALL, UNIT
-from fenchel.tensors import check_flags, checked_argument, positive_tensor, values_are_known
+from fenchel.tensors import SMALL, UNIT, check_flags, checked_argument, positive_tensor, values_are_known
 
 __all__ = ["AbstractCloseness", "ClosenessReport", "Divergence", "check_closeness"]
 

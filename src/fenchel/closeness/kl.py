@@ -12,7 +12,7 @@ from typing_extensions import override
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.sparse_weights import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
-from fenchel.rounding import LINEAR, near_displacement
+from fenchel.tensors import LINEAR, near_displacement
 
 __all__ = ["KL", "Hard"]
 

@@ -19,15 +19,17 @@ from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
 from fenchel.preference.abstract import check_together
-from fenchel.rounding import LINEAR, UNIT, summed
-from fenchel.selection import narrowed
 from fenchel.tensors import (
     BOOL,
+    LINEAR,
+    UNIT,
     check_device,
     check_flags,
     check_tensor,
     checked_argument,
+    narrowed,
     positive_tensor,
+    summed,
     values_are_known,
 )
 

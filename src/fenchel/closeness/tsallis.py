@@ -35,8 +35,8 @@ from fenchel.closeness.sparse_weights import (
 )
 from fenchel.errors import InputError, ProblemError
 from fenchel.preference import Discrete
-from fenchel.rounding import UNIT
 from fenchel.tensors import (
+    UNIT,
     check_device,
     check_tensor,
     checked_argument,

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.layout import keep_freed_memory, spans
 from fenchel.solver.implicit import differentiated_once
+from fenchel.tensors import keep_freed_memory, spans
 
 __all__ = ["HashOrder", "hashed_softmax"]
 

@@ -16,7 +16,6 @@ from fenchel.functional.arguments import check_some_keys, compute_dtype, without
 from fenchel.functional.attention import AttentionInference, attention
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
-from fenchel.layout import spans
 from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import (
     BOOL,
@@ -28,6 +27,7 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     refuse_onnx,
+    spans,
 )
 
 __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]

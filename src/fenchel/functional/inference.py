@@ -24,11 +24,9 @@ from fenchel.functional.arguments import (
 )
 from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
 from fenchel.functional.output import mean_at
-from fenchel.preference.discrete import may_attend
-from fenchel.rounding import LINEAR, norm, summed
 from fenchel.solver import ESTIMATORS as SOLVERS
 from fenchel.solver import Estimator, Exact, FirstOrder
-from fenchel.tensors import checked_argument, refuse_onnx
+from fenchel.tensors import LINEAR, checked_argument, may_attend, norm, refuse_onnx, summed
 
 __all__ = [
     "DEFAULT_STEPS",

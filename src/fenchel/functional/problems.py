@@ -20,16 +20,13 @@ from fenchel.functional.arguments import AttentionArguments, compute_dtype, drop
 from fenchel.functional.exact import check_reached, limits
 from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.rows import recomputed, untraced
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where, spans
 from fenchel.preference import Discrete, GaussianMixture
-from fenchel.preference.discrete import log_weights
-from fenchel.problem import Problem
-from fenchel.rounding import summed
-from fenchel.selection import narrowed
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 from fenchel.solver.implicit import implicit_dual_point
+from fenchel.tensors import log_weights, narrowed, spans, summed
 
 __all__ = ["ProblemRows", "in_parts", "normalised_log_weights", "solved_dual_point"]
 
@@ -266,8 +263,7 @@ def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """The same without gradient."""
     tol, steps = limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
 
-    def solve(where: Where, block: Block) -> dict[str, Tensor]:
-        del where
+    def solve(block: Block) -> dict[str, Tensor]:
         if isinstance(solver, Exact):
             found, _ = solved_block(block, problem.dtype, tol, steps)
             missed = (found.dual_error / found.reference).masked_fill(found.meets(tol), 0)

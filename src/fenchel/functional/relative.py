@@ -30,8 +30,6 @@ from fenchel.functional.inference import (
     lost_to_rounding,
     norm_of,
 )
-from fenchel.layout import spans
-from fenchel.rounding import summed
 from fenchel.solver import FirstOrder
 from fenchel.tensors import (
     WHOLE,
@@ -41,6 +39,8 @@ from fenchel.tensors import (
     check_finite,
     check_tensor,
     is_onnx_export,
+    spans,
+    summed,
     values_are_known,
 )
 

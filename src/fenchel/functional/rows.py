@@ -18,10 +18,15 @@ from torch.utils.checkpoint import checkpoint
 
 from fenchel.family import Block, TemplateFamily
 from fenchel.functional.arguments import without_autocast
-from fenchel.layout import CACHE_BYTES, keep_freed_memory, spans
-from fenchel.preference.discrete import log_weights
 from fenchel.solver.implicit import AbstractEquation, row_gradients, second_derivative_of
-from fenchel.tensors import is_transformed, values_are_known
+from fenchel.tensors import (
+    CACHE_BYTES,
+    is_transformed,
+    keep_freed_memory,
+    log_weights,
+    spans,
+    values_are_known,
+)
 
 __all__ = [
     "Grid",

@@ -46,11 +46,8 @@ from fenchel.functional.inference import (
 )
 from fenchel.functional.problems import normalised_log_weights, solved_dual_point
 from fenchel.functional.rows import untraced
-from fenchel.layout import keep_freed_memory, spans
 from fenchel.preference import Discrete
-from fenchel.preference.discrete import may_attend
 from fenchel.problem import Problem
-from fenchel.selection import narrowed
 from fenchel.solver import Estimator, FirstOrder
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import (
@@ -63,6 +60,10 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     checked_scale,
+    keep_freed_memory,
+    may_attend,
+    narrowed,
+    spans,
     values_are_known,
 )
 

@@ -29,7 +29,7 @@ from fenchel.integrations.transformers.attention_calls import ModelSource
 from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.integrations.transformers.registry import calls_registry
 from fenchel.nn.inference import Inferred
-from fenchel.preference.discrete import may_attend
+from fenchel.tensors import may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
 

@@ -30,7 +30,7 @@ from fenchel.nn.evidence import AbstractPositionalEvidence
 from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, attention_layers
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
-from fenchel.preference.discrete import may_attend
+from fenchel.tensors import may_attend
 
 __all__ = ["LayerSource", "attention_call", "has_layers", "kind_of"]
 

@@ -17,7 +17,7 @@ from fenchel.arguments import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.inference import AttendingLayer, Inferred
-from fenchel.preference.discrete import log_weights
+from fenchel.tensors import log_weights
 
 __all__ = [
     "AbstractSource",

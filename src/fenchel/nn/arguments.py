@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fenchel.arguments import ARGUMENTS, one_of, shown
 from fenchel.errors import ProblemError
 from fenchel.nn.cache import KeyValueCache
-from fenchel.preference.discrete import may_attend
 from fenchel.tensors import (
     FLOATING,
     MASK,
@@ -25,6 +24,7 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     is_causal_bias,
+    may_attend,
     without_causal_bias,
 )
 

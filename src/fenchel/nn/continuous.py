@@ -32,7 +32,6 @@ from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import without_autocast
 from fenchel.functional.rows import untraced
-from fenchel.inference import InferenceProblem
 from fenchel.nn.arguments import (
     TorchCall,
     check_choice,
@@ -48,7 +47,7 @@ from fenchel.nn.arguments import (
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import check_entries, widened
-from fenchel.solver import Estimator, EstimatorName, Exact
+from fenchel.solver import Estimator, EstimatorName, Exact, InferenceProblem
 from fenchel.tensors import check_flags, checked_argument, refuse_onnx
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]

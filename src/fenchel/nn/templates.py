@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_sizes
 from fenchel.preference.abstract import widened
-from fenchel.preference.discrete import log_weights, may_attend
 from fenchel.tensors import (
     BOOL,
     WHOLE,
@@ -31,6 +30,8 @@ from fenchel.tensors import (
     check_flags,
     check_tensor,
     checked_argument,
+    log_weights,
+    may_attend,
     values_are_known,
 )
 

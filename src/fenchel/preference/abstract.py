@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.rounding import UNIT, summed
-from fenchel.tensors import check_device, check_tensor, check_vectors, values_are_known
+from fenchel.tensors import UNIT, check_device, check_tensor, check_vectors, summed, values_are_known
 
 __all__ = ["AbstractPreference", "AbstractView", "Convertible", "Shape", "Tilted"]
 

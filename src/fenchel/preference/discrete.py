@@ -20,12 +20,14 @@ from fenchel.preference.abstract import (
     checked_sample_shape,
     first_index,
 )
-from fenchel.rounding import SMALL, near_displacement
 from fenchel.tensors import (
     MASK,
+    SMALL,
     check_device,
     check_tensor,
     is_causal_bias,
+    log_weights,
+    near_displacement,
     values_are_known,
     without_causal_bias,
 )
@@ -333,20 +335,3 @@ def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights:
     # Far out what is common may be much larger than the whole, or nearly all of it.
     far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
     return torch.where(small.squeeze(-1), near + at_center, far)
-
-
-def may_attend(preference: Tensor) -> Tensor:
-    """Where a log preference or a mask gives weight, bool."""
-    return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
-
-
-def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
-    """A log preference in a dtype, or what a mask is as one.
-
-    Example:
-        >>> log_weights(torch.tensor([True, False]), torch.float64)
-        tensor([0., -inf], dtype=torch.float64)
-    """
-    if preference.dtype != torch.bool:
-        return preference.to(dtype)
-    return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)

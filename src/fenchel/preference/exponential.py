@@ -17,8 +17,7 @@ from typing_extensions import override
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import first_index
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
-from fenchel.rounding import UNIT
-from fenchel.tensors import values_are_known
+from fenchel.tensors import UNIT, values_are_known
 
 __all__ = ["AsymmetricLaplace", "Box", "Laplace", "TruncatedExponential"]
 

@@ -23,7 +23,7 @@ from fenchel.preference.abstract import (
     checked_sample_shape,
     first_index,
 )
-from fenchel.rounding import UNIT
+from fenchel.tensors import UNIT
 
 __all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson"]
 

@@ -27,8 +27,7 @@ from fenchel.preference.abstract import (
 from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
-from fenchel.rounding import UNIT
-from fenchel.tensors import check_not_mapped, check_tensor
+from fenchel.tensors import UNIT, check_not_mapped, check_tensor
 
 __all__ = ["Places", "Quadrature"]
 

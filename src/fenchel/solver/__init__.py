@@ -1,4 +1,4 @@
-"""Estimators: what each takes for the dual point λ.
+"""Estimators, what each takes for the dual point λ, and the inference problem that solves itself by one of them.
 
 ``first_order``, ``second_order``, ``exact``, ``gradient_ascent`` and ``constrained`` solve a problem. Problems and ops
 take them by these names, or as objects with options: ``Exact(tol=1e-6)``.
@@ -7,21 +7,33 @@ take them by these names, or as objects with options: ``Exact(tol=1e-6)``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
+import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.errors import ProblemError
+from fenchel.closeness import AbstractCloseness
+from fenchel.conjugate import conjugate_of
+from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate
+from fenchel.preference import AbstractPreference
 from fenchel.problem import Problem
 from fenchel.solver.closed_form import first_order as first_order
 from fenchel.solver.closed_form import second_order as second_order
 from fenchel.solver.exact import constrained as constrained
 from fenchel.solver.exact import exact as exact
 from fenchel.solver.exact import gradient_ascent as gradient_ascent
-from fenchel.solver.implicit import AbstractEquation, Expansion, Proportion, StationaryPoint
+from fenchel.solver.implicit import (
+    AbstractEquation,
+    Expansion,
+    Proportion,
+    StationaryPoint,
+    implicit_dual_point,
+)
+from fenchel.tensors import check_not_mapped
 
 __all__ = [
     "ESTIMATORS",
@@ -30,6 +42,7 @@ __all__ = [
     "Exact",
     "FirstOrder",
     "GradientAscent",
+    "InferenceProblem",
     "SecondOrder",
     "constrained",
     "estimator_with",
@@ -195,3 +208,110 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
                 f"{option} is None; leave it out for the default of the estimator {estimator!r}"
             )
     return ESTIMATORS[estimator](**options)
+
+
+P = TypeVar("P", bound=AbstractPreference)
+
+
+class InferenceProblem(Problem, Generic[P]):
+    r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.
+
+    .. math::
+        \text{primal (3):}\quad & \min_p P(p) = \tfrac{\alpha}{2}\lVert \mu + z - \mathbb{E}_p[t] \rVert^2 + D(p, u) \\
+        \text{dual (7):}\quad & \max_\lambda \mathcal{D}(\lambda) =
+            \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - D^*(T\lambda)
+
+    Args:
+        preference: u: a :class:`~fenchel.Discrete` with templates (..., n, d) and log weights (..., m or 1, n), or any
+            other distribution, such as a :class:`~fenchel.Gaussian` (``docs/continuous.md``).
+        evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
+            dimensions broadcast against those of the preference. Half types are converted to float32.
+        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
+        closeness: D: :class:`~fenchel.KL` where None; :class:`~fenchel.Tsallis`, whose weights may be 0;
+            :class:`~fenchel.Hard`; a :class:`~fenchel.Divergence` of one's own; or :class:`~fenchel.OptimalTransport`,
+            whose atoms p may use beside the N = n templates of the preference.
+
+    Raises:
+        ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
+
+    Reference:
+        Sections 4 and 6, eqs. (3), (7)–(10).
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete
+        >>> u = Discrete(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
+        >>> problem = InferenceProblem(u, torch.tensor([[0.6, 0.2]], dtype=torch.float64), alpha=2.0)
+        >>> estimate = problem.solve("exact", tol=1e-9)
+        >>> gap = problem.primal(estimate.weights) - problem.dual(estimate.dual)
+        >>> bool(gap.abs().max() < 1e-12)
+        True
+    """
+
+    def __init__(
+        self,
+        preference: P,
+        evidence: Tensor,
+        alpha: float | Tensor = 1.0,
+        closeness: AbstractCloseness | str | None = None,
+    ) -> None:
+        super().__init__(conjugate_of(preference, closeness), evidence, alpha)
+
+    @property
+    @override
+    def preference(self) -> P:
+        return cast("P", self.conjugate.preference)
+
+    def solve(self, estimator: str | Estimator = "exact", **options: Any) -> Estimate:
+        """Solve by ``"first_order"``, ``"second_order"``, ``"exact"``, ``"gradient_ascent"`` or ``"constrained"``.
+
+        Args:
+            estimator: One of these names, or an object with its options, such as ``fenchel.Exact(tol=1e-6)``.
+            options: Of the estimator of that name: ``tol``, ``max_steps``, ``throw``, ``memory_budget``, ``radius``.
+
+        Returns:
+            The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
+            ``dual``, ``weights`` and ``mean`` carry them: those of an iterative solver by the implicit function
+            theorem, which takes what was found for the solution, so that where it did not converge they are off as much
+            as it is. Bounds, steps and ``converged`` never do.
+
+        Raises:
+            ProblemError: If there is no such estimator or option, or data require gradients that it does not carry.
+            ConvergenceError: If an iterative solver stops early and ``throw`` is true.
+        """
+        solver = estimator_with(estimator, options)
+        check_not_mapped("an inference problem", *self.tensors().values())
+        wanted = self.wants_gradients()
+        if wanted and solver.equation is None:
+            raise ProblemError(
+                f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not carry; solve under "
+                "torch.no_grad(), or give detached tensors"
+            )
+        with torch.no_grad():
+            estimate = solver(self)
+        if not wanted or solver.equation is None:
+            return estimate
+        _refuse_border(self, estimate)
+        dual = implicit_dual_point(self, solver.equation, estimate.dual)
+        weights, shift = self.conjugate.infer(dual)
+        return replace(estimate, dual=dual, inferred=weights, mean=self.conjugate.mean_by(dual, shift))
+
+
+def _refuse_border(problem: Problem, estimate: Estimate) -> None:
+    """Refuse gradients at dual points that rounding put out of the domain of log M, where there are none.
+
+    Raises:
+        DomainError: Saying how many queries these are.
+    """
+    inside = problem.preference.inside(estimate.dual)
+    if inside is None or bool(inside.all()):
+        return
+    where = tuple(int(i) for i in (~inside).nonzero()[0])
+    raise DomainError(
+        f"rounding to {problem.dtype} puts the dual point of {int((~inside).sum())} of {inside.numel()} queries "
+        "(first at "
+        f"index {where}) on the border of the domain of log M, where there is no gradient: give the problem in "
+        "float64, or "
+        "make alpha or the evidence smaller",
+        query=where,
+    )

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import DomainError
-from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
-from fenchel.family import Block, FunctionFamily, TemplateFamily
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, Where
-from fenchel.problem import Problem
+from fenchel.estimate import Estimate, estimate_at
+from fenchel.family import Block, TemplateFamily
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver.driver import solved
 from fenchel.solver.exact import check_call, check_curved
 
@@ -92,19 +91,18 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
     check_call(problem, memory_budget)
     check_curved(problem, "second_order")
 
-    def solve(where: Where, block: Block) -> tuple[Certificate, None]:
-        wide = block.to(torch.float64)
-        dual = second_order_point(wide)
-        if isinstance(wide.family, FunctionFamily):
-            points = wide.family.whole(dual)
-            check_domain(wide.family.problem, points, "second_order", _points_of, int(where[1][0, 0]))
-        return certify(wide, dual, problem.dtype), None
-
-    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, solve, memory_budget, WORKING_ARRAYS)
+    with torch.no_grad():
+        wide = problem.to(torch.float64)
+        dual = second_order_points(wide, memory_budget)
+        check_domain(wide, dual, "second_order", second_order_points)
+    return estimate_at(problem, dual, memory_budget)
 
 
-def _points_of(problem: Problem) -> Tensor:
-    return second_order_point(FunctionFamily.block(problem)).reshape(*problem.shape, -1)
+def second_order_points(problem: Problem, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Tensor:
+    """The dual points of a problem, (..., m, d)."""
+    return QueryLayout(problem).solved(
+        lambda block: {"dual": second_order_point(block)}, memory_budget, WORKING_ARRAYS
+    )["dual"]
 
 
 def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tensor:
@@ -166,9 +164,7 @@ def with_one_hessian(
     return alpha * (evidence - alpha * (within @ root))
 
 
-def check_domain(
-    problem: Problem, dual: Tensor, name: str, closed_form: Callable[[Problem], Tensor], first: int = 0
-) -> None:
+def check_domain(problem: Problem, dual: Tensor, name: str, closed_form: Callable[[Problem], Tensor]) -> None:
     r"""Refuse dual points of a closed form that are outside of the domain of log M.
 
     Args:
@@ -177,7 +173,6 @@ def check_domain(
         name: Of the estimator, for the message.
         closed_form: The dual points of any problem, by which the largest admissible α is found. The points of all
             smaller α have to be inside.
-        first: Number of the problem's first query, for the message.
 
     Raises:
         DomainError: Naming how many queries, the one that is farthest outside, and the largest α that it admits.
@@ -193,7 +188,6 @@ def check_domain(
     where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), problem.shape))
     alpha = float(problem.alpha.expand(problem.shape)[where])
     largest = _largest_alpha(problem, where, alpha, closed_form)
-    where = (*where[:-1], where[-1] + first)
     raise DomainError(
         f"{name} puts the dual point of {int(outside.sum())} of {outside.numel()} queries where log M of the "
         f"{type(problem.preference).__name__} preference is infinite or overflows (farthest at index {where}, where "

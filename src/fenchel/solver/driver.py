@@ -13,10 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fenchel.family import Block, Family, Point
-from fenchel.rounding import dot, norm, reference_norm, total
-from fenchel.selection import Part
-from fenchel.tensors import values_are_known
+from fenchel.family import Block, Family, Part, Point
+from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
 __all__ = ["Solution", "infer", "solved"]
 
@@ -205,12 +203,12 @@ def infer(
         shift: s at the first-order point, (g, r, k), where it is known already; for families that start at any point.
     """
     family, evidence = block.family, block.evidence
-    alpha = block.alpha.expand(*evidence.shape[:2], 1)
-    lam = family.start(alpha * evidence)
+    alpha = block.alpha.expand(*evidence.shape[:-1], 1)
+    lam = family.start(alpha * evidence, evidence)
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
     lam = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
-    steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
+    steps = torch.zeros(evidence.shape[:-1], dtype=torch.int64, device=evidence.device)
     rows, at = Rows(block, alpha, beyond, ~nothing, tol), _Found(lam, error, ~nothing, steps, lam)
     # Rows for Newton's method: those that mixing has left, or all where a step is in closed form.
     hard = torch.full_like(nothing, family.inverts)
@@ -224,7 +222,8 @@ def infer(
                 continue
             at = replace(at, dual=at.dual.to(dtype), bound=at.bound.to(dtype), further=at.further.to(dtype))
             # Newton's method has arrays (rows, n); mixing has none.
-            parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width, BLOCK_BYTES)
+            whole = method is _mix or not family.selectable
+            parts = [wanted_now] if whole else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
                 of_part = part.pick(asked).unsqueeze(-1)
                 some = replace(rows if part.is_all else rows.take(part), wanted=of_part).to(dtype)
@@ -338,7 +337,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     every, far = Part(None, None), found.moving & (budget > found.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
-        point = rows.family.start(alpha * rows.evidence)
+        point = rows.family.start(alpha * rows.evidence, rows.evidence)
         while bool((alpha < rows.alpha).any()):
             stage = replace(rows, alpha=alpha, wanted=far, tol=0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
@@ -361,7 +360,7 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     since = torch.zeros_like(residual)
     patience = 9 if lam.dtype == torch.float64 else 3
-    steps = torch.zeros(lam.shape[:2], dtype=torch.int64, device=lam.device)
+    steps = torch.zeros(lam.shape[:-1], dtype=torch.int64, device=lam.device)
     tiny = torch.finfo(lam.dtype).tiny
     here, length = None, None
     while True:

@@ -17,11 +17,16 @@ from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Certificate, Estimate, certify, estimate_at, estimate_of
 from fenchel.family import Block
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, Where
-from fenchel.problem import Problem
-from fenchel.rounding import norm, reference_norm
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
 from fenchel.solver.driver import infer
-from fenchel.tensors import broadcasts_to, check_flags, checked_argument, positive_tensor
+from fenchel.tensors import (
+    broadcasts_to,
+    check_flags,
+    checked_argument,
+    norm,
+    positive_tensor,
+    reference_norm,
+)
 
 __all__ = [
     "WORKING_ARRAYS",
@@ -145,8 +150,7 @@ def _iterated(
     """The estimate of what ``solve`` finds for every block."""
     check_iterations(tol, max_steps, throw)
 
-    def of_block(where: Where, block: Block) -> tuple[Certificate, Tensor]:
-        del where
+    def of_block(block: Block) -> tuple[Certificate, Tensor]:
         return solve(block, problem.dtype, tol, max_steps)
 
     estimate = estimate_of(problem, tol, of_block, memory_budget, WORKING_ARRAYS, itemsize=None)
@@ -238,12 +242,12 @@ def gradient_ascent(
 
 def _ascended(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
     """What :func:`solved_block` gives, by gradient ascent."""
-    family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:2], 1)
+    family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:-1], 1)
     bound, first = block.family.smoothness(), alpha * block.evidence
     least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
     step = alpha if bound is None else least
-    dual = family.start(first)
-    steps = torch.zeros(alpha.shape[:2], dtype=torch.int64, device=alpha.device)
+    dual = family.start(first, block.evidence)
+    steps = torch.zeros(alpha.shape[:-1], dtype=torch.int64, device=alpha.device)
 
     def slope(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gradient = block.evidence - at / alpha - family.at(at).shift

@@ -21,10 +21,9 @@ from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.family import Block, Point, TemplatePoint
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, Where
-from fenchel.problem import Problem
-from fenchel.rounding import total
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver.driver import solved
+from fenchel.tensors import total
 
 __all__ = [
     "AbstractEquation",
@@ -172,13 +171,13 @@ def _of_gradient(
     gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
 ) -> Tensor:
     """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
+    del residual
+
+    def found(block: Block, lam: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"nu": _adjoint(equation, block, lam, right)[1]}
+
     layout = QueryLayout(problem)
-    lam, right = layout.arrange(dual), layout.arrange(gradient)
-
-    def found(where: Where, block: Block) -> dict[str, Tensor]:
-        return {"nu": _adjoint(equation, block, lam[where], right[where])[1]}
-
-    return layout.solved(found, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)["nu"]
+    return layout.solved(found, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, points=(dual, gradient))["nu"]
 
 
 def _adjoint(

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers.registry import eager_attention
-from fenchel.preference.discrete import log_weights
+from fenchel.tensors import log_weights
 
 __all__ = [
     "HARD_MASK",
