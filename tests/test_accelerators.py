@@ -17,7 +17,7 @@ import fenchel
 from fenchel import functional as F
 from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
-from fenchel.functional import rows
+from fenchel.functional import exact
 from fenchel.solver import driver
 from tests import accelerator_calls
 from tests.accelerator_calls import FIRST, READS, B, D, Looks, M, N, Run, masked, op, randn, transport
@@ -174,7 +174,7 @@ def test_transport_looks_once(looks: Looks, run: Callable[[], Run]) -> None:
 def test_second_order_with_a_preference_a_query_looks_once(
     looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "KERNEL_BYTES", 8 * N * M)
+    monkeypatch.setattr(exact, "KERNEL_BYTES", 8 * N * M)
     torch.manual_seed(0)
     operands = randn(B, 4, M, D), randn(B, 4, N, D), randn(B, 4, N, D), randn(M, N)
     with looks:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem, OptimalTransport
 from fenchel.estimate import Estimate
-from fenchel.solver.exact import exact
 from tests.problems import problem_with_known_answer, problems, random_problem
 
 SLACK = 1e-9
@@ -16,7 +15,7 @@ SLACK = 1e-9
 
 def distances(problem: InferenceProblem, estimate: Estimate) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """True distance and bound (fact 2), for everything that an estimate bounds."""
-    truth = exact(problem, tol=1e-12, throw=False)
+    truth = problem.solve("exact", tol=1e-12, throw=False)
     kl = KL().value(estimate.weights, truth.weights.clamp(min=1e-300).log())
     suboptimality = problem.primal(estimate.weights) - problem.primal(truth.weights)
     return {
@@ -64,7 +63,7 @@ def test_the_gap_bounds_the_suboptimality_and_is_not_it(
     """The two examples of fact 1."""
     u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     problem = InferenceProblem(u, torch.tensor([[z]], dtype=torch.float64), alpha)
-    first, truth = problem.solve("first_order"), exact(problem, tol=1e-10)
+    first, truth = problem.solve("first_order"), problem.solve("exact", tol=1e-10)
     assert float(first.gap) == pytest.approx(gap, abs=0.005)
     assert float(problem.primal(first.weights) - problem.primal(truth.weights)) == pytest.approx(
         suboptimality, abs=0.005
@@ -82,7 +81,7 @@ def test_the_gap_of_any_pair_is_primal_minus_dual() -> None:
 def test_suboptimality_splits_into_mean_and_divergence() -> None:
     """Fact 2: P(p) - P(p*) = α/2 ‖h - h*‖² + K(p, p*)."""
     problem = random_problem(alpha=2.0)
-    truth, first = exact(problem, tol=1e-12), problem.solve("first_order")
+    truth, first = problem.solve("exact", tol=1e-12), problem.solve("first_order")
     kl = KL().value(first.weights, truth.weights.log())
     split = (first.mean - truth.mean).square().sum(-1) + kl
     torch.testing.assert_close(
@@ -94,7 +93,7 @@ def test_suboptimality_splits_into_mean_and_divergence() -> None:
 @given(problem=problems())
 def test_the_solution_lies_in_the_span_of_the_templates(problem: InferenceProblem) -> None:
     """Fact 3: λ* = α(z + μ - Tᵀp*)."""
-    estimate = exact(problem, tol=1e-10, throw=False)
+    estimate = problem.solve("exact", tol=1e-10, throw=False)
     shift = (problem.preference.weights() - estimate.weights) @ problem.preference.templates
     expected = problem.alpha_column * (problem.evidence + shift)
     assert bool(((estimate.dual - expected).norm(dim=-1) <= 1.01 * estimate.dual_error + 1e-12).all())
@@ -112,7 +111,7 @@ def test_a_common_vector_in_the_templates_changes_nothing(problem: InferenceProb
         problem.evidence,
         problem.alpha,
     )
-    a, b = (exact(either, tol=1e-9, throw=False) for either in (problem, moved))
+    a, b = (either.solve("exact", tol=1e-9, throw=False) for either in (problem, moved))
     apart = (a.dual - b.dual).norm(dim=-1)
     assert bool((apart <= a.dual_error + b.dual_error + 1e-9 * (1 + a.dual.norm(dim=-1))).all())
 
@@ -124,7 +123,7 @@ def test_exact_inference_is_firmly_nonexpansive(problem: InferenceProblem, seed:
     generator = torch.Generator().manual_seed(seed)
     other = problem.evidence + torch.randn(problem.evidence.shape, dtype=torch.float64, generator=generator)
     at_other = InferenceProblem(problem.preference, other, problem.alpha)
-    a, b = (exact(either, tol=1e-9, throw=False).dual for either in (problem, at_other))
+    a, b = (either.solve("exact", tol=1e-9, throw=False).dual for either in (problem, at_other))
     moved, by = a - b, problem.alpha_column * (problem.evidence - other)
     assert bool(((moved.square().sum(-1) - (moved * by).sum(-1)) <= 1e-6 * (1 + by.square().sum(-1))).all())
     assert bool((a.norm(dim=-1) <= (problem.alpha_column * problem.evidence).norm(dim=-1) * (1 + 1e-8)).all())
@@ -160,7 +159,7 @@ def test_evidence_goes_to_zero_and_the_estimators_meet() -> None:
 
     def relative(estimator: str, alpha: float) -> float:
         problem = random_problem(alpha=alpha)
-        truth = exact(problem, tol=1e-13).dual
+        truth = problem.solve("exact", tol=1e-13).dual
         return float(((problem.solve(estimator).dual - truth).norm(dim=-1) / truth.norm(dim=-1)).max())
 
     first = [relative("first_order", alpha) for alpha in (1e-2, 1e-3)]
@@ -211,7 +210,7 @@ def test_exact_attention_moves_its_output_no_farther_than_its_evidence(
     generator = torch.Generator().manual_seed(seed)
     step = torch.randn(problem.evidence.shape, dtype=torch.float64, generator=generator)
     other = InferenceProblem(problem.preference, problem.evidence + step, problem.alpha)
-    a, b = exact(problem, tol=1e-9, throw=False), exact(other, tol=1e-9, throw=False)
+    a, b = problem.solve("exact", tol=1e-9, throw=False), other.solve("exact", tol=1e-9, throw=False)
     slack = a.mean_error + b.mean_error + 1e-13
     assert bool(((a.mean - b.mean).norm(dim=-1) <= step.norm(dim=-1) + slack).all())
     moved = (a.mean - problem.preference.mean()).norm(dim=-1)
@@ -222,7 +221,7 @@ def test_exact_attention_moves_its_output_no_farther_than_its_evidence(
 @given(problem=problems())
 def test_exact_inference_never_moves_the_mean_farther_than_first_order(problem: InferenceProblem) -> None:
     """Fact 9, at the end: ‖h* - μ‖ ≤ ‖ĥ - μ‖."""
-    truth, rest = exact(problem, tol=1e-9, throw=False), problem.preference.mean()
+    truth, rest = problem.solve("exact", tol=1e-9, throw=False), problem.preference.mean()
     first = problem.solve("first_order").mean
     reach = (first - rest).norm(dim=-1)
     assert bool(((truth.mean - rest).norm(dim=-1) <= reach + truth.mean_error + 1e-12 * (1 + reach)).all())
@@ -235,7 +234,7 @@ def test_one_question_is_its_own_exact_answer(problem: InferenceProblem) -> None
     dual = problem.alpha_column * problem.preference.mean()
     question = problem.mean(problem.weights(dual.expand_as(problem.evidence)))
     asked = InferenceProblem(problem.preference, question, problem.alpha)
-    truth = exact(asked, tol=1e-9, throw=False)
+    truth = asked.solve("exact", tol=1e-9, throw=False)
     scale = 1 + question.norm(dim=-1)
     assert bool(((truth.mean - question).norm(dim=-1) <= truth.mean_error + 1e-9 * scale).all())
 
@@ -257,7 +256,7 @@ def roots_of_the_papers_radius(templates: list[float], weights: list[float], evi
         torch.tensor(weights, dtype=torch.float64).log(),
     )
     z = torch.full((len(alpha), 1), evidence, dtype=torch.float64)
-    dual = exact(InferenceProblem(u, z, alpha), tol=1e-8).dual.squeeze(-1)
+    dual = InferenceProblem(u, z, alpha).solve("exact", tol=1e-8).dual.squeeze(-1)
     above = dual.square() > alpha / 2
     return int((above[1:] != above[:-1]).sum())
 

@@ -235,19 +235,25 @@ class Block:
         family: Φ.
         evidence: z, (g, r, d).
         alpha: α, (g or 1, r or 1, 1).
+        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         wide: Gives the same in a wider dtype, where this is what rounding has left of it.
     """
 
     family: Family
     evidence: Tensor
     alpha: Tensor
+    beyond: Tensor | None = None
     wide: Callable[[], Block] | None = None
+
+    def _changed(self, family: Family, change: Callable[[Tensor], Tensor], wide: Any) -> Block:
+        beyond = None if self.beyond is None else change(self.beyond)
+        return Block(family, change(self.evidence), change(self.alpha), beyond, wide)
 
     def take(self, part: Part) -> Block:
         """Some of the rows."""
         wide = self.wide
         taken = None if wide is None else lambda: wide().take(part)
-        return Block(self.family.take(part), part.pick(self.evidence), part.pick(self.alpha), taken)
+        return self._changed(self.family.take(part), part.pick, taken)
 
     def to(self, dtype: torch.dtype) -> Block:
         """The same rows in another dtype; what they were before they were rounded, where that is the dtype."""
@@ -257,7 +263,7 @@ class Block:
         if self.wide is not None and not narrower:
             return self.wide()
         wide = (lambda: self) if narrower else None
-        return Block(self.family.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), wide)
+        return self._changed(self.family.to(dtype), lambda x: x.to(dtype), wide)
 
 
 def centre(templates: Tensor, usable: Tensor | None) -> Tensor:

@@ -462,4 +462,4 @@ class QueryLayout:
         evidence = take(problem.evidence).expand(len(groups), len(rows), -1)
         # From the problem, whose preference is normalised anew.
         wide = None if problem.dtype == torch.float64 else cache(lambda: self._wide._rows(groups, rows))
-        return Block(family, evidence, take(problem.alpha_column), wide)
+        return Block(family, evidence, take(problem.alpha_column), wide=wide)

@@ -2,7 +2,7 @@ r"""The three readings of α: a likelihood, a posterior, and a radius.
 
 The penalty form (3), the regularised likelihood (27) and the posterior of Appendix B are one problem with
 :math:`\alpha^{-1} = \eta\sigma^2`. The constrained form has a radius instead; its α is the multiplier of the
-constraint on half the squared distance, which :func:`fenchel.solver.constrained` finds, and the radius of a given α is
+constraint on half the squared distance, which :class:`fenchel.Constrained` finds, and the radius of a given α is
 read off the exact estimate.
 """
 

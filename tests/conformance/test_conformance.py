@@ -9,9 +9,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fenchel import KL, Estimate, InferenceProblem, ProblemError
+from fenchel import KL, Estimate, Exact, InferenceProblem, ProblemError
 from fenchel.conjugate import FiniteConjugate
-from fenchel.solver import exact
 from tests.conformance.families import FAMILIES, Family
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -161,7 +160,7 @@ def test_a_solver_called_by_itself_refuses_gradients_that_it_would_drop(family: 
             continue
         parts = {**drawn, name: drawn[name].clone().requires_grad_()}
         with pytest.raises(ProblemError, match="require gradients, which a solver that is called by itself"):
-            exact(family.problem(parts))
+            Exact()(family.problem(parts))
 
 
 @every_family

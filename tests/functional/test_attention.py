@@ -216,7 +216,7 @@ def test_blocks_do_not_show(wanting: bool, monkeypatch: pytest.MonkeyPatch) -> N
         return found
 
     whole = everything()
-    monkeypatch.setattr("fenchel.functional.rows.CACHE_BYTES", 2 * 7 * 8)
+    monkeypatch.setattr("fenchel.functional.exact.CACHE_BYTES", 2 * 7 * 8)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from fenchel import ConvergenceError, Discrete, DomainError, InferenceProblem, ProblemError
 from fenchel.preference import Tilted
 from fenchel.reliability import alpha_from_noise, noise_from_alpha, radius_of
-from fenchel.solver import constrained, exact, gradient_ascent
 from tests.conformance.toys import Exponential
 from tests.problems import random_problem, rows_of
 
@@ -19,8 +18,8 @@ from tests.problems import random_problem, rows_of
 def test_gradient_ascent_says_where_it_did_not_arrive() -> None:
     problem = random_problem(alpha=20.0, norm=3.0)
     with pytest.raises(ConvergenceError, match="queries did not reach dual_error <= 1e-10"):
-        gradient_ascent(problem, tol=1e-10, max_steps=5)
-    stopped = gradient_ascent(problem, tol=1e-10, max_steps=5, throw=False)
+        problem.solve("gradient_ascent", tol=1e-10, max_steps=5)
+    stopped = problem.solve("gradient_ascent", tol=1e-10, max_steps=5, throw=False)
     assert not bool(stopped.converged.all())
 
 
@@ -48,7 +47,7 @@ def constrained_by_scipy(t: np.ndarray, u: np.ndarray, z: np.ndarray, radius: fl
 
 def test_the_constrained_form_agrees_with_a_constrained_solver() -> None:
     problem = random_problem(n=12, d=2, m=4, evidence=0.6)
-    estimate = constrained(problem, radius=0.2, tol=1e-8)
+    estimate = problem.solve("constrained", radius=0.2, tol=1e-8)
     distance = (problem.preference.mean() + problem.evidence - estimate.mean).norm(dim=-1)
     binding = problem.evidence.norm(dim=-1) > 0.2
     assert bool(binding.any())
@@ -62,7 +61,7 @@ def test_the_constrained_form_agrees_with_a_constrained_solver() -> None:
 
 def test_a_constraint_that_does_not_bind_leaves_the_preference() -> None:
     problem = random_problem(m=3, evidence=0.1)
-    estimate = constrained(problem, radius=5.0)
+    estimate = problem.solve("constrained", radius=5.0)
     torch.testing.assert_close(estimate.weights, problem.preference.weights().expand(3, -1))
     assert float(estimate.alpha.abs().max()) == 0
     # u is the solution, known but to rounding.
@@ -74,8 +73,8 @@ def test_a_constraint_that_does_not_bind_leaves_the_preference() -> None:
 def test_radius_and_alpha_are_two_readings_of_one_problem() -> None:
     alpha = torch.tensor([0.3, 1.0, 8.0, 40.0], dtype=torch.float64)
     base = random_problem(m=4)
-    penalty = exact(InferenceProblem(base.preference, base.evidence, alpha), tol=1e-10)
-    back = constrained(base, radius=radius_of(penalty), tol=1e-9)
+    penalty = InferenceProblem(base.preference, base.evidence, alpha).solve("exact", tol=1e-10)
+    back = base.solve("constrained", radius=radius_of(penalty), tol=1e-9)
     torch.testing.assert_close(back.alpha, alpha, rtol=1e-6, atol=0)
     torch.testing.assert_close(back.weights, penalty.weights, rtol=1e-6, atol=1e-8)
 
@@ -84,9 +83,9 @@ def test_a_radius_out_of_reach_is_refused_with_the_nearest() -> None:
     u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     problem = InferenceProblem(u, torch.tensor([[3.0]], dtype=torch.float64))  # nearest mean is 2 away
     with pytest.raises(ProblemError, match="the nearest mean there is 2 away"):
-        constrained(problem, radius=1.5)
+        problem.solve("constrained", radius=1.5)
     with pytest.raises(ProblemError, match="radius is -1"):
-        constrained(problem, radius=-1.0)
+        problem.solve("constrained", radius=-1.0)
 
 
 def test_noise_and_alpha_are_two_readings_of_one_number() -> None:

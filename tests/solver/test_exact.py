@@ -8,7 +8,6 @@ from hypothesis import given, settings
 
 from fenchel import ConvergenceError, Discrete, Gaussian, InferenceProblem, Tsallis
 from fenchel.estimate import Estimate
-from fenchel.solver.exact import exact
 from tests.problems import (
     by_dense_newton,
     by_interior_point,
@@ -29,7 +28,7 @@ def disagreement(problem: InferenceProblem, estimate: Estimate) -> float:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
-    estimate = exact(problem, tol=1e-9, throw=False)
+    estimate = problem.solve("exact", tol=1e-9, throw=False)
     referee = stacked(problem, [by_dense_newton(*row[1:])[0] for row in rows_of(problem)])
     referee_error = problem.alpha * problem.dual_gradient(referee).norm(dim=-1)
     assert bool((referee_error <= 1e-5 * (problem.alpha * problem.evidence.norm(dim=-1))).all())
@@ -47,7 +46,7 @@ def test_agrees_with_an_interior_point_solver(seed: int) -> None:
         n=10 + seed, d=4, m=3, alpha=10.0 ** (seed % 3 - 1), masked=seed, per_query=seed % 2 == 1, seed=seed
     )
     referee = stacked(problem, [by_interior_point(*row[1:]) for row in rows_of(problem)])
-    assert float((exact(problem, tol=1e-8).weights - referee).abs().max()) < 1e-4
+    assert float((problem.solve("exact", tol=1e-8).weights - referee).abs().max()) < 1e-4
 
 
 EDGES = {
@@ -70,7 +69,7 @@ EDGES = {
 @pytest.mark.parametrize("edge", EDGES)
 def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> None:
     problem = random_problem(**EDGES[edge], dtype=dtype)
-    estimate = exact(problem, tol=1e-6)
+    estimate = problem.solve("exact", tol=1e-6)
     assert bool(estimate.converged.all())
     assert bool((estimate.dual_error <= 1e-6 * estimate.dual.norm(dim=-1)).all())
 
@@ -78,8 +77,8 @@ def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> N
 def test_duplicate_templates_share_their_weight_equally() -> None:
     t = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     z = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    twice = exact(InferenceProblem(Discrete(t.repeat(2, 1)), z, 3.0), tol=1e-10)
-    once = exact(InferenceProblem(Discrete(t), z, 3.0), tol=1e-10)
+    twice = InferenceProblem(Discrete(t.repeat(2, 1)), z, 3.0).solve("exact", tol=1e-10)
+    once = InferenceProblem(Discrete(t), z, 3.0).solve("exact", tol=1e-10)
     torch.testing.assert_close(
         twice.weights[:, :4] + twice.weights[:, 4:], once.weights, rtol=1e-8, atol=1e-10
     )
@@ -90,8 +89,8 @@ def test_masked_is_removed() -> None:
     generator = torch.Generator().manual_seed(3)
     t, z = (torch.randn(k, 4, dtype=torch.float64, generator=generator) for k in (9, 3))
     keep = torch.tensor([True, False, True, True, False, True, True, True, False])
-    masked = exact(InferenceProblem(Discrete(t, keep), z), tol=1e-10)
-    removed = exact(InferenceProblem(Discrete(t[keep]), z), tol=1e-10)
+    masked = InferenceProblem(Discrete(t, keep), z).solve("exact", tol=1e-10)
+    removed = InferenceProblem(Discrete(t[keep]), z).solve("exact", tol=1e-10)
     torch.testing.assert_close(masked.weights[:, keep], removed.weights, rtol=1e-8, atol=1e-11)
     assert float(masked.weights[:, ~keep].abs().max()) == 0
     torch.testing.assert_close(masked.dual, removed.dual, rtol=1e-8, atol=1e-10)
@@ -140,7 +139,7 @@ def test_no_evidence_is_certified_whatever_rounding_leaves(closeness: Tsallis) -
     templates = torch.randn(7, 4, dtype=torch.float64, generator=generator)
     log_u = torch.randn(64, 7, dtype=torch.float64, generator=generator).log_softmax(-1)
     problem = InferenceProblem(Discrete(templates, log_u), templates.new_zeros(64, 4), closeness=closeness)
-    estimate = exact(problem, tol=1e-10)
+    estimate = problem.solve("exact", tol=1e-10)
     assert float(estimate.dual.abs().max()) == 0
     torch.testing.assert_close(estimate.weights, log_u.exp())
 
@@ -180,41 +179,41 @@ def test_evidence_that_float64_cannot_certify_is_said() -> None:
 
 def test_a_row_that_stops_early_says_so() -> None:
     problem = random_problem(m=6, alpha=50.0, evidence=4.0)
-    stopped = exact(problem, tol=1e-12, max_steps=1, throw=False)
+    stopped = problem.solve("exact", tol=1e-12, max_steps=1, throw=False)
     assert not bool(stopped.converged.all())
     assert int(stopped.steps.max()) == 1
     with pytest.raises(
         ConvergenceError, match=r"of 6 queries did not reach dual_error <= 1e-12 .* raise max_steps"
     ):
-        exact(problem, tol=1e-12, max_steps=1)
+        problem.solve("exact", tol=1e-12, max_steps=1)
 
 
 def test_float32_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(ConvergenceError, match="give the problem in float64"):
-        exact(random_problem(dtype=torch.float32), tol=1e-10)
+        random_problem(dtype=torch.float32).solve("exact", tol=1e-10)
 
 
 def test_what_float64_cannot_certify_is_not_claimed() -> None:
     """α‖t‖² = 1e11: the float64 rounding of λ alone moves the gradient by more than the certificate allows."""
     problem, truth = problem_with_known_answer(n=30, d=8, alpha=1e3, norm=1e4)
-    estimate = exact(problem, tol=1e-9, throw=False)
+    estimate = problem.solve("exact", tol=1e-9, throw=False)
     assert not bool(estimate.converged.all())
     missed = (estimate.dual - truth).norm(dim=-1)
     assert bool((missed <= estimate.dual_error).all())
     with pytest.raises(ConvergenceError, match="queries did not reach dual_error <= 1e-09"):
-        exact(problem, tol=1e-9)
+        problem.solve("exact", tol=1e-9)
 
 
 @pytest.mark.parametrize("alpha", [1e-2, 1.0, 1e2])
 def test_finds_an_answer_that_was_planted(alpha: float) -> None:
     problem, truth = problem_with_known_answer(alpha=alpha)
-    torch.testing.assert_close(exact(problem, tol=1e-11).dual, truth, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(problem.solve("exact", tol=1e-11).dual, truth, rtol=1e-9, atol=1e-10)
 
 
 def test_rows_without_evidence_take_no_steps() -> None:
     hard = random_problem(m=64, n=20, d=12, evidence=5.0)
     silent = hard.evidence.clone()
     silent[:56] = 0
-    mixed = exact(InferenceProblem(hard.preference, silent), tol=1e-8)
+    mixed = InferenceProblem(hard.preference, silent).solve("exact", tol=1e-8)
     assert int(mixed.steps[:56].max()) == 0
     assert int(mixed.steps[56:].min()) > 0

@@ -18,8 +18,7 @@ from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.preference import Discrete
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver.closed_form import second_order_point
-from fenchel.solver.driver import Solution, infer
-from fenchel.solver.exact import WORKING_ARRAYS, solved_block
+from fenchel.solver.driver import WORKING_ARRAYS, Solution, infer, solved_block
 from fenchel.tensors import may_attend, norm, total
 
 if TYPE_CHECKING:
@@ -176,14 +175,15 @@ class LayerGroup:
         square = total((wide @ form) * wide).clamp(min=0)
         return inside, square.sqrt().flatten(1, 2).to(queries.dtype)
 
-    def rows(self, block: LayerBlock, evidence: Tensor) -> Block:
-        """A block's rows, in float64."""
+    def rows(self, block: LayerBlock, evidence: Tensor, outside: Tensor | None) -> Block:
+        """A block's rows, in float64, given what :meth:`evidence` gives."""
         preference = block.log_preference
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, *block.queries.shape[1:3], -1)
         preference = preference.flatten(1, 2).double().log_softmax(-1)
         alpha = torch.full((1, 1, 1), self._alpha, dtype=torch.float64, device=evidence.device)
-        return Block(TemplateFamily(self.templates, preference), evidence, alpha)
+        beyond = None if outside is None else self._alpha * outside.double()
+        return Block(TemplateFamily(self.templates, preference), evidence, alpha, beyond)
 
     def second_order(self, rows: Block) -> Tensor:
         """λ₂ of a block's rows, (g, r, k)."""
@@ -193,7 +193,7 @@ class LayerGroup:
         if self._second_order is None:
             identity = torch.eye(self.templates.shape[-1], dtype=torch.float64, device=rows.evidence.device)
             wide = rows.to(torch.float64)
-            one = replace(wide, evidence=identity.expand(len(self.templates), -1, -1))
+            one = replace(wide, evidence=identity.expand(len(self.templates), -1, -1), beyond=None)
             self._second_order = second_order_point(one).to(self._dtype)
         return rows.evidence @ self._second_order
 
@@ -285,12 +285,10 @@ def exact_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) ->
         mask = wanted.flatten(1, 2).unsqueeze(-1)
         evidence = evidence.masked_fill(~mask, 0)
         outside = None if outside is None else outside.masked_fill(~mask, 0)
-        wide = group.rows(block, evidence)
-        rows = wide.to(problem.queries.dtype)
-        beyond = None if outside is None else rows.alpha * outside
+        rows = group.rows(block, evidence, outside).to(problem.queries.dtype)
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        found = infer(rows, tol=solving.tol, max_steps=solving.max_steps, beyond=beyond, shift=first.shift)
+        found = infer(rows, tol=solving.tol, max_steps=solving.max_steps, shift=first.shift)
         converged = (found.error <= solving.tol * found.reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, first, outside, found, converged)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
-from fenchel.functional.inference import AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.relative import distance_index
 from fenchel.preference import Discrete, Gaussian
 from fenchel.solver import InferenceProblem

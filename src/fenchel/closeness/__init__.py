@@ -1,7 +1,7 @@
 """The closeness D: how the answer is kept near the preference."""
 
-from fenchel.closeness.abstract import AbstractCloseness, ClosenessReport, Divergence, check_closeness
-from fenchel.closeness.kl import KL, Hard
+from fenchel.closeness.abstract import KL, AbstractCloseness, Hard
+from fenchel.closeness.custom import ClosenessReport, Divergence, check_closeness
 from fenchel.closeness.optimal_transport import OptimalTransport
 from fenchel.closeness.sparse_weights import sparse_weights
 from fenchel.closeness.tsallis import Tsallis

@@ -20,8 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.kl import KL
+from fenchel.closeness.abstract import KL, AbstractCloseness
 from fenchel.closeness.sparse_weights import (
     DIRECT_FROM,
     LEAST_LOG_WEIGHT,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fenchel.functional import reference
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap, infer
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hashing import Hashing, hash_buckets, hashing_attention, hashing_log_preference
-from fenchel.functional.inference import AttentionCertificate, Inference
+from fenchel.functional.inference import Inference
 from fenchel.functional.mixture import (
     Mixture,
     mixture_attention,

@@ -36,7 +36,6 @@ __all__ = [
     "broadcast_leading",
     "check_estimator",
     "check_kind",
-    "check_some_keys",
     "checked",
     "checked_closeness",
     "compute_dtype",
@@ -195,8 +194,13 @@ def checked(
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     exact: bool = False,
+    names: tuple[str, str, str] = ("query", "key", "value"),
+    needs_keys: bool = False,
 ) -> AttentionArguments:
     """The arguments of an attention call, if they fit together.
+
+    The last three are no options of users: whether the estimator is exact, what messages call the tensors, and whether
+    a call without keys is refused.
 
     Values (NaN, α ≤ 0) are looked at on the CPU, except under ``torch.compile``; those of query and key only by the
     exact estimator, on every device, since the others hand a NaN on. While torch's anomaly detection is on, those of
@@ -207,7 +211,7 @@ def checked(
     """
     checked_argument("dropout", dropout_p, name="dropout_p")
     check_flags(enable_gqa=enable_gqa)
-    _check_tensors(query, key, value, enable_gqa)
+    _check_tensors(dict(zip(names, (query, key, value), strict=True)), enable_gqa, needs_keys)
     lead = tuple(query.shape[:3])
     factor, key = _scale(scale, query, key)
     cast_query = under_autocast(query)
@@ -238,40 +242,32 @@ def check_estimator(estimator: Any, tol: Any, max_steps: Any) -> None:
     checked_argument("max_steps", max_steps)
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-    given = {"query": query, "key": key, "value": value}
+def _check_tensors(given: dict[str, Tensor], enable_gqa: bool, needs_keys: bool) -> None:
+    (of_query, query), (of_key, key), (of_value, value) = given.items()
     for name, tensor in given.items():
         check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
+    heads, key_heads = query.shape[1], key.shape[1]
     # Words are put together only where something is wrong: while a graph is made, sizes may be symbols.
     if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ProblemError(f"batch sizes differ: {shapes_of(given)}; expected the same first dimension")
-    if key.shape[1:3] != value.shape[1:3]:
-        raise ProblemError(f"key and value differ in heads or tokens: {shapes_of(given)}")
-    if query.shape[3] != key.shape[3]:
-        raise ProblemError(f"query and key differ in their last dimension: {shapes_of(given)}")
-    heads, key_heads = query.shape[1], key.shape[1]
-    if heads != key_heads and (key_heads == 0 or heads % key_heads):
-        raise ProblemError(
-            f"query has {heads} heads, which {key_heads} heads of key do not divide: {shapes_of(given)}"
+        wrong = f"{of_query}, {of_key} and {of_value} differ in their batch, the first dimension"
+    elif key.shape[1:3] != value.shape[1:3]:
+        wrong = f"{of_key} and {of_value} differ in heads or tokens"
+    elif query.shape[3] != key.shape[3]:
+        wrong = f"{of_query} and {of_key} differ in their last dimension"
+    elif heads != key_heads and (key_heads == 0 or heads % key_heads):
+        wrong = f"{of_query} has {heads} heads, which {key_heads} heads of {of_key} do not divide"
+    elif heads != key_heads and not enable_gqa:
+        wrong = (
+            f"{of_query} has {heads} heads and {of_key} {key_heads}: pass enable_gqa=True if {heads // key_heads} "
+            "heads of the query are to share each head of the key"
         )
-    if heads != key_heads and not enable_gqa:
-        raise ProblemError(
-            f"query has {heads} heads and key {key_heads}: pass enable_gqa=True if {heads // key_heads} heads "
-            "of the query are to share each head of the key"
-        )
-
-
-def check_some_keys(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse a call without keys, for ops that do nothing without them.
-
-    Raises:
-        ProblemError: Naming the shapes.
-    """
-    if key.shape[2] == 0:
-        shapes = shapes_of({"query": query, "key": key, "value": value})
-        raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
+    elif needs_keys and key.shape[2] == 0:
+        wrong = f"there is nothing to attend to (no tokens in {of_key})"
+    else:
+        return
+    raise ProblemError(f"{wrong}: {shapes_of(given)}")
 
 
 def refuse_overflow(output: Tensor, given: tuple[Tensor, ...], what: str, remedy: str) -> None:

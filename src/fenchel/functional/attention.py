@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import AbstractCloseness, Divergence
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import (
     broadcast_leading,
@@ -18,19 +19,17 @@ from fenchel.functional.arguments import (
     restored,
     without_autocast,
 )
+from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
-    AttentionCertificate,
-    CentredTemplates,
-    GapOptions,
     Inference,
     Options,
+    ProblemRows,
     Variant,
-    certificate_at,
 )
 from fenchel.functional.output import mean_at, output_and_mean_at, output_at, weights_at
-from fenchel.functional.problems import ProblemRows
+from fenchel.preference import Discrete
 from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import check_finite
 
@@ -57,54 +56,52 @@ class AttentionInference(Inference):
         enable_gqa: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(value, options)
-        value = key if value is None else value
-        self._lead = broadcast_leading(query, key, value, enable_gqa)
+        self._lead = broadcast_leading(query, key, key if value is None else value, enable_gqa)
         if self._lead is not None:
-            query, key, value, enable_gqa, _ = self._lead
-        self._given = given = self._checked(query, key, value, enable_gqa=enable_gqa, **options)
-        self._rows = None
-        if closeness is not None:
-            own = checked_closeness(closeness, self._solver.name, given.query)
-            if own is not None and not given.has_no_evidence:
-                with without_autocast(given.query):
-                    self._rows = ProblemRows.under(own, given)
+            query, key, enable_gqa = self._lead.query, self._lead.key, self._lead.enable_gqa
+            value = None if value is None else self._lead.value
+        super().__init__(query, key, value, enable_gqa=enable_gqa, **options)
+        own = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
+        self._closeness = None if self._given.has_no_evidence else own
+        if isinstance(own, Divergence) and self._closeness is not None:
+            # Which is tried when it first meets a preference.
+            with without_autocast(query):
+                first = next(self._problems.parts())[1]
+                own.bind(Discrete(first.templates, first.log_weights()))
 
     @override
     def _answer(self, found: Tensor) -> Tensor:
         return restored(self._lead, super()._answer(found))
 
     @override
+    def _rows(self, dtype: torch.dtype) -> ProblemRows:
+        evidence, templates, log_u, alpha = self._given.problem_in(dtype)
+        assert self._closeness is not None  # noqa: S101 -- softmax has code of its own
+        return ProblemRows(evidence, self._given.of_query_heads(templates), log_u, alpha, self._closeness)
+
+    @override
     def _make_point(self) -> Tensor:
-        if self._rows is None:
+        if self._closeness is None:
             return dual_point(self._given, self._solver)
         if not isinstance(self._solver, FirstOrder):
-            check_finite(always=True, query=self._rows.evidence, key=self._rows.templates)
-        with without_autocast(self._given.query):
-            return self._rows.dual_point(self._solver, "alpha, the query or the norms of the keys smaller")
+            check_finite(always=True, query=self._given.query, key=self._given.key)
+        return super()._make_point()
 
     @override
     def _make_output(self) -> Tensor:
-        given, dual = self._given, self._point
-        if self._rows is None:
-            return output_at(given, dual, self._dropout_p)
-        with without_autocast(dual):
-            values = given.of_query_heads(given.value.to(dual.dtype))
-            return self._rows.average(dual, values, self._dropout_p).to(given.query.dtype)
+        if self._closeness is None:
+            return output_at(self._given, self._point, self._dropout_p)
+        return super()._make_output()
 
     @override
     def _make_weights(self) -> Tensor:
-        if self._rows is None:
-            return weights_at(self._given, self._point)
-        with without_autocast(self._given.query):
-            return self._rows.weights(self._point).to(self._given.query.dtype)
+        return weights_at(self._given, self._point) if self._closeness is None else super()._make_weights()
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
+        if self._closeness is not None:
+            return super()._make_certificate()
         given, dual = self._given, self._point
-        if self._rows is not None:
-            with without_autocast(dual):
-                return self._rows.certificate(dual.detach(), dual.dtype)
         templates = CentredTemplates.of(given)
         if self._has_output and "output" not in self._kept:
             output, means = output_and_mean_at(given, dual, self._dropout_p, templates.moments, templates.key)
@@ -116,10 +113,10 @@ class AttentionInference(Inference):
 
     @override
     def _make_gap(self) -> Tensor:
+        if self._closeness is not None:
+            return super()._make_gap()
         given = self._given
         with without_autocast(given.query):
-            if self._rows is not None:
-                return self._rows.gap(self._point)
             # A difference of means, squared: in half types it would be rounding and little else.
             dtype = compute_dtype(given.query.dtype)
             # A vector that keys share changes nothing but rounding.
@@ -192,7 +189,7 @@ def infer(
         >>> torch.allclose(found.weights @ v, found.output)
         True
     """
-    options = {
+    options: dict[str, Any] = {
         "log_preference": log_preference,
         "alpha": alpha,
         "scale": scale,
@@ -217,21 +214,7 @@ def infer(
     return variant.inference(query, key, value, **options)
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | str | None = None,
-    estimator: str | Estimator = "first_order",
-    dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
-) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:
     r"""Infer one distribution over the keys a query, and average the values under it.
 
     Templates are :math:`t_i = \mathtt{scale}\cdot k_i`, the evidence z is the query, and
@@ -300,30 +283,11 @@ def attention(
         >>> bool((sparse.triu(1) == 0).all()), bool((sparse.sum(-1) - 1 < 1e-12).all())
         (True, True)
     """
-    return AttentionInference(
-        query,
-        key,
-        value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        estimator=estimator,
-        dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
-    ).output
+    return infer(query, key, value, **options).output
 
 
 def attention_with_certificate(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    closeness: AbstractCloseness | str | None = None,
-    dropout_p: float = 0.0,
-    **options: Unpack[Options],
+    query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`attention` returns, and how far at most it is from the exact inference.
 
@@ -362,18 +326,10 @@ def attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    return AttentionInference(
-        query, key, value, closeness=closeness, dropout_p=dropout_p, **options
-    ).certified()
+    return infer(query, key, value, **options).certified()
 
 
-def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    closeness: AbstractCloseness | str | None = None,
-    **options: Unpack[Options],
-) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
     Args:
@@ -401,16 +357,10 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
-    return AttentionInference(query, key, None, closeness=closeness, **options).weights
+    return infer(query, key, **options).weights
 
 
-def gap(
-    query: Tensor,
-    key: Tensor,
-    *,
-    closeness: AbstractCloseness | str | None = None,
-    **options: Unpack[GapOptions],
-) -> Tensor:
+def gap(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
     r"""The duality gap of :func:`attention`'s answer, differentiable.
 
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
@@ -448,4 +398,4 @@ def gap(
         >>> to_key.shape
         torch.Size([1, 2, 5, 4])
     """
-    return AttentionInference(query, key, None, closeness=closeness, **options).gap
+    return infer(query, key, **options).gap

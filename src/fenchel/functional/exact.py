@@ -1,34 +1,404 @@
-r"""The dual point λ of each estimator, differentiable in everything it depends on, with no weights kept.
+r"""Dual points λ of queries that share keys, block by block, with gradients; and what makes custom operators of it.
 
 The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
 preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
-Whether they arrived is looked at once a call on an accelerator, which waits for that.
-The gradient is one more such solve, as it is of the exact one (:mod:`fenchel.solver.implicit`).
+Whether they arrived is looked at once a call on an accelerator, which waits for that. The gradient is one more such
+solve, as it is of the exact one (:mod:`fenchel.solver.implicit`). No weights are kept, blocks have a bounded working
+memory, and what is broadcast is not copied.
 """
 
 from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import chain
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.family import Block, TemplateFamily
 from fenchel.functional.arguments import AttentionArguments, compute_dtype, without_autocast
-from fenchel.functional.rows import Rowwise, with_one_look, with_row_gradients
 from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.closed_form import second_order_point, with_one_hessian
 from fenchel.solver.driver import infer
-from fenchel.solver.implicit import Expansion, StationaryPoint
-from fenchel.tensors import values_are_known
+from fenchel.solver.implicit import (
+    AbstractEquation,
+    Expansion,
+    StationaryPoint,
+    row_gradients,
+    second_derivative_of,
+)
+from fenchel.tensors import (
+    CACHE_BYTES,
+    is_transformed,
+    keep_freed_memory,
+    log_weights,
+    spans,
+    values_are_known,
+)
 
 __all__ = [
     "DEFAULT_STEPS",
+    "Grid",
+    "Rectangle",
     "by_inverse",
     "check_reached",
     "dual_point",
     "limits",
     "preference_weights",
+    "rows",
+    "untraced",
+    "with_gradient",
 ]
+
+Found = TypeVar("Found")
+
+Arguments = ParamSpec("Arguments")
+
+WORTH_CUTTING = 0.9
+"""Share of the keys up to which a block leaves out those that no query of it may use."""
+
+KERNEL_BYTES = 2**26
+"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
+
+
+class Rectangle(NamedTuple):
+    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries.
+
+    Of the keys those that some of them may use.
+    """
+
+    batch: slice
+    heads: slice
+    queries: slice
+    keys: slice = slice(None)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor (B or 1, H_kv or 1, G or 1, m or 1, ...) in this block, a view."""
+        cuts = (self.batch, self.heads, slice(None), self.queries)
+        sizes = tensor.shape[:4]
+        return tensor[tuple(cut if size > 1 else slice(None) for cut, size in zip(cuts, sizes, strict=True))]
+
+    def of_keys(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor (B, H_kv, n, ...) in this block, a view."""
+        return tensor[self.batch, self.heads, self.keys]
+
+
+class Grid:
+    """How the queries of one call share keys: B sequences, H_kv heads of keys, G = H / H_kv queries' heads on each.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+    """
+
+    def __init__(self, query: Tensor, key: Tensor) -> None:
+        self.batch, heads, self.queries = query.shape[:3]
+        self.key_heads, self.keys = key.shape[1:3]
+        self.sharing = heads // self.key_heads
+
+    def by_key_head(self, tensor: Tensor) -> Tensor:
+        """A tensor (B or 1, H or 1, m or 1, ...) as (B or 1, H_kv or 1, G or 1, m or 1, ...), a view."""
+        heads = tensor.shape[1]
+        return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
+
+    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Rectangle]]:
+        """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
+
+        Args:
+            tensor: Any with the dtype and device of the work.
+            array_bytes: The size of such an array; that of a cache where None.
+        """
+        keep_freed_memory()
+        itemsize = torch.finfo(tensor.dtype).bits // 8
+        # A cache's worth for every core, since each works on a part of the block.
+        if array_bytes is None:
+            array_bytes = (
+                torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
+            )
+        row = max(1, self.sharing * self.keys * itemsize)
+        queries = min(self.queries, max(1, array_bytes // row))
+        heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
+        heads = min(self.key_heads, heads)
+        batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
+        for sequences in spans(self.batch, batch):
+            for key_heads in spans(self.key_heads, heads):
+                yield [Rectangle(sequences, key_heads, some) for some in spans(self.queries, queries)]
+
+
+def rows(part: Tensor) -> Tensor:
+    """A block's part (b, h, G, r, ...) with its queries in one dimension, (b, h, G·r, ...)."""
+    return part.flatten(2, 3)
+
+
+def grouped(part: Tensor, shape: torch.Size) -> Tensor:
+    """A block's part, broadcastable to ``shape`` (b, h, G, r, c), as (b·h or 1, G·r or 1, c), 1 where all are equal."""
+    if math.prod(part.shape[:2]) > 1:
+        part = part.expand(*shape[:2], *part.shape[2:])
+    if math.prod(part.shape[2:4]) > 1:
+        part = part.expand(*part.shape[:2], *shape[2:4], part.shape[-1])
+    return part.flatten(2, 3).flatten(0, 1)
+
+
+def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tensor]:
+    """A block with the keys between the first and the last that a query may use, where that is a part worth taking."""
+    used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
+    keys = slice(int(used[0]), int(used[-1]) + 1)
+    if keys.stop - keys.start > WORTH_CUTTING * preference.shape[-1]:
+        return block, preference
+    return block._replace(keys=keys), preference[..., keys]
+
+
+class Rowwise:
+    """The queries of one call as blocks of rows that share templates.
+
+    Args:
+        evidence: z, (B, H, m, d).
+        templates: (B, H_kv, n, d).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+    """
+
+    def __init__(
+        self, evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
+    ) -> None:
+        self._grid = Grid(evidence, templates)
+        self._templates = templates
+        # One preference of all queries hides the same from every block.
+        self._is_masked = (
+            log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
+        )
+        if log_preference is None:
+            log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
+        self._evidence, self._log_preference, self._alpha = map(
+            self._grid.by_key_head, (evidence, log_preference, alpha)
+        )
+
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Rectangle, Block]]:
+        """Every block, and its rows; see :meth:`Grid.blocks`."""
+        for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
+            evidence = block.of(self._evidence)
+            preference = log_weights(grouped(block.of(self._log_preference), evidence.shape), evidence.dtype)
+            if self._is_masked:
+                block, preference = _to_used_keys(block, preference)
+            templates = block.of_keys(self._templates).flatten(0, 1)
+            family = TemplateFamily(templates, preference.log_softmax(-1))
+            alpha = grouped(block.of(self._alpha), evidence.shape)
+            yield block, Block(family, rows(evidence).flatten(0, 1), alpha)
+
+    def take(self, tensor: Tensor, block: Rectangle) -> Tensor:
+        """Rows (g, r, c) of a tensor (B, H, m, c)."""
+        return rows(block.of(self._grid.by_key_head(tensor))).flatten(0, 1)
+
+    def put(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
+        """Write rows (g, r, c) into a tensor (B, H, m, c)."""
+        target = block.of(self._grid.by_key_head(into))
+        target.copy_(part.reshape(target.shape))
+
+    def add(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
+        """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
+        target = block.of(self._grid.by_key_head(into))
+        full = block.of(self._evidence).shape[:4]
+        target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
+
+    def add_to_keys(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
+        """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
+        target = block.of_keys(into)
+        target.add_(part.reshape(target.shape))
+
+
+def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
+    """What an attempt to solve block by block gives, with one look at a value off the CPU, where all of them arrive.
+
+    Args:
+        attempt: Called with a list, to which it adds bool tensors without a dimension: whether some row of a block does
+            not arrive without a look; or with None to look where it needs to.
+        like: On the device.
+    """
+    if not values_are_known(like):
+        unsure: list[Tensor] = []
+        found = attempt(unsure)
+        if not unsure or not bool(torch.stack(unsure).any()):
+            return found
+    return attempt(None)
+
+
+def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """For a gradient that needs nothing."""
+
+
+def with_gradient(
+    operator: Any,
+    backward: Callable[..., Any],
+    remember: Callable[[Any, tuple[Any, ...], Any], None] = _remember_nothing,
+) -> Callable[..., Any]:
+    """An operator with its gradient, to be called in its place.
+
+    The gradient is registered for it, so that it is one node of a compiled graph. ``torch.func`` cannot take what is
+    registered: inside of its transforms the operator is an ``autograd.Function`` of the same two functions.
+    ``torch.vmap`` maps it call by call: sequences, heads and queries are dimensions of a call already, and what vmap
+    adds is convenience, not speed.
+
+    Args:
+        operator: Made by ``torch.library.custom_op``.
+        backward: (ctx, *gradients of the outputs) -> a gradient of every input, or None.
+        remember: (ctx, inputs, output) keeps what the gradient needs.
+    """
+    operator.register_autograd(backward, setup_context=remember)
+    operator.register_vmap(_call_by_call(operator))
+
+    class Differentiable(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return operator(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            remember(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return backward(ctx, *gradients)
+
+    def call(*inputs: Any) -> Any:
+        return Differentiable.apply(*inputs) if is_transformed() else operator(*inputs)
+
+    return call
+
+
+def _call_by_call(operator: Any) -> Callable[..., Any]:
+    def mapped(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        found = [
+            operator(
+                *(x if dim is None else x.select(dim, index) for x, dim in zip(inputs, in_dims, strict=True))
+            )
+            for index in range(info.batch_size)
+        ]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+
+    return mapped
+
+
+def with_row_gradients(
+    operator: Any, name: str, equation: AbstractEquation, of: str
+) -> Callable[..., Tensor]:
+    """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
+
+    Args:
+        operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
+            returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
+            the relative tolerance to which it solves.
+        name: Of the operator.
+        equation: What the dual points solve.
+        of: What a second derivative would be of, for the error.
+
+    Returns:
+        What to call in place of the operator.
+    """
+
+    @torch.library.custom_op(f"{name}_backward", mutates_args=())
+    def differentiated(
+        gradient: Tensor,
+        dual: Tensor,
+        evidence: Tensor,
+        templates: Tensor,
+        log_preference: Tensor | None,
+        alpha: Tensor,
+        to_preference: bool,
+        rtol: float = 0.0,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        with torch.no_grad(), without_autocast(evidence):
+            rowwise = Rowwise(evidence, templates, log_preference, alpha)
+            shape = log_preference.shape if log_preference is not None and to_preference else ()
+
+            def attempt(unsure: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                of_evidence, of_preference = evidence.new_empty(evidence.shape), templates.new_zeros(shape)
+                of_templates, of_alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
+                for block, rows in rowwise.blocks():
+                    some = rowwise.take(dual, block), rowwise.take(gradient, block)
+                    found = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
+                    rowwise.put(of_evidence, block, found.evidence)
+                    rowwise.add(of_alpha, block, found.alpha)
+                    rowwise.add_to_keys(of_templates, block, found.templates)
+                    if shape:
+                        rowwise.add(of_preference[..., block.keys], block, found.log_weights)
+                return of_evidence, of_templates, of_preference, of_alpha
+
+            return with_one_look(attempt, evidence)
+
+    @differentiated.register_fake
+    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol=0.0):
+        preference = templates.new_empty(log_preference.shape if to_preference else ())
+        to_evidence, to_templates, to_alpha = (x.new_empty(x.shape) for x in (evidence, templates, alpha))
+        return to_evidence, to_templates, preference, to_alpha
+
+    operator.register_fake(lambda evidence, *others: evidence.new_empty(evidence.shape))
+    differentiated_once = with_gradient(differentiated, second_derivative_of(of))
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output, *inputs[:4])
+        ctx.options = inputs[4:]
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # Read once: under checkpointing what is saved is computed again when it is read, and is then no longer there.
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
+        log_preference = saved[3]
+        # To the tolerance of the forward solve, where there is one.
+        rtol = ctx.options[0] if ctx.options else 0.0
+        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
+        to_preference = found.to(log_preference.dtype) if wanted else None
+        return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
+
+    return with_gradient(operator, backward, remember)
+
+
+COMPILER = "torch._dynamo"
+
+
+def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
+    """`torch.compiler.disable` that costs nothing until something is compiled.
+
+    torch's own decorator loads the whole compiler and sympy when a module that uses it is imported, about as long as
+    torch itself takes.
+
+    Args:
+        function: What is called as it is, by compiled code too: an iteration that looks at values, say.
+
+    Returns:
+        The same function.
+
+    Example:
+        >>> @untraced
+        ... def halved(x: int) -> int:
+        ...     return x // 2
+        >>> halved(8)
+        4
+    """
+    disabled: Callable[Arguments, Found] | None = None
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        nonlocal disabled
+        if COMPILER not in sys.modules:
+            return function(*args, **kwargs)
+        # Who compiles has loaded the compiler, and then what is called from here must not be compiled either.
+        if disabled is None:
+            disabled = cast("Callable[Arguments, Found]", torch.compiler.disable(function))
+        return disabled(*args, **kwargs)
+
+    # What the compiler looks for on a function before it traces a call of it.
+    call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    call._torchdynamo_disable_recursive = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    return call
 
 
 DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -52,29 +422,27 @@ def dual_point(given: AttentionArguments, solver: Estimator) -> Tensor:
     Args:
         given: Checked arguments.
         solver: First order, second order or exact.
+
+    Raises:
+        ConvergenceError: If the exact estimator does not get there for some query.
     """
-    if not isinstance(solver, FirstOrder) and not given.has_no_evidence:
-        exact = isinstance(solver, Exact)
-        dual = _exact_dual_point(given, solver) if exact else _second_order_dual_point(given)
-        return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
-    if isinstance(given.alpha, Tensor):
-        return (given.query * given.alpha).to(given.query.dtype)
-    return given.query if given.alpha == 1.0 else given.query * given.alpha
+    if isinstance(solver, FirstOrder) or given.has_no_evidence:
+        if isinstance(given.alpha, Tensor):
+            return (given.query * given.alpha).to(given.query.dtype)
+        return given.query if given.alpha == 1.0 else given.query * given.alpha
+    dtype = compute_dtype(given.query.dtype)
+    with without_autocast(given.query):
+        if isinstance(solver, Exact):
+            dual = _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
+        elif given.problem_is_shared:
+            dual = _with_one_covariance(given, dtype).to(dtype)
+        else:
+            dual = _second_order_with_gradients(*given.problem_in(dtype))
+    return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
 
 
 BLOCK_BYTES = 2**24
 """Size of an array (rows, n) of a block: mixing makes none but that of a preference a query."""
-
-
-def _exact_dual_point(given: AttentionArguments, solver: Exact) -> Tensor:
-    """λ* of every query, (B, H, m, d), in float32 for half types.
-
-    Raises:
-        ConvergenceError: If a query does not get there.
-    """
-    dtype = compute_dtype(given.query.dtype)
-    with without_autocast(given.query):
-        return _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
@@ -145,16 +513,6 @@ _exact_with_gradients = with_row_gradients(
 
 HELD_BY_FLOAT32 = 200.0
 """α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
-
-
-def _second_order_dual_point(given: AttentionArguments) -> Tensor:
-    """λ of the second-order estimator, (B, H, m, d), in float32 for half types."""
-    query = given.query
-    dtype = compute_dtype(query.dtype)
-    with without_autocast(query):
-        if given.problem_is_shared:
-            return _with_one_covariance(given, dtype).to(dtype)
-        return _second_order_with_gradients(*given.problem_in(dtype))
 
 
 def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tensor:

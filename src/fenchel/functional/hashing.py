@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -12,10 +12,11 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_some_keys, compute_dtype, without_autocast
-from fenchel.functional.attention import AttentionInference, attention
+from fenchel.functional.arguments import compute_dtype, without_autocast
+from fenchel.functional.attention import AttentionInference, attention, infer
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
+from fenchel.functional.inference import Inference, Options, Variant
 from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import (
     BOOL,
@@ -80,6 +81,8 @@ class Hashing(Variant):
 class HashingInference(Inference):
     """A call of hashing attention; arguments as of :func:`fenchel.functional.infer`."""
 
+    needs_keys = True
+
     def __init__(
         self,
         variant: Hashing,
@@ -88,10 +91,8 @@ class HashingInference(Inference):
         value: Tensor | None,
         **options: Any,
     ) -> None:
-        super().__init__(value, options)
+        super().__init__(query, key, value, **options)
         self._variant, self._call, self._options = variant, (query, key), options
-        self._given = given = self._checked(query, key, value, **options)
-        check_some_keys(query, key, given.value)
         if query.shape[2] != key.shape[2]:
             raise ProblemError(
                 f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "
@@ -126,7 +127,7 @@ class HashingInference(Inference):
         def made() -> AttentionInference:
             dtype, heads = compute_dtype(self._given.query.dtype), self._given.query.shape[:2]
             log_u = _log_meetings(self._order, dtype).unflatten(0, heads)
-            options = {"log_preference": log_u, "estimator": self._solver, **self._options}
+            options = {**self._options, "log_preference": log_u}
             return AttentionInference(*self._call, **options)
 
         return self._once("dense", made)
@@ -162,11 +163,7 @@ def hashing_attention(
     same_bucket: bool = False,
     count_meetings: bool = True,
     self_last: bool = True,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    estimator: str | Estimator = "first_order",
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer one distribution a token over the tokens that it meets in the order of their buckets.
 
@@ -225,8 +222,7 @@ def hashing_attention(
     variant = Hashing(
         buckets, chunk, before, after, causal, key_padding, same_bucket, count_meetings, self_last
     )
-    options = {"alpha": alpha, "scale": scale, "estimator": estimator, "tol": tol, "max_steps": max_steps}
-    return HashingInference(variant, query, key, value, **options).output
+    return infer(query, key, value, variant=variant, **options).output
 
 
 def hashing_log_preference(

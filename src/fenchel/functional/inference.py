@@ -1,244 +1,83 @@
-"""What every attention op answers: an inference, whose parts are made when they are asked for; and its certificate."""
+r"""What every attention op answers: an inference, whose parts are made when they are asked for.
+
+Here by the core: under any closeness, and to memories that are distributions. Queries are taken in parts, each of them
+a problem, so that whatever offers weights and a curvature, or a cumulant, has every estimator, bound and gradient. The
+backward pass computes a part again: no (m, n) array outlives its part. Ops write what they have faster code for.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fenchel.arguments import ESTIMATORS
+from fenchel.closeness import KL, AbstractCloseness, Tsallis
+from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
+from fenchel.family import Block
 from fenchel.functional.arguments import (
     AttentionArguments,
     check_estimator,
     checked,
     compute_dtype,
-    largest_level,
+    dropped,
     unit_of_products,
     without_autocast,
 )
-from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
-from fenchel.functional.output import mean_at
+from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
+from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
+from fenchel.preference import Discrete, GaussianMixture
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver import ESTIMATORS as SOLVERS
-from fenchel.solver import Estimator, Exact, FirstOrder
-from fenchel.tensors import LINEAR, checked_argument, may_attend, norm, refuse_onnx, summed
+from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
+from fenchel.solver.closed_form import second_order_point
+from fenchel.solver.driver import WORKING_ARRAYS, solved_block
+from fenchel.tensors import (
+    checked_argument,
+    is_transformed,
+    log_weights,
+    narrowed,
+    refuse_onnx,
+    spans,
+    summed,
+)
 
 __all__ = [
     "DEFAULT_STEPS",
-    "AttentionCertificate",
-    "CentredTemplates",
-    "GapOptions",
     "Inference",
     "Options",
+    "ProblemRows",
     "Variant",
-    "certificate_at",
-    "certificate_of",
     "estimator_object",
-    "lost_to_rounding",
-    "norm_of",
+    "normalised_log_weights",
+    "solved_dual_point",
 ]
-
-_BEYOND_FIRST_ORDER = 1.5
-"""What errors of logits up to a tenth do to a mean is at most this multiple of their first order."""
-
-_LARGEST_EXPONENT = 80.0
-
-
-class AttentionCertificate(NamedTuple):
-    r"""Bounds that hold for every query, from one attention pass (facts 1 and 2).
-
-    Attributes:
-        gap: Duality gap :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`; at first order half the squared
-            shift of the mean, times α. The weights are within total variation √(gap/2) of the exact ones. (B, H, m).
-        mean_error: Bound on ‖h - h*‖, the distance of the mean of the templates from the exact one, (B, H, m).
-        dual_error: Bound on ‖λ - λ*‖, (B, H, m).
-
-    They hold for the answer at λ whatever rounding does to their evaluation; the output is that answer to the rounding
-    of its own dtype. They carry no gradient, and are 0 where a query has nothing to attend to.
-    """
-
-    gap: Tensor
-    mean_error: Tensor
-    dual_error: Tensor
-
-
-@dataclass(frozen=True)
-class CentredTemplates:
-    r"""Keys less a vector that those of a head share: nothing changes but rounding, and that a lot (fact 3).
-
-    Attributes:
-        key: :math:`k - c`, (B, H_kv, n, d) in float32 or float64; the gradient passes to the keys that were given.
-        moments: The same without gradient and :math:`\lVert k - c\rVert^2`, side by side, (B, H_kv, n, d + 1).
-        rest: Their mean under u, (B, H, m or 1, d + 1).
-        radius: The largest :math:`\lVert k - c\rVert` that may get weight, of each head, (B, H, 1, 1) in float64.
-    """
-
-    key: Tensor
-    moments: Tensor
-    rest: Tensor
-    radius: Tensor
-
-    @classmethod
-    def of(cls, given: AttentionArguments) -> CentredTemplates:
-        """Those of a call, about their mean under u where queries share it, and else where u is uniform."""
-        shared, own, heads = given.log_preference_is_shared, given.log_preference, given.key.shape[1]
-        with without_autocast(given.query):
-            wide = given.key.to(compute_dtype(given.key.dtype))
-
-            def at_rest(templates: Tensor) -> Tensor:
-                """Means under u, (B, H, m or 1, c)."""
-                if shared:
-                    each = given.of_query_heads(templates)
-                    return preference_weights(own, each) @ each
-                # Without coordinates every score is 0.
-                return mean_at(given, given.query[..., :0].to(wide.dtype), templates, wide[..., :0])
-
-            with torch.no_grad():
-                own_means = at_rest(wide).unflatten(1, (heads, -1)).mean(2) if shared else wide
-                centre = own_means.mean(-2, keepdim=True)
-            key = wide - centre
-            with torch.no_grad():
-                squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
-                moments = torch.cat([key, squares], -1)
-                squares = given.of_query_heads(squares)
-                if shared and own is not None:
-                    squares = squares.masked_fill(~may_attend(own).mT, 0)
-                return cls(key, moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt())
-
-
-@torch.no_grad()
-def certificate_at(
-    given: AttentionArguments, templates: CentredTemplates, dual: Tensor, means: Tensor, *, first_order: bool
-) -> AttentionCertificate:
-    r"""The certificate of dual points, with what rounding can hide.
-
-    With templates t = s(k - c) of norm R at most, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` is at most what is
-    computed and what that has lost, see :func:`lost_to_rounding`. It is also at most
-    :math:`\lVert z - \lambda/\alpha\rVert` and how far the mean moves,
-
-    .. math:: \lVert\mu - \hat h\rVert \le \lVert\lambda\rVert \sup\lVert\nabla^2\varphi\rVert
-              \le \lVert\lambda\rVert\,e^{2\lVert\lambda\rVert R}\,\mathbb{E}_u\lVert t\rVert^2
-
-    since weights are at most :math:`e^{2\lVert\lambda\rVert R}u`. That is the smaller one where λ is short and the
-    difference of means is rounding.
-
-    Args:
-        given: Checked arguments.
-        templates: Of the same call.
-        dual: λ, (B, H, m, d).
-        means: Of ``templates.moments`` there, (B, H, m, d + 1).
-        first_order: Whether λ stands for αz.
-    """
-    with without_autocast(dual):
-        dtype, scale = means.dtype, abs(given.scale)
-        unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
-        alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
-        length = norm_of(dual)
-        gradient = (templates.rest[..., :-1] - means[..., :-1]) * given.scale
-        if first_order and dual.dtype == dtype:
-            # z - λ/α is what rounding αz leaves, and nothing where α is 1.
-            exact = not isinstance(alpha, Tensor) and alpha == 1
-            apart = besides = 0.0 if exact else 2 * unit * length / alpha
-        else:
-            evidence = given.query.to(dtype)
-            unmet = evidence - dual.to(dtype) / (alpha.to(dtype) if isinstance(alpha, Tensor) else alpha)
-            gradient = gradient + unmet
-            besides = 4 * unit * (norm_of(evidence) + length / alpha)
-            apart = norm_of(unmet) + besides
-        spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, templates.rest))
-        reach = length * (templates.radius * scale)
-        has_levels = given.log_preference is not None and given.log_preference.dtype != torch.bool
-        lost = lost_to_rounding(given, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
-        computed = norm_of(gradient) + besides + lost
-        known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
-        known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
-        norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
-        return certificate_of(norm, alpha, dtype)
-
-
-def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
-    """What a bound on the norm of the dual's gradient certifies, (B, H, m, 1), with α that broadcasts to it."""
-    # A gap that the dtype does not hold is not 0.
-    gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
-    return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
-
-
-def norm_of(vectors: Tensor) -> Tensor:
-    """(..., 1) in float64, whose squares do not underflow."""
-    if vectors.dtype == torch.float64:
-        return norm(vectors)
-    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-
-
-def lost_to_rounding(
-    given: AttentionArguments,
-    length: Tensor,
-    reach: Tensor,
-    spreads: tuple[Tensor, Tensor],
-    dtype: torch.dtype,
-    *,
-    has_levels: bool,
-) -> Tensor:
-    r"""How far rounding may have moved μ - ĥ, (B, H, m, 1): infinite where that is more than a first order.
-
-    Errors :math:`\delta` of logits move a mean by at most :math:`\sqrt{\mathbb{E}\delta^2\,\mathbb{E}\lVert t\rVert^2}`
-    (Cauchy-Schwarz), errors of weights and sums by their size times :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}`. Logits
-    are inner products, off by some roundings of ‖λ‖‖t‖, to which log weights are added; those that are y below the
-    largest are subtracted from it and weigh :math:`e^{-y}`, so that :math:`\sqrt{\mathbb{E}y^2}` is log n + 1 at most.
-
-    Args:
-        given: Checked arguments.
-        length: ‖λ‖, (B, H, m, 1).
-        reach: ‖λ‖ times the largest ‖t‖.
-        spreads: Bounds on :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
-        dtype: In which means were computed.
-        has_levels: Whether log weights are added to the inner products.
-    """
-    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device.type)
-    count, dim = given.key.shape[-2:]
-    of_products = 2 * products + (summed(dim) + 10) * unit
-    of_sums = 2 * products + (2 * summed(count) + 10) * unit
-    rest, added = of_sums, 0.0
-    differing = (3 * (math.log(count) + 2) + 8) * unit
-    if has_levels:
-        added = 2 * unit
-        differing += added * largest_level(given.query.dtype)
-    if has_levels or given.log_preference is not None:
-        rest += _BEYOND_FIRST_ORDER * differing
-    spread, at_rest = spreads
-    of_logits = length * spread * of_products + differing
-    if has_levels:
-        of_logits = of_logits + added * reach
-    found = (of_logits * _BEYOND_FIRST_ORDER + of_sums) * spread + rest * at_rest
-    return torch.where((of_products + added) * reach + differing <= LINEAR, found, torch.inf)
-
 
 T = TypeVar("T")
 
 
-class GapOptions(TypedDict, total=False):
-    """Options of :func:`fenchel.functional.infer` that every answer of a closed form has; its defaults hold."""
+class Options(TypedDict, total=False):
+    """Options of :func:`fenchel.functional.infer`, whose defaults hold."""
 
     log_preference: Tensor | None
     alpha: float | Tensor
     scale: float | Tensor | None
+    closeness: AbstractCloseness | str | None
     estimator: str | Estimator
+    dropout_p: float
     enable_gqa: bool
-
-
-class Options(GapOptions, total=False):
-    """The same with those of the exact estimator."""
-
     tol: float | None
     max_steps: int
 
 
-class Inference(ABC):
+class Inference:
     r"""One distribution a query, as :func:`fenchel.functional.infer` gives it.
 
     Arguments are checked at once; what is read is computed when it is first read, and kept. Gradients reach all that
@@ -246,24 +85,34 @@ class Inference(ABC):
     in all backward passes but the last. :meth:`certified` reads output and certificate together, which is cheaper.
     """
 
-    _given: AttentionArguments
-    """The call, checked."""
+    names: ClassVar[tuple[str, str, str]] = ("query", "key", "value")
+    """What the user calls the three tensors."""
 
-    def __init__(self, value: Tensor | None, options: dict[str, Any]) -> None:
+    needs_keys: ClassVar[bool] = False
+    """Whether a call without keys is refused."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        *,
+        estimator: str | Estimator = "first_order",
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
         self._has_output, self._dropout_p = value is not None, options.get("dropout_p", 0.0)
         self._kept: dict[str, Any] = {}
-        tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
         checked_argument("max_steps", max_steps)
-        self._solver = estimator_object(options.pop("estimator", "first_order"), tol, max_steps)
+        self._solver = estimator_object(estimator, tol, max_steps)
         if not isinstance(self._solver, FirstOrder):
             refuse_onnx(f"the estimator {self._solver.name!r}")
-
-    def _checked(
-        self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any
-    ) -> AttentionArguments:
-        """The arguments of the call, if they fit together; keys stand for values that were not given."""
+        # Keys stand for values that were not given.
+        value = key if value is None else value
         exact = isinstance(self._solver, Exact)
-        return checked(query, key, key if value is None else value, exact=exact, **options)
+        options |= {"names": self.names, "needs_keys": self.needs_keys}
+        self._given: AttentionArguments = checked(query, key, value, exact=exact, **options)
 
     @property
     def dual(self) -> Tensor:
@@ -343,20 +192,41 @@ class Inference(ABC):
         """What was computed for every query, (B, H, m, ...), as it is returned."""
         return self._given.without_empty_rows(found)
 
-    @abstractmethod
-    def _make_point(self) -> Tensor: ...
+    # As problems of the core; ops write what they have faster code for.
 
-    @abstractmethod
-    def _make_output(self) -> Tensor: ...
+    remedy: ClassVar[str] = "alpha, the query or the norms of the keys smaller"
+    """What may help queries that the exact estimator does not solve, after "make"."""
 
-    @abstractmethod
-    def _make_weights(self) -> Tensor: ...
+    def _rows(self, dtype: torch.dtype) -> ProblemRows:
+        """The call as problems in a dtype."""
+        raise NotImplementedError(f"{type(self).__name__} has code of its own for everything")
 
-    @abstractmethod
-    def _make_certificate(self) -> AttentionCertificate: ...
+    @property
+    def _problems(self) -> ProblemRows:
+        return self._once("rows", lambda: self._rows(compute_dtype(self._given.query.dtype)))
 
-    @abstractmethod
-    def _make_gap(self) -> Tensor: ...
+    def _make_point(self) -> Tensor:
+        with without_autocast(self._given.query):
+            return self._problems.dual_point(self._solver, self.remedy)
+
+    def _make_output(self) -> Tensor:
+        given, dual = self._given, self._point
+        with without_autocast(dual):
+            values = given.of_query_heads(given.value.to(dual.dtype))
+            return self._problems.average(dual, values, self._dropout_p).to(given.query.dtype)
+
+    def _make_weights(self) -> Tensor:
+        with without_autocast(self._given.query):
+            return self._problems.weights(self._point).to(self._given.query.dtype)
+
+    def _make_certificate(self) -> AttentionCertificate:
+        dual = self._point.detach()
+        with without_autocast(dual):
+            return self._problems.certificate(dual, dual.dtype)
+
+    def _make_gap(self) -> Tensor:
+        with without_autocast(self._given.query):
+            return self._problems.gap(self._point)
 
 
 class Variant(ABC):
@@ -393,3 +263,248 @@ def estimator_object(
         )
     check_estimator(estimator.name, given.get("tol"), given.get("max_steps", DEFAULT_STEPS))
     return estimator
+
+
+PART_BYTES = 2**25
+"""Size aimed at for one (B, H, queries, n) array of a part."""
+
+LEAST_QUERIES = 32
+"""Queries that a part has at least, since it goes through all keys."""
+
+LARGEST_BYTES = 2**28
+"""Size of that array from which sequences are taken by themselves, where they share the closeness."""
+
+
+@dataclass(frozen=True)
+class ProblemRows:
+    """Some queries of some heads and sequences.
+
+    Attributes:
+        evidence: z, (B, H, m, d).
+        templates: (B, H, n, d).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+        closeness: D, with numbers of its own that broadcast to (B, H, m).
+        variances: Of templates that are means of Gaussians, (B, H, n, d or 1); None where they are points.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    log_preference: Tensor | None
+    alpha: Tensor
+    closeness: AbstractCloseness
+    variances: Tensor | None = None
+
+    def log_weights(self) -> Tensor:
+        """Log u, normalised, (B or 1, H or 1, m or 1, n)."""
+        return normalised_log_weights(self.log_preference, self.templates)
+
+    def problem(self) -> Problem:
+        """The same as a problem of the core."""
+        if self.variances is None:
+            preference = Discrete(self.templates, self.log_weights())
+        else:
+            preference = GaussianMixture(self.templates, self.variances, self.log_weights())
+        return Problem(conjugate_of(preference, self.closeness), self.evidence, self.alpha.squeeze(-1))
+
+    def dual_point(self, solver: Estimator, remedy: str) -> Tensor:
+        """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""
+        if isinstance(solver, FirstOrder):
+            return self.alpha * self.evidence
+        return torch.cat([one._solved(solver, remedy) for one in self._with_one_number()], 1)
+
+    def _with_one_number(self) -> Iterator[ProblemRows]:
+        """Heads by themselves where the closeness has numbers of theirs alone: solving is faster with one for all."""
+        shapes = [
+            shape for shape in self.closeness.query_shapes().values() if len(shape) > 1 and shape[-2] > 1
+        ]
+        if not shapes or any(shape[-1] > 1 or (len(shape) > 2 and shape[-3] > 1) for shape in shapes):
+            yield self
+            return
+        for head in range(self.evidence.shape[1]):
+            index = torch.tensor([head], device=self.evidence.device)
+            yield self.narrowed(1, slice(head, head + 1), self.closeness.heads(index))
+
+    # An iteration that looks at values is nothing to trace.
+    @untraced
+    def _solved(self, solver: Estimator, remedy: str) -> Tensor:
+        # An expansion has the curvature in it, which one's own closeness may have made by torch.func.
+        foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
+
+        def of_part(part: ProblemRows, _: Tensor) -> Tensor:
+            dual = _solution(part.problem(), solver, remedy)
+
+            def joined() -> Tensor:
+                return solver.joined(part.problem(), dual)
+
+            if not torch.is_grad_enabled():
+                return dual
+            # Built anew in the backward pass: the residual's graph has arrays of all weights.
+            return joined() if foreign else recomputed(joined)
+
+        return in_parts(self, of_part, self.evidence, again=False)
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """P at dual points (B, H, m, d), (B, H, m, n)."""
+        return in_parts(self, _weights, dual)
+
+    def average(self, dual: Tensor, values: Tensor, dropout_p: float) -> Tensor:
+        """The mean of values (B, H, n, d_v) at dual points, (B, H, m, d_v)."""
+
+        def of_part(part: ProblemRows, lam: Tensor, value: Tensor) -> Tensor:
+            return dropped(_weights(part, lam), dropout_p) @ value
+
+        return in_parts(self, of_part, dual, values)
+
+    def gap(self, dual: Tensor) -> Tensor:
+        r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
+        return in_parts(self, lambda part, lam: part.problem().gap_at(lam), dual)
+
+    @torch.no_grad()
+    def certificate(self, dual: Tensor, dtype: torch.dtype) -> AttentionCertificate:
+        """What dual points certify, with what rounding can hide, in a dtype."""
+        rows = self
+        if self.variances is None:
+            rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
+        return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
+
+    def row_bytes(self) -> int:
+        """Of one query of all heads and sequences in an array (B, H, m, n)."""
+        return math.prod(self.evidence.shape[:2]) * self.templates.shape[2] * self.evidence.element_size()
+
+    def sequences(self) -> Iterator[tuple[slice, ProblemRows]]:
+        """All sequences together, or each by itself where together they are too many."""
+        count = self.evidence.shape[0]
+        shapes = self.closeness.query_shapes().values()
+        shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
+        # A graph for any number of sequences cannot be cut by how many there are.
+        together = torch.compiler.is_exporting() or count == 1 or not shared
+        if together or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES:
+            yield slice(0, count), self
+            return
+        for span in spans(count, 1):
+            yield span, self.narrowed(0, span, self.closeness)
+
+    def parts(self) -> Iterator[tuple[slice, ProblemRows]]:
+        """Ranges of queries."""
+        queries, each = self.evidence.shape[2], max(LEAST_QUERIES, PART_BYTES // max(1, self.row_bytes()))
+        if torch.compiler.is_exporting() or queries <= each:
+            yield slice(0, queries), self
+            return
+        for span in spans(queries, each):
+            yield span, self.narrowed(2, span, self.closeness.queries(span))
+
+    def narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> ProblemRows:
+        """Part of the sequences (dimension 0), heads (1) or queries (2), with the closeness of these."""
+        names = ("evidence", "log_preference", "alpha", *(("templates", "variances") if dim < 2 else ()))
+        given = {name: getattr(self, name) for name in names}
+        cut = {name: None if own is None else narrowed(own, dim, span) for name, own in given.items()}
+        return replace(self, closeness=closeness, **cut)
+
+
+def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
+    """P at dual points (B, H, m, d), (B, H, m, n)."""
+    return rows.closeness.weights(dual @ rows.templates.mT, rows.log_weights())
+
+
+def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
+    r"""At least the norm of the dual's gradient, (B, H, m, 1) in float64: from what families say of rounding, or below.
+
+    Where the closeness is strongly convex by σ potentials that are off by :math:`\delta` move weights by
+    :math:`2\max|\delta|/\sigma` in the 1-norm, and means by that times the largest norm R of a template: so much for
+    rounding, and for how far λ itself moves the mean.
+    """
+    problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
+    unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
+    unmet = norm_of(rows.evidence - dual / rows.alpha)
+    of_vectors = 4 * unit * (unmet + 2 * length / rows.alpha)
+    found, lost = norm_of(problem.dual_gradient(dual)), problem.preference.rounding(dual)
+    if lost is not None:
+        found = found + lost.unsqueeze(-1)
+    else:
+        products = unit_of_products(dual.dtype, dual.device.type)
+        radius = norm_of(rows.templates).amax(-2, keepdim=True)
+        modulus = torch.as_tensor(problem.conjugate.modulus, device=dual.device).double().unsqueeze(-1)
+        moved = 2 * length * radius.square() / modulus
+        of_sums = 4 * products + (4 * summed(count) + 64) * unit
+        lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
+        known = unmet + torch.fmin(moved, 2 * radius)
+        found = torch.minimum(found + lost.nan_to_num(nan=torch.inf), known)
+    return (found + of_vectors) * (1 + (summed(dim) + 16) * unit)
+
+
+def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tensor:
+    """Log u of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
+    if preference is None:
+        return templates.new_zeros(1, 1, 1, templates.shape[-2]).log_softmax(-1)
+    return log_weights(preference, templates.dtype).log_softmax(-1)
+
+
+def in_parts(
+    rows: ProblemRows, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
+) -> Tensor:
+    """A function of queries part by part, put together, (B, H, m, ...).
+
+    Args:
+        rows: The queries.
+        function: Of a part, its points, and whatever goes with the keys of its sequences.
+        points: (B, H, m, d).
+        *of_keys: (B, H, n, any) each.
+        again: Whether the backward pass computes a part again instead of keeping its arrays.
+    """
+    found = []
+    for sequences, some in rows.sequences():
+        of_these = [tensor[sequences] for tensor in of_keys]
+        pieces = []
+        for span, part in some.parts():
+            given = (part, points[sequences, :, span], *of_these)
+            pieces.append(recomputed(function, *given) if again else function(*given))
+        found.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2))
+    return found[0] if len(found) == 1 else torch.cat(found, 0)
+
+
+def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
+    """What a function answers, without keeping what it computes on the way where gradients are recorded.
+
+    ``torch.func`` has no such thing: inside of its transforms everything is kept.
+    """
+    if not torch.is_grad_enabled() or is_transformed():
+        return function(*given)
+    found = checkpoint(function, *given, use_reentrant=False)
+    assert isinstance(found, Tensor)  # noqa: S101 -- what the function gives
+    return found
+
+
+def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
+    """λ of second order or of the exact estimator, (..., m, d), with gradients to all that the problem is made of.
+
+    Args:
+        problem: The problem.
+        solver: Either of them.
+        remedy: What else may help a query that does not get there, after "make".
+
+    Raises:
+        ConvergenceError: If a query does not.
+    """
+    dual = _solution(problem, solver, remedy)
+    return solver.joined(problem, dual) if torch.is_grad_enabled() else dual
+
+
+@untraced
+@torch.no_grad()
+def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
+    """The same without gradient."""
+    tol, steps = limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
+
+    def solve(block: Block) -> dict[str, Tensor]:
+        if isinstance(solver, Exact):
+            found, _ = solved_block(block, problem.dtype, tol, steps)
+            missed = (found.dual_error / found.reference).masked_fill(found.meets(tol), 0)
+            return {"dual": found.dual, "missed": missed}
+        block = block.to(torch.float64) if block.family.selectable else block
+        return {"dual": second_order_point(block).to(problem.dtype)}
+
+    found = QueryLayout(problem).solved(solve, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)
+    if "missed" in found:
+        check_reached(found["missed"], tol, steps, remedy)
+    return found["dual"]

@@ -16,20 +16,16 @@ from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     refuse_overflow,
-    shapes_of,
     unit_of_products,
     without_autocast,
 )
+from fenchel.functional.attention import infer
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import by_inverse, preference_weights
-from fenchel.functional.inference import (
-    AttentionCertificate,
-    Inference,
-    Options,
-    Variant,
-)
+from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
 from fenchel.functional.output import output_at, plain_attention, weights_at
-from fenchel.functional.problems import ProblemRows
 from fenchel.solver import FirstOrder, SecondOrder
+from fenchel.solver.closed_form import with_one_hessian
 from fenchel.tensors import (
     broadcasts_to,
     check_device,
@@ -75,6 +71,9 @@ class Mixture(Variant):
 class MixtureInference(Inference):
     """A call of mixture attention; arguments as of :func:`fenchel.functional.infer`."""
 
+    names, needs_keys = ("query", "means", "value"), True
+    remedy = "alpha, the variances or the norms of the means smaller"
+
     def __init__(
         self,
         variant: Mixture,
@@ -85,11 +84,11 @@ class MixtureInference(Inference):
         scale: float | Tensor | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(means, options)  # E[x] is an output too
-        variances = variant.variances
-        _check_components(query, means, variances, value)
-        given = self._checked(query, means, value, scale=1.0, **options)
-        self._dtype, self._answers_memories = given.query.dtype, value is None
+        super().__init__(query, means, value, scale=1.0, **options)
+        self._has_output, self._answers_memories = True, value is None  # E[x] is an output too
+        variances, given = variant.variances, self._given
+        _check_variances(variances, means)
+        self._dtype = given.query.dtype
         dtype, self._scale = compute_dtype(given.query.dtype), max(query.shape[-1], 1) ** -0.5
         if scale is not None:
             scale = checked_scale(scale, query)
@@ -105,6 +104,7 @@ class MixtureInference(Inference):
             alpha=given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha,
         )
 
+    @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         """The call as problems whose templates are scale·x."""
         d = self._given.query.shape[-1]
@@ -131,18 +131,19 @@ class MixtureInference(Inference):
             if isinstance(solver, SecondOrder) and given.problem_is_shared:
                 return self._with_one_covariance()
             check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
-            remedy = "alpha, the variances or the norms of the means smaller"
-            return self._rows(given.query.dtype).dual_point(solver, remedy)
+            return super()._make_point()
 
     def _with_one_covariance(self) -> Tensor:
         """Second order where the queries of a head share one mixture and α: one d × d inverse a head, in float64."""
         rows, given = self._rows(torch.float64), self._given
         assert rows.variances is not None  # noqa: S101 -- memories have some
         weights = preference_weights(given.log_preference, rows.templates)
-        centred = rows.templates - weights @ rows.templates
-        within = (weights @ rows.variances).expand(*centred.shape[:2], 1, centred.shape[-1]).squeeze(2)
-        covariance = centred.mT @ (weights.mT * centred) + torch.diag_embed(within)
-        return (rows.alpha * by_inverse(rows.alpha * covariance, rows.evidence)).to(given.query.dtype)
+        within = (weights @ rows.variances).expand(*rows.templates.shape[:2], 1, -1).squeeze(2)
+        within = within.expand(*within.shape[:-1], rows.templates.shape[-1])
+        dual = with_one_hessian(
+            rows.templates, weights, rows.alpha, rows.evidence, solve=by_inverse, within=within
+        )
+        return dual.to(given.query.dtype)
 
     @override
     def _make_output(self) -> Tensor:
@@ -177,11 +178,6 @@ class MixtureInference(Inference):
                 dtype = torch.float64  # in which products are not cut short
             return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
 
-    @override
-    def _make_gap(self) -> Tensor:
-        with without_autocast(self._given.query):
-            return self._rows(self._given.query.dtype).gap(self._point)
-
 
 def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:
     """The call with keys and values of one width, which fused kernels ask for, and the width that was meant."""
@@ -190,27 +186,6 @@ def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:
         query, key = (torch.nn.functional.pad(x, (0, width - wide)) for x in (lifted.query, lifted.key))
         return replace(lifted, query=query, key=key), width
     return replace(lifted, value=torch.nn.functional.pad(lifted.value, (0, wide - width))), width
-
-
-def _check_components(query: Tensor, means: Tensor, variances: Tensor, value: Tensor | None) -> None:
-    form = "(batch, heads, tokens, dim)"
-    named = {"query": query, "means": means, **({} if value is None else {"value": value})}
-    for name, tensor in named.items():
-        check_tensor(name, tensor, form, dims=4)
-        check_device(name, tensor, query.device)
-        check_dtype(name, tensor, query.dtype)
-    if query.shape[0] != means.shape[0] or query.shape[3] != means.shape[3]:
-        raise ProblemError(f"query and means differ in their first or last dimension: {shapes_of(named)}")
-    if means.shape[2] == 0:
-        raise ProblemError(f"there is nothing to attend to (no components in means): {shapes_of(named)}")
-    if value is not None and value.shape[:3] != means.shape[:3]:
-        raise ProblemError(f"means and value differ in batch, heads or components: {shapes_of(named)}")
-    heads, key_heads = query.shape[1], means.shape[1]
-    if heads != key_heads and (key_heads == 0 or heads % key_heads):
-        raise ProblemError(
-            f"query has {heads} heads, which {key_heads} heads of means do not divide: {shapes_of(named)}"
-        )
-    _check_variances(variances, means)
 
 
 def _check_variances(variances: Tensor, means: Tensor) -> None:
@@ -242,8 +217,6 @@ def mixture_attention(
     means: Tensor,
     variances: Tensor,
     value: Tensor | None = None,
-    *,
-    dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer which of some uncertain memories a query means, and what is in it.
@@ -295,7 +268,7 @@ def mixture_attention(
         >>> mixture_attention(q, mean, variance, scale=1.0)       # certain of its second coordinate, not of its first
         tensor([[[[4., 0.]]]])
     """
-    return Mixture(variances).inference(query, means, value, dropout_p=dropout_p, **options).output
+    return infer(query, means, value, variant=Mixture(variances), **options).output
 
 
 def mixture_attention_with_certificate(
@@ -303,8 +276,6 @@ def mixture_attention_with_certificate(
     means: Tensor,
     variances: Tensor,
     value: Tensor | None = None,
-    *,
-    dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`mixture_attention` returns, and how far at most it is from the exact inference.
@@ -342,7 +313,7 @@ def mixture_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    return Mixture(variances).inference(query, means, value, dropout_p=dropout_p, **options).certified()
+    return infer(query, means, value, variant=Mixture(variances), **options).certified()
 
 
 def mixture_attention_weights(
@@ -374,4 +345,4 @@ def mixture_attention_weights(
         >>> torch.allclose(r, (q @ k.mT / 2).softmax(-1))
         True
     """
-    return Mixture(variances).inference(query, means, None, **options).weights
+    return infer(query, means, variant=Mixture(variances), **options).weights

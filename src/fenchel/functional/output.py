@@ -28,7 +28,7 @@ from fenchel.functional.arguments import (
     mask_dtype,
     without_autocast,
 )
-from fenchel.functional.rows import Grid, Rectangle, rows, with_gradient
+from fenchel.functional.exact import Grid, Rectangle, rows, with_gradient
 from fenchel.solver.implicit import second_derivative_of
 from fenchel.tensors import is_transformed, needs_gradient
 

@@ -19,17 +19,14 @@ from fenchel.functional.arguments import (
     is_softmax,
     without_autocast,
 )
-from fenchel.functional.attention import AttentionInference, attention_weights
-from fenchel.functional.inference import (
+from fenchel.functional.attention import AttentionInference, infer
+from fenchel.functional.certificate import (
     AttentionCertificate,
-    GapOptions,
-    Inference,
-    Options,
-    Variant,
     certificate_of,
     lost_to_rounding,
     norm_of,
 )
+from fenchel.functional.inference import Inference, Options, Variant
 from fenchel.solver import FirstOrder
 from fenchel.tensors import (
     WHOLE,
@@ -95,8 +92,8 @@ class RelativeInference(Inference):
         closeness: AbstractCloseness | str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(value, options)
-        given = self._checked(query, key, value, **options)
+        super().__init__(query, key, value, **options)
+        given = self._given
         if not self._has_output:
             variant = replace(variant, value_table=None)
         self._tables, self._closeness = _checked_tables(given, variant, options.get("scale")), closeness
@@ -191,8 +188,6 @@ def relative_attention(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    closeness: AbstractCloseness | str | None = None,
-    dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer with templates :math:`t_{ij} = \mathtt{scale}\,(k_j + r_{\pi(i,j)})`: what a key is, and where from here.
@@ -244,8 +239,7 @@ def relative_attention(
         >>> torch.allclose(relative_attention(q, k, v, r), scores.softmax(-1) @ v)
         True
     """
-    variant = Relative(relative, index, relative_value)
-    return variant.inference(query, key, value, closeness=closeness, dropout_p=dropout_p, **options).output
+    return infer(query, key, value, variant=Relative(relative, index, relative_value), **options).output
 
 
 def relative_attention_weights(
@@ -253,8 +247,6 @@ def relative_attention_weights(
     key: Tensor,
     relative: Tensor,
     index: Tensor | None = None,
-    *,
-    closeness: AbstractCloseness | str | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
     """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
@@ -285,7 +277,7 @@ def relative_attention_weights(
         >>> torch.allclose(relative_attention_weights(q, k, nothing), (q @ k.mT / 2).softmax(-1))
         True
     """
-    return Relative(relative, index).inference(query, key, None, closeness=closeness, **options).weights
+    return infer(query, key, variant=Relative(relative, index), **options).weights
 
 
 def relative_attention_with_certificate(
@@ -296,8 +288,6 @@ def relative_attention_with_certificate(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    closeness: AbstractCloseness | str | None = None,
-    dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`relative_attention` returns, and how far at most it is from the exact inference.
@@ -336,10 +326,7 @@ def relative_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    variant = Relative(relative, index, relative_value)
-    return variant.inference(
-        query, key, value, closeness=closeness, dropout_p=dropout_p, **options
-    ).certified()
+    return infer(query, key, value, variant=Relative(relative, index, relative_value), **options).certified()
 
 
 def relative_gap(
@@ -347,9 +334,7 @@ def relative_gap(
     key: Tensor,
     relative: Tensor,
     index: Tensor | None = None,
-    *,
-    closeness: AbstractCloseness | str | None = None,
-    **options: Unpack[GapOptions],
+    **options: Unpack[Options],
 ) -> Tensor:
     """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
 
@@ -378,7 +363,7 @@ def relative_gap(
         >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
         True
     """
-    return Relative(relative, index).inference(query, key, None, closeness=closeness, **options).gap
+    return infer(query, key, variant=Relative(relative, index), **options).gap
 
 
 def _checked_tables(given: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
@@ -453,9 +438,9 @@ def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArgum
 
 def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
     """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean."""
-    found = attention_weights(call.query, call.key, **_scored(call, tables))
+    found = infer(call.query, call.key, **_scored(call, tables)).weights
     no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
-    apart = attention_weights(*no_evidence, log_preference=call.log_preference) - found
+    apart = infer(*no_evidence, log_preference=call.log_preference).weights - found
     shift = apart @ call.key + to_rows(apart, tables.index, tables.table.shape[2]) @ tables.table
     return shift * call.scale
 

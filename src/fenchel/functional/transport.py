@@ -14,10 +14,8 @@ so that arrays of the size of K are passed over twice, where autograd takes six 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -31,24 +29,25 @@ from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import (
     AttentionArguments,
-    check_some_keys,
     compute_dtype,
     positive_column,
     refuse_overflow,
     under_autocast,
     without_autocast,
 )
+from fenchel.functional.attention import infer
+from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.exact import untraced
 from fenchel.functional.inference import (
-    DEFAULT_STEPS,
-    AttentionCertificate,
     Inference,
+    Options,
     Variant,
+    normalised_log_weights,
+    solved_dual_point,
 )
-from fenchel.functional.problems import normalised_log_weights, solved_dual_point
-from fenchel.functional.rows import untraced
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.solver import Estimator, FirstOrder
+from fenchel.solver import FirstOrder
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import (
     BOOL,
@@ -113,6 +112,8 @@ class Transport(Variant):
 class TransportInference(Inference):
     """A call of transport attention; arguments as of :func:`fenchel.functional.infer`."""
 
+    needs_keys = True
+
     def __init__(
         self,
         variant: Transport,
@@ -123,8 +124,8 @@ class TransportInference(Inference):
         scale: float | Tensor | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(value, options)
-        self._given = given = self._checked(query, key, value, scale=1.0, **options)
+        super().__init__(query, key, value, scale=1.0, **options)
+        given = self._given
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -196,14 +197,9 @@ def transport_attention(
     atoms: Tensor | None = None,
     atom_values: Tensor | None = None,
     atom_mask: Tensor | None = None,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
     gamma: float | Tensor,
     cost: str | Tensor = "dot",
-    scale: float | Tensor = 1.0,
-    estimator: str | Estimator = "first_order",
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer one distribution a query over keys and atoms, near the preference in transport, and average the values.
 
@@ -267,8 +263,7 @@ def transport_attention(
         True
     """
     variant = Transport(gamma, cost, atoms, atom_values, atom_mask)
-    options = {"alpha": alpha, "scale": scale, "estimator": estimator, "tol": tol, "max_steps": max_steps}
-    return TransportInference(variant, query, key, value, log_preference=log_preference, **options).output
+    return infer(query, key, value, variant=variant, **options).output
 
 
 LOOKED_AT = 1024
@@ -330,7 +325,6 @@ def checked_transport(
         dtype: Of the computation.
         warn: Whether to look for a cost under which moving is cheaper than staying.
     """
-    check_some_keys(given.query, given.key, given.value)
     lead, (templates, values) = given.query.shape[:2], (x.to(dtype) for x in (given.key, given.value))
     n, atoms, atom_values = templates.shape[-2], variant.atoms, variant.atom_values
     if atoms is not None or atom_values is not None:
@@ -459,10 +453,9 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     Whether factors underflow is looked at once for all of them.
     """
     keep_freed_memory()
-    batch, heads = dual.shape[:2]
-    pieces = max(1, math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES))
-    of_batch = list(_spans(batch, min(pieces, batch)))
-    of_heads = list(_spans(heads, min(math.ceil(pieces / max(1, batch)), heads)))
+    batch, heads = (max(1, size) for size in dual.shape[:2])
+    each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))
+    of_batch, of_heads = list(spans(batch, max(1, each // heads))), list(spans(heads, each))
     calls = [
         (given.narrowed(0, b).narrowed(1, h), narrowed(narrowed(dual, 0, b), 1, h))
         for b in of_batch
@@ -479,11 +472,6 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     columns = len(of_heads)
     rows = [torch.cat(outputs[i : i + columns], 1) for i in range(0, len(outputs), columns)]
     return torch.cat(rows, 0)
-
-
-def _spans(size: int, pieces: int) -> Iterator[slice]:
-    """About as many pieces of equal length, one where there is nothing."""
-    return spans(size or 1, math.ceil(size / max(1, pieces)) or 1)
 
 
 def _factored(given: TransportArguments, dual: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
-from fenchel.functional.inference import AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.arguments import (
     TorchCall,
     TorchMasks,

@@ -31,7 +31,7 @@ from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import without_autocast
-from fenchel.functional.rows import untraced
+from fenchel.functional.exact import untraced
 from fenchel.nn.arguments import (
     TorchCall,
     check_choice,

@@ -12,7 +12,8 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
 from fenchel.functional.arguments import is_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, estimator_object
+from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.inference import DEFAULT_STEPS, estimator_object
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding

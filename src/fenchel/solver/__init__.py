@@ -1,11 +1,12 @@
 """Estimators, what each takes for the dual point λ, and the inference problem that solves itself by one of them.
 
-``first_order``, ``second_order``, ``exact``, ``gradient_ascent`` and ``constrained`` solve a problem. Problems and ops
-take them by these names, or as objects with options: ``Exact(tol=1e-6)``.
+Problems and ops take them by their names, ``first_order``, ``second_order``, ``exact`` and for problems
+``gradient_ascent`` and ``constrained``, or as objects with options: ``Exact(tol=1e-6)``.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
@@ -17,23 +18,21 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
-from fenchel.errors import DomainError, ProblemError
-from fenchel.estimate import Estimate
+from fenchel.errors import ConvergenceError, DomainError, ProblemError
+from fenchel.estimate import Certificate, Estimate, estimate_at, estimate_of
+from fenchel.family import Block
 from fenchel.preference import AbstractPreference
-from fenchel.problem import Problem
-from fenchel.solver.closed_form import first_order as first_order
-from fenchel.solver.closed_form import second_order as second_order
-from fenchel.solver.exact import constrained as constrained
-from fenchel.solver.exact import exact as exact
-from fenchel.solver.exact import gradient_ascent as gradient_ascent
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
+from fenchel.solver.closed_form import check_domain, first_order_points, second_order_points
+from fenchel.solver.constrained import within_radius
+from fenchel.solver.driver import WORKING_ARRAYS, ascended, solved_block
 from fenchel.solver.implicit import (
     AbstractEquation,
     Expansion,
-    Proportion,
     StationaryPoint,
     implicit_dual_point,
 )
-from fenchel.tensors import check_not_mapped
+from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -44,30 +43,27 @@ __all__ = [
     "GradientAscent",
     "InferenceProblem",
     "SecondOrder",
-    "constrained",
     "estimator_with",
-    "exact",
-    "first_order",
-    "gradient_ascent",
-    "second_order",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimator:
+class Estimator(ABC):
     """A solver with its options; an option that is None has the solver's own default.
 
     Attributes:
         name: By which problems, ops and layers know it.
-        equation: What vanishes at its answer, by which gradients pass; None where they do not.
-        memory_budget: Bytes of working memory of a problem's solve; ops have a rule of their own.
+        equation: What vanishes at its answer, by which gradients pass; None where they pass otherwise or not at all.
+        has_gradients: Whether its answers carry gradients.
+        memory_budget: Bytes of working memory of a problem's solve, besides input and result; ops have a rule of their
+            own.
     """
 
     memory_budget: int | None = None
 
     name: ClassVar[str]
     equation: ClassVar[AbstractEquation | None] = None
-    _solve: ClassVar[Callable[..., Estimate]]
+    has_gradients: ClassVar[bool] = True
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,35 +71,108 @@ class Estimator:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in given.items() if value is not None}
 
+    @abstractmethod
     def __call__(self, problem: Problem) -> Estimate:
         """Solve a problem, without gradients."""
-        return type(self)._solve(problem, **self.options)
+
+    def joined(self, problem: Problem, dual: Tensor) -> Tensor:
+        """A dual point that it found, (..., m, d), with gradients to everything that the problem is made of."""
+        assert self.equation is not None  # noqa: S101 -- others say themselves how
+        return implicit_dual_point(problem, self.equation, dual)
+
+    def _checked(self, problem: Problem) -> int:
+        """The memory budget, where the estimator is one for the problem."""
+        if not isinstance(problem, Problem):
+            raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
+        if self.name != "first_order" and not problem.closeness.curved:
+            raise ProblemError(
+                f"closeness is {problem.closeness!r}, whose weights jump, so that there is no {self.name!r} estimate; "
+                "expected the estimator 'first_order', or a closeness with a small temperature, such as "
+                "fenchel.Tsallis(2, temperature=0.01)"
+            )
+        if self.memory_budget is None:
+            return DEFAULT_MEMORY_BUDGET
+        return checked_argument("memory_budget", self.memory_budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstOrder(Estimator):
-    """λ = αz, which is dot-product attention: :func:`first_order`.
+    r"""Take λ = αz: dot-product attention where u is uniform.
+
+    .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
+              {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
+
+    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: α times half the squared shift of the output (fact 1).
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        DomainError: If αz is where log M is infinite, with the largest α for which it is not.
+
+    Reference:
+        Eqs. (14) and (16).
 
     Example:
         >>> import torch
         >>> from fenchel import Discrete, FirstOrder, InferenceProblem
-        >>> problem = InferenceProblem(Discrete(torch.eye(3)), torch.tensor([[2.0, 0.0, 0.0]]))
-        >>> problem.solve(FirstOrder()).dual
-        tensor([[2., 0., 0.]])
+        >>> t, z = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> InferenceProblem(Discrete(t), z).solve(FirstOrder()).weights      # softmax of (1, 0)
+        tensor([[0.7311, 0.2689]], dtype=torch.float64)
     """
 
     name = "first_order"
-    equation = Proportion()
-    _solve = staticmethod(first_order)
+
+    @override
+    def __call__(self, problem: Problem) -> Estimate:
+        budget = self._checked(problem)
+        with torch.no_grad():
+            dual = first_order_points(problem)
+            check_domain(problem, dual, self.name, first_order_points)
+        return estimate_at(problem, dual, budget)
+
+    @override
+    def joined(self, problem: Problem, dual: Tensor) -> Tensor:
+        return first_order_points(problem).expand_as(dual)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOrder(Estimator):
-    """The maximiser of the dual's second-order expansion: :func:`second_order`."""
+    r"""Take the maximiser of the dual with log M replaced by its second-order expansion (12).
+
+    .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
+
+    Exact whenever u is Gaussian. Σ is the covariance of u under :class:`~fenchel.KL`, and the curvature
+    :math:`\nabla^2\varphi(0)` in general: :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport. In float64.
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        DomainError: If a dual point is where log M is infinite, with the largest α for which it is not.
+
+    Reference:
+        Eq. (13); Appendix D.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))       # Σ = 1
+        >>> InferenceProblem(u, torch.tensor([[1.0]], dtype=torch.float64)).solve("second_order").dual
+        tensor([[0.5000]], dtype=torch.float64)
+    """
 
     name = "second_order"
     equation = Expansion()
-    _solve = staticmethod(second_order)
+
+    @override
+    def __call__(self, problem: Problem) -> Estimate:
+        budget = self._checked(problem)
+        with torch.no_grad():
+            wide = problem.to(torch.float64)
+            dual = second_order_points(wide, budget)
+            check_domain(wide, dual, self.name, second_order_points)
+        return estimate_at(problem, dual, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,56 +180,195 @@ class Iterative(Estimator):
     """What iterates until a tolerance is met.
 
     Attributes:
-        tol: Relative tolerance on λ. None is 1e-6 in problems; in ops 1e-5, and 1e-10 in float64.
+        tol: Relative tolerance on λ; where λ is zero to rounding, it is relative to ‖αz‖. None is 1e-6 in problems; in
+            ops 1e-5, and 1e-10 in float64.
         max_steps: Steps that a query may take.
-        throw: Raise where the tolerance is not met; ops always do.
+        throw: Raise where the tolerance is not met; ops always do. Else see ``estimate.converged``.
     """
 
     tol: float | None = None
     max_steps: int | None = None
     throw: bool = True
 
+    steps: ClassVar[int]
+    """Steps that a query of a problem may take where nothing is said."""
+
+    _solve: ClassVar[Callable[[Block, torch.dtype, float, int], tuple[Certificate, Tensor]]] = staticmethod(
+        solved_block
+    )
+
+    def _limits(self) -> tuple[float, int]:
+        tol = 1e-6 if self.tol is None else checked_argument("tol", self.tol)
+        most = self.steps if self.max_steps is None else self.max_steps
+        checked_argument("solver_steps", most, name="max_steps")
+        check_flags(throw=self.throw)
+        return tol, most
+
+    @override
+    def __call__(self, problem: Problem) -> Estimate:
+        budget, (tol, most) = self._checked(problem), self._limits()
+
+        def of_block(block: Block) -> tuple[Certificate, Tensor]:
+            return self._solve(block, problem.dtype, tol, most)
+
+        estimate = estimate_of(problem, tol, of_block, budget, WORKING_ARRAYS, itemsize=None)
+        if self.throw:
+            _check_convergence(estimate, tol, most)
+        return estimate
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exact(Iterative):
-    """The maximiser of the dual, to a certified tolerance: :func:`exact`.
+    r"""Maximise the dual (7) to a certified relative accuracy.
+
+    .. math:: \lambda^\star = \arg\max_\lambda \mathcal{D}(\lambda), \qquad
+              \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
+              \le \mathtt{tol}\cdot\lVert\lambda\rVert
+
+    Mixing and Newton's method run in the problem's dtype; queries for which rounding leaves too little of the tolerance
+    are solved on in float64, and all are certified there.
+
+    Returns:
+        The estimate, whose bounds come from the problem and λ alone.
+
+    Raises:
+        ProblemError: On a tolerance, step limit or closeness that cannot be used.
+        ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
+
+    Reference:
+        Theorem 1, eqs. (7)–(10); Appendix D, eqs. (35) and (36).
 
     Example:
         >>> import torch
         >>> from fenchel import Discrete, Exact, InferenceProblem
         >>> u = Discrete(torch.eye(3, dtype=torch.float64))
         >>> problem = InferenceProblem(u, torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64))
-        >>> estimate = problem.solve(Exact(tol=1e-9))
-        >>> bool(estimate.dual_error <= 1e-9 * estimate.dual.norm())
+        >>> estimate = problem.solve(Exact(tol=1e-10))
+        >>> bool(estimate.dual_error <= 1e-10 * estimate.dual.norm())
         True
     """
 
     name = "exact"
     equation = StationaryPoint()
-    _solve = staticmethod(exact)
+    steps = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAscent(Iterative):
-    """The same by gradient ascent: :func:`gradient_ascent`; a baseline, for problems alone."""
+    r"""Climb the dual from αz along its gradient, with a step that doubles on success and halves on failure.
+
+    .. math:: \lambda \leftarrow \lambda + \eta\,\nabla\mathcal{D}(\lambda)
+
+    A step is kept where the gradient gets shorter. The first and smallest η is one over a bound on the Hessian, with
+    which it always does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` where there are
+    templates. A preference that has no such bound begins with η = α, and no step is smallest. A baseline, the
+    papers' own way, for problems alone.
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        ProblemError: If the tolerance is not positive.
+        ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
+
+    Reference:
+        Section 8: "performing gradient ascent".
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.eye(2, dtype=torch.float64))
+        >>> problem = InferenceProblem(u, torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+        >>> slow = problem.solve("gradient_ascent")
+        >>> bool(slow.converged.all())
+        True
+    """
 
     name = "gradient_ascent"
     equation = StationaryPoint()
-    _solve = staticmethod(gradient_ascent)
+    steps = 10_000
+    _solve = staticmethod(ascended)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constrained(Iterative):
-    """The constrained form: :func:`constrained`; for problems alone.
+    r"""Solve :math:`\min_p D(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
+
+    The solution is the exact estimate at one α a query, the multiplier of the constraint on half the squared distance.
+    The distance :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls with
+    α wherever the templates spread along λ*, so that α is the root of a monotone function, bracketed and found by
+    safeguarded false position in log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)`
+    in general: the two agree at no α, at one or at several, by problem.
+
+    Where ‖z‖ ≤ radius the preference itself is feasible: then p is the distribution nearest u (u itself for KL), λ = 0
+    and α = 0. The problem's α is the first guess; ``estimate.alpha`` is the α found, and the bounds refer to the
+    penalty problem at that α. ``tol`` holds for λ and the distance, ``max_steps`` counts solves. For problems alone.
 
     Attributes:
-        radius: Largest distance of the mean from μ + z, > 0, a number or a tensor that broadcasts to (..., m).
+        radius: Largest distance of the mean from μ + z, > 0: a number, or a tensor that broadcasts to (..., m).
+
+    Returns:
+        The estimate; ``estimate.alpha`` (..., m) is the α found, and the bounds refer to the penalty problem at that α.
+
+    Raises:
+        ProblemError: If a radius is not positive, or is smaller than the distance from μ + z to the convex hull of the
+            templates, so that no p is feasible.
+        ConvergenceError: If the root or a solve does not meet the tolerance and ``throw`` is true.
+
+    Reference:
+        Section 4, "A Maximum Entropy on the Mean Perspective".
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
+        >>> problem = InferenceProblem(u, torch.tensor([[0.8]], dtype=torch.float64))
+        >>> estimate = problem.solve("constrained", radius=0.3, tol=1e-10)
+        >>> estimate.mean, estimate.alpha               # 0.8 - 0.3; atanh(0.5) / 0.3
+        (tensor([[0.5000]], dtype=torch.float64), tensor([1.8310], dtype=torch.float64))
     """
 
     name = "constrained"
-    _solve = staticmethod(constrained)
+    has_gradients = False
+    steps = 100
 
     radius: float | Tensor
+
+    @override
+    def __call__(self, problem: Problem) -> Estimate:
+        budget, (tol, most) = self._checked(problem), self._limits()
+
+        def solve(problem: Problem, tol: float, throw: bool) -> Estimate:
+            return Exact(tol=tol, max_steps=STEPS_OF_SEARCH, throw=throw, memory_budget=budget)(problem)
+
+        return within_radius(problem, self.radius, solve, tol, most, self.throw, budget)
+
+
+STEPS_OF_SEARCH = 100
+"""Steps that a query may take at one of the α that are tried for a radius."""
+
+
+def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
+    """Raise if some query does not meet the tolerance, naming how many, the worst and what to do."""
+    missed = ~estimate.converged
+    if not bool(missed.any()):
+        return
+    relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
+    relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
+    flat = int(relative.argmax())
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), relative.shape))
+    steps = int(estimate.steps.flatten()[flat])
+    if steps >= max_steps:
+        remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"
+    elif estimate.dual.dtype == torch.float32:
+        remedy = "raise tol, or give the problem in float64"
+    else:
+        remedy = "raise tol: float64 cannot certify more on this problem"
+    raise ConvergenceError(
+        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| (worst at index "
+        f"{worst}: {float(relative.flatten()[flat]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
+        "and read estimate.converged"
+    )
 
 
 EstimatorName = Literal["first_order", "second_order", "exact"] | str
@@ -282,17 +490,17 @@ class InferenceProblem(Problem, Generic[P]):
         solver = estimator_with(estimator, options)
         check_not_mapped("an inference problem", *self.tensors().values())
         wanted = self.wants_gradients()
-        if wanted and solver.equation is None:
+        if wanted and not solver.has_gradients:
             raise ProblemError(
                 f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not carry; solve under "
                 "torch.no_grad(), or give detached tensors"
             )
         with torch.no_grad():
             estimate = solver(self)
-        if not wanted or solver.equation is None:
+        if not wanted:
             return estimate
         _refuse_border(self, estimate)
-        dual = implicit_dual_point(self, solver.equation, estimate.dual)
+        dual = solver.joined(self, estimate.dual)
         weights, shift = self.conjugate.infer(dual)
         return replace(estimate, dual=dual, inferred=weights, mean=self.conjugate.mean_by(dual, shift))
 

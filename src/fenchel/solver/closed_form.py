@@ -1,4 +1,4 @@
-r"""The closed forms: first order, which is attention, and second order, one Newton step from no evidence."""
+r"""The closed forms at rows: second order, one Newton step from no evidence; and where log M is finite."""
 
 from __future__ import annotations
 
@@ -9,93 +9,26 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import DomainError
-from fenchel.estimate import Estimate, estimate_at
 from fenchel.family import Block, TemplateFamily
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.solver.driver import solved
-from fenchel.solver.exact import check_call, check_curved
 
-__all__ = ["check_domain", "first_order", "second_order", "second_order_point", "with_one_hessian"]
+__all__ = [
+    "check_domain",
+    "first_order_points",
+    "second_order_point",
+    "second_order_points",
+    "with_one_hessian",
+]
 
 WORKING_ARRAYS = 12
 
 HALVINGS = 60
 
 
-def first_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
-    r"""Take λ = αz: dot-product attention where u is uniform.
-
-    .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
-              {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
-
-    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: α times half the squared shift of the output (fact 1).
-
-    Args:
-        problem: What to estimate, with any closeness.
-        memory_budget: Bytes of working memory for the bounds, which are evaluated in float64.
-
-    Returns:
-        The estimate with its bounds.
-
-    Raises:
-        DomainError: If αz is where log M is infinite, with the largest α for which it is not.
-
-    Reference:
-        Eqs. (14) and (16).
-
-    Example:
-        >>> from fenchel import Discrete, InferenceProblem
-        >>> t, z = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        >>> first_order(InferenceProblem(Discrete(t), z)).weights      # softmax of (1, 0)
-        tensor([[0.7311, 0.2689]], dtype=torch.float64)
-    """
-    check_call(problem, memory_budget)
-    with torch.no_grad():
-        dual = first_order_point(problem)
-        check_domain(problem, dual, "first_order", first_order_point)
-    return estimate_at(problem, dual, memory_budget)
-
-
-def first_order_point(problem: Problem) -> Tensor:
+def first_order_points(problem: Problem) -> Tensor:
     """The dual points αz of a problem, (..., m, d)."""
     return problem.alpha_column * problem.evidence
-
-
-def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
-    r"""Take the maximiser of the dual with log M replaced by its second-order expansion (12).
-
-    .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
-
-    Exact whenever u is Gaussian. Σ is the covariance of u under :class:`~fenchel.KL`, and the curvature
-    :math:`\nabla^2\varphi(0)` in general: :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport. In float64.
-
-    Args:
-        problem: What to estimate.
-        memory_budget: Bytes of working memory.
-
-    Returns:
-        The estimate with its bounds.
-
-    Raises:
-        DomainError: If a dual point is where log M is infinite, with the largest α for which it is not.
-
-    Reference:
-        Eq. (13); Appendix D.
-
-    Example:
-        >>> from fenchel import Discrete, InferenceProblem
-        >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))       # Σ = 1
-        >>> second_order(InferenceProblem(u, torch.tensor([[1.0]], dtype=torch.float64))).dual
-        tensor([[0.5000]], dtype=torch.float64)
-    """
-    check_call(problem, memory_budget)
-    check_curved(problem, "second_order")
-
-    with torch.no_grad():
-        wide = problem.to(torch.float64)
-        dual = second_order_points(wide, memory_budget)
-        check_domain(wide, dual, "second_order", second_order_points)
-    return estimate_at(problem, dual, memory_budget)
 
 
 def second_order_points(problem: Problem, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Tensor:
@@ -142,6 +75,7 @@ def with_one_hessian(
     alpha: float | Tensor,
     evidence: Tensor,
     solve: Callable[[Tensor, Tensor], Tensor] = _solved,
+    within: Tensor | None = None,
 ) -> Tensor:
     r"""The same for one curvature :math:`\operatorname{diag} q - qq^\top/\sum q` of all rows, (..., r, d).
 
@@ -151,12 +85,16 @@ def with_one_hessian(
         alpha: α, of all rows.
         evidence: z, (..., r, d).
         solve: From a symmetric positive A and rows, these times (I + A)⁻¹.
+        within: A diagonal that is added to the curvature, (..., d).
     """
     centred = templates - curved @ templates / curved.sum(-1, keepdim=True)
     n, d = templates.shape[-2:]
     # Which is cheaper is not asked where a graph is for any number of templates.
-    if torch.compiler.is_exporting() or d <= n:
-        return alpha * solve(alpha * (centred.mT @ (curved.mT * centred)), evidence)
+    if torch.compiler.is_exporting() or d <= n or within is not None:
+        curvature = centred.mT @ (curved.mT * centred)
+        if within is not None:
+            curvature = curvature + torch.diag_embed(within)
+        return alpha * solve(alpha * curvature, evidence)
     # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
     possible = curved.mT > 0
     root = centred * torch.where(possible, curved.mT, 1).sqrt() * possible

@@ -13,10 +13,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.estimate import Certificate, certify
 from fenchel.family import Block, Family, Part, Point
 from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
-__all__ = ["Solution", "infer", "solved"]
+__all__ = ["WORKING_ARRAYS", "Solution", "ascended", "infer", "solved", "solved_block"]
 
 MIXINGS = 8
 """Fixed-point iterations at most; rows of trained models take 3 to 5."""
@@ -71,6 +72,12 @@ ITERATIONS_A_LOOK, LINES_A_LOOK = 4, 2
 BLOCK_BYTES = 2**26
 """Size aimed at for one array (rows, n) of Newton's method."""
 
+WORKING_ARRAYS = 24
+"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
+
+MARGIN = 0.7
+"""The part of the tolerance that is aimed at: this certificate and that of an estimate are two evaluations."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -97,16 +104,12 @@ class Rows:
     """Rows of one problem in one dtype.
 
     Attributes:
-        block: Φ and z.
-        alpha: α, (g, r, 1): that of the block, or one on the way to it.
-        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
+        block: The rows, with the problem's α, or one on the way to it.
         wanted: Which are to be solved, bool (g, r, 1).
         tol: Relative tolerance.
     """
 
     block: Block
-    alpha: Tensor
-    beyond: Tensor | None
     wanted: Tensor
     tol: float
 
@@ -120,29 +123,26 @@ class Rows:
         """Z, (g, r, k)."""
         return self.block.evidence
 
+    @property
+    def alpha(self) -> Tensor:
+        """α, (g, r, 1)."""
+        return self.block.alpha.expand_as(self.evidence[..., :1])
+
     def take(self, part: Part) -> Rows:
         """Some of them."""
-        beyond = None if self.beyond is None else part.pick(self.beyond)
-        alpha, wanted = part.pick(self.alpha), part.pick(self.wanted)
-        return replace(self, block=self.block.take(part), alpha=alpha, beyond=beyond, wanted=wanted)
-
-    def to(self, dtype: torch.dtype) -> Rows:
-        """The same in another dtype."""
-        if dtype == self.evidence.dtype:
-            return self
-        beyond = None if self.beyond is None else self.beyond.to(dtype)
-        return replace(self, block=self.block.to(dtype), alpha=self.alpha.to(dtype), beyond=beyond)
+        return replace(self, block=self.block.take(part), wanted=part.pick(self.wanted))
 
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
-        length = norm(lam) if self.beyond is None else torch.hypot(norm(lam), self.beyond)
+        beyond = self.block.beyond
+        length = norm(lam) if beyond is None else torch.hypot(norm(lam), beyond)
         return reference_norm(length, self._first)
 
     @cached_property
     def _first(self) -> Tensor:
         """‖αz‖."""
         first = self.alpha * norm(self.evidence)
-        return first if self.beyond is None else torch.hypot(first, self.beyond)
+        return first if self.block.beyond is None else torch.hypot(first, self.block.beyond)
 
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
         """Wanted rows whose residual is above the tolerance, bool (g, r, 1)."""
@@ -185,31 +185,21 @@ class _Found:
         return _Found(put("dual"), put("bound"), put("moving"), steps, put("further"))
 
 
-def infer(
-    block: Block,
-    *,
-    tol: float,
-    max_steps: int,
-    beyond: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> Solution:
+def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = None) -> Solution:
     """Maximise the dual for every row.
 
     Args:
         block: The rows; their dtype is the first in which is computed.
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
-        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         shift: s at the first-order point, (g, r, k), where it is known already; for families that start at any point.
     """
     family, evidence = block.family, block.evidence
-    alpha = block.alpha.expand(*evidence.shape[:-1], 1)
-    lam = family.start(alpha * evidence, evidence)
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
-    lam = lam.masked_fill(nothing, 0)
-    error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
+    lam = family.start(block.alpha * evidence, evidence).masked_fill(nothing, 0)
+    error = torch.full_like(evidence[..., :1], torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:-1], dtype=torch.int64, device=evidence.device)
-    rows, at = Rows(block, alpha, beyond, ~nothing, tol), _Found(lam, error, ~nothing, steps, lam)
+    rows, at = Rows(block, ~nothing, tol), _Found(lam, error, ~nothing, steps, lam)
     # Rows for Newton's method: those that mixing has left, or all where a step is in closed form.
     hard = torch.full_like(nothing, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
@@ -226,7 +216,7 @@ def infer(
             parts = [wanted_now] if whole else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
                 of_part = part.pick(asked).unsqueeze(-1)
-                some = replace(rows if part.is_all else rows.take(part), wanted=of_part).to(dtype)
+                some = Rows((block if part.is_all else block.take(part)).to(dtype), of_part, tol)
                 point, budget = part.pick(at.dual), max_steps - part.pick(at.steps)
                 if method is _mix:
                     known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
@@ -238,7 +228,53 @@ def infer(
                 # What mixing brought to the tolerance is evaluated in float64; all else goes to Newton's method.
                 moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
                 hard = part.put(hard, part.pick(hard) | (of_part & moved))
-    return Solution(at.dual, at.bound, rows.to(at.dual.dtype).reference(at.dual), at.steps, at.further)
+    return Solution(
+        at.dual,
+        at.bound,
+        replace(rows, block=block.to(at.dual.dtype)).reference(at.dual),
+        at.steps,
+        at.further,
+    )
+
+
+def solved_block(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
+    """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
+
+    Args:
+        block: The rows, in the problem's dtype.
+        dtype: To which results are rounded.
+        tol: Relative tolerance on λ.
+        max_steps: Steps that a row may take.
+    """
+    found = infer(block, tol=MARGIN * tol, max_steps=max_steps)
+    return certify(block.to(torch.float64), found.dual.double(), dtype), found.steps
+
+
+def ascended(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
+    """What :func:`solved_block` gives, by gradient ascent."""
+    family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:-1], 1)
+    bound, first = block.family.smoothness(), alpha * block.evidence
+    least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
+    step = alpha if bound is None else least
+    dual = family.start(first, block.evidence)
+    steps = torch.zeros(alpha.shape[:-1], dtype=torch.int64, device=alpha.device)
+
+    def slope(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = block.evidence - at / alpha - family.at(at).shift
+        size = norm(gradient)
+        reference = reference_norm(norm(at), norm(first))
+        return gradient, size, alpha * size > MARGIN * tol * reference
+
+    gradient, size, going = slope(dual)
+    while bool(going.any()) and int(steps.max()) < max_steps:
+        tried = dual + step * gradient
+        new_gradient, new_size, new_going = slope(tried)
+        kept = ((new_size < size) | (step <= least)) & going
+        step = torch.where(kept, 2 * step, torch.where(going, torch.maximum(step / 2, least), step))
+        steps += going.squeeze(-1)
+        dual, gradient = torch.where(kept, tried, dual), torch.where(kept, new_gradient, gradient)
+        size, going = torch.where(kept, new_size, size), torch.where(kept, new_going, going)
+    return certify(block.to(torch.float64), dual.double(), dtype), steps
 
 
 @dataclass(frozen=True)
@@ -339,7 +375,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
         point = rows.family.start(alpha * rows.evidence, rows.evidence)
         while bool((alpha < rows.alpha).any()):
-            stage = replace(rows, alpha=alpha, wanted=far, tol=0.4)
+            stage = Rows(replace(rows.block, alpha=alpha), far, 0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
         last = _newton(rows, point, (budget - found.steps) * far.squeeze(-1))

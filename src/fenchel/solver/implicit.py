@@ -28,7 +28,6 @@ from fenchel.tensors import total
 __all__ = [
     "AbstractEquation",
     "Expansion",
-    "Proportion",
     "RowGradients",
     "StationaryPoint",
     "differentiated_once",
@@ -51,11 +50,7 @@ class AbstractEquation(ABC):
     def curved_at(self, lam: Tensor) -> Tensor:
         """Where the curvature in H is taken, (..., m, d)."""
 
-    def answer(self, problem: Problem) -> Tensor | None:
-        """The answer itself, where it can be written down, (..., m, d)."""
-        del problem
-        return None
-
+    @abstractmethod
     def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of ⟨ν, r⟩ to templates (g, n, d) and log weights (g, r, n), for a softmax.
 
@@ -64,7 +59,6 @@ class AbstractEquation(ABC):
             dual: λ, (g, r, d).
             nu: ν, (g, r, d).
         """
-        raise NotImplementedError(f"{type(self).__name__} has an answer that autograd differentiates")
 
 
 class StationaryPoint(AbstractEquation):
@@ -114,22 +108,6 @@ class Expansion(AbstractEquation):
         return -((u * b).mT @ nu + (u * a).mT @ dual), -u * (product - total(u * product))
 
 
-class Proportion(AbstractEquation):
-    r""":math:`z - \lambda/\alpha = 0`: its answer is αz, which autograd differentiates any number of times."""
-
-    @override
-    def residual(self, problem: Problem, lam: Tensor) -> Tensor:
-        return problem.evidence - lam / problem.alpha_column
-
-    @override
-    def curved_at(self, lam: Tensor) -> Tensor:
-        return torch.zeros_like(lam)
-
-    @override
-    def answer(self, problem: Problem) -> Tensor:
-        return problem.alpha_column * problem.evidence
-
-
 def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:
     r"""A dual point that a solver found, joined to the problem's data.
 
@@ -141,9 +119,6 @@ def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tens
     Returns:
         The same numbers, with gradients to everything that the problem is made of.
     """
-    answer = equation.answer(problem)
-    if answer is not None:
-        return answer.expand_as(dual)
     fixed = dual.detach()
     residual = equation.residual(problem, fixed).expand_as(fixed)
     return _Implicit.apply(residual, fixed, problem, equation)

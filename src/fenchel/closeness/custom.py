@@ -1,0 +1,342 @@
+"""A closeness made of two functions of one's own, and the check of any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fenchel.arguments import shown
+from fenchel.closeness.abstract import AbstractCloseness, Operator
+from fenchel.errors import ProblemError
+from fenchel.preference import Discrete
+from fenchel.tensors import check_flags, checked_argument, positive_tensor
+
+__all__ = ["ClosenessReport", "Divergence", "check_closeness"]
+
+Map = Callable[[Tensor, Tensor], Tensor]
+
+POINTS = 8
+"""Random points at which functions are tried when they first meet a preference."""
+
+
+class Divergence(AbstractCloseness):
+    r"""A closeness made of functions: what D is, its conjugate, and the conjugate's two derivatives.
+
+    .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
+
+    Each takes log u, normalised, (..., m or 1, n), -inf where masked, as its second argument. The first time that it
+    meets a preference it is tried at random points, and a function that contradicts another is an error that shows the
+    point: :func:`fenchel.check_closeness`.
+
+    Args:
+        value: D for weights (..., m, n), shape (..., m).
+        conjugate: :math:`D^*` for potentials (..., m, n), shape (..., m).
+        weights: :math:`\nabla D^*`, shape (..., m, n).
+        curvature: :math:`\nabla^2 D^*`: for a potential, a function that multiplies vectors (..., m, n). Where None
+            ``weights`` are differentiated by autograd, which then has to be able to.
+        modulus: σ > 0 by which D is strongly convex in the 1-norm, :math:`D \ge \tfrac\sigma2\lVert p - q\rVert_1^2`
+            beyond its tangent at q: a number, or a tensor that broadcasts to (..., m). Bounds rest on it.
+        check: Whether to try it when it first meets a preference.
+
+    Raises:
+        ProblemError: If something is no function, or the modulus is not above 0; when joined to a preference, if the
+            functions contradict each other.
+
+    Example:
+        Twice Kullback and Leibler's divergence, whose curvature is left to autograd:
+
+        >>> from fenchel import KL, Discrete, InferenceProblem
+        >>> hot = Divergence(
+        ...     value=lambda p, log_u: 2 * KL().value(p, log_u),
+        ...     conjugate=lambda f, log_u: 2 * KL().conjugate(f / 2, log_u),
+        ...     weights=lambda f, log_u: KL().weights(f / 2, log_u),
+        ...     modulus=2.0,
+        ... )
+        >>> u, z = Discrete(torch.eye(2, dtype=torch.float64)), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+        >>> InferenceProblem(u, z, closeness=hot).solve("first_order").weights
+        tensor([[0.7311, 0.2689]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        value: Map,
+        conjugate: Map,
+        weights: Map,
+        curvature: Callable[[Tensor, Tensor], Operator] | None = None,
+        *,
+        modulus: float | Tensor = 1.0,
+        check: bool = True,
+    ) -> None:
+        for name, given in (("value", value), ("conjugate", conjugate), ("weights", weights)):
+            _check_function(name, given)
+        if curvature is not None:
+            _check_function("curvature", curvature)
+        check_flags(check=check)
+        self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
+        self._modulus = _checked_modulus(modulus)
+        # Shared by copies, so that one is tried once.
+        self._unchecked = [check]
+
+    @override
+    def bind(self, preference: Discrete) -> Self:
+        if self._unchecked[0] and not torch.compiler.is_compiling():
+            self._unchecked[0] = False
+            try:
+                check_closeness(self, preference.to(torch.float64), points=POINTS)
+            except ProblemError:
+                self._unchecked[0] = True
+                raise
+        return self
+
+    @override
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        return self._value(weights, log_preference)
+
+    @override
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._conjugate(potential, log_preference)
+
+    @override
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._weights(potential, log_preference)
+
+    @override
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
+        if self._curvature is not None:
+            return self._curvature(potential, log_preference)
+        return super().curvature(potential, log_preference)
+
+    @property
+    @override
+    def modulus(self) -> float | Tensor:
+        return self._modulus
+
+    def __repr__(self) -> str:
+        return f"Divergence({getattr(self._value, '__name__', 'value')})"
+
+
+def _check_function(name: str, given: Any) -> None:
+    if not callable(given):
+        raise ProblemError(
+            f"{name} is {shown(given)}; expected a function of (weights or potential, log_preference), as "
+            "help(fenchel.Divergence) says"
+        )
+
+
+def _checked_modulus(modulus: Any) -> float | Tensor:
+    if not isinstance(modulus, Tensor):
+        return float(checked_argument("modulus", modulus))
+    return positive_tensor("modulus", modulus, modulus.device, modulus.dtype, "that broadcasts to (..., m)")
+
+
+SCALES = (0.1, 1.0, 10.0)
+"""Sizes of the potentials that are tried."""
+
+STEP = 1e-5
+"""Of finite differences, of which those to both sides have to agree before they are believed."""
+
+
+@dataclass(frozen=True)
+class ClosenessReport:
+    """What :func:`check_closeness` found where nothing failed.
+
+    Attributes:
+        closeness: What was tried, in words.
+        points: At how many potentials.
+        worst: By how much each identity was missed at most, by its name; an inequality that held everywhere has 0.
+    """
+
+    closeness: str
+    points: int
+    worst: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name} {worst:.1e}" for name, worst in self.worst.items())
+        return f"ClosenessReport({self.closeness} holds at {self.points} points; missed at most: {listed})"
+
+
+def check_closeness(
+    closeness: AbstractCloseness,
+    preference: Discrete | None = None,
+    *,
+    points: int = 32,
+    tol: float = 1e-6,
+    seed: int = 0,
+) -> ClosenessReport:
+    r"""Try a closeness at random points, and show the first at which it contradicts itself.
+
+    Fenchel and Young's equality at p(f) and inequality elsewhere; weights that are in the simplex, the gradient of the
+    conjugate (by finite differences), monotone, and the same where all scores are shifted; a curvature that is their
+    derivative, symmetric and positive; a divergence that is least at rest; a modulus that is no larger than what
+    weights show.
+
+    Args:
+        closeness: D.
+        preference: The templates and weights to try it with, in float64; where None six templates, one masked.
+        points: Potentials to try, at three scales.
+        tol: What an identity may be missed by, relative to the size of the potentials or 1.
+        seed: Of the points.
+
+    Returns:
+        By how much each identity was missed.
+
+    Raises:
+        ProblemError: Naming what fails, with the numbers and the point.
+
+    Example:
+        >>> from fenchel import KL
+        >>> sorted(check_closeness(KL()).worst)[:3]
+        ['curvature', 'equality', 'gradient']
+    """
+    if not isinstance(closeness, AbstractCloseness):
+        raise ProblemError(
+            f"closeness is a {type(closeness).__name__}; expected one of fenchel.closeness, or a fenchel.Divergence"
+        )
+    points = checked_argument("count", points, name="points")
+    tol, seed = checked_argument("tol", tol), checked_argument("seed", seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    if preference is None:
+        log_u = drawn(1, 6)
+        log_u[0, 4] = -torch.inf
+        preference = Discrete(drawn(6, 3), log_u)
+    elif not isinstance(preference, Discrete):
+        raise ProblemError(f"preference is a {type(preference).__name__}; expected a fenchel.Discrete")
+    preference, name = preference.to(torch.float64), repr(closeness)
+    closeness = closeness.to(torch.float64)
+    # Being tried is what some do when they are bound.
+    if type(closeness).bind is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
+        closeness = closeness.bind(preference)
+    log_u = preference.log_weights.flatten(0, -2)[:1]
+    lead = torch.broadcast_shapes((1,), *closeness.query_shapes().values())
+    shape = (points, *lead, closeness.support(preference).shape[-2])
+    scale = torch.tensor(SCALES, dtype=torch.float64, device="cpu").repeat(points)[:points]
+    scale = scale.reshape(points, *[1] * len(lead)).to(log_u.device)
+    worst: dict[str, float] = {}
+    with torch.no_grad():
+        laws = _laws(closeness, log_u, scale.unsqueeze(-1), lambda: drawn(*shape).to(log_u.device), name)
+        for law in laws:
+            missed = law.missed((tol + law.slack) * (1 + scale), name, log_u)
+            worst[law.name] = max(worst.get(law.name, 0.0), missed)
+    return ClosenessReport(name, points, worst)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """What has to hold at every potential.
+
+    Attributes:
+        name: Of what it is a part.
+        message: What is wrong where it does not hold.
+        at: The points, by the letters that messages have for them, (..., N).
+        found: A number a potential.
+        wanted: What it should be.
+        slack: What it may be off besides the tolerance.
+    """
+
+    name: str
+    message: str
+    at: dict[str, Tensor]
+    found: Tensor
+    wanted: Tensor | float = 0.0
+    slack: float = 0.0
+
+    def missed(self, allowed: Tensor, closeness: str, log_u: Tensor) -> float:
+        """By how much it is missed at most; an error with the point where that is more than is allowed."""
+        wanted = torch.as_tensor(self.wanted, dtype=self.found.dtype, device=self.found.device)
+        found, wanted, allowed = torch.broadcast_tensors(self.found, wanted, allowed)
+        missed = torch.where(found == wanted, 0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
+        excess = missed / allowed
+        if bool((excess > 1).any()):
+            where = torch.unravel_index(excess.argmax(), excess.shape)
+            numbers = ", ".join(f"{letter} = {_listed(points[where])}" for letter, points in self.at.items())
+            raise ProblemError(
+                f"{closeness} fails check_closeness: {self.message}: {float(found[where]):.6g} where "
+                f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed[where]):.1g}), at "
+                f"{numbers}, log_u = {_listed(log_u[0])}; mend the function, or where it is right raise tol"
+            )
+        return float(missed.amax())
+
+
+def _laws(
+    d: AbstractCloseness, log_u: Tensor, scale: Tensor, drawn: Callable[[], Tensor], name: str
+) -> Iterator[_Law]:
+    """What a closeness has to obey, at random potentials of some scales (points, ..., 1), one law after the other."""
+    f = scale * drawn()
+
+    def shaped(what: str, found: Any, shape: torch.Size) -> Tensor:
+        if not isinstance(found, Tensor) or found.shape != shape:
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ProblemError(
+                f"{name} fails check_closeness: {what} gave {got} for potentials {tuple(f.shape)}; expected shape "
+                f"{tuple(shape)}"
+            )
+        return found
+
+    p = shaped("weights", d.weights(f, log_u), f.shape)
+    shaped("value", d.value(p, log_u), f.shape[:-1])
+    conjugate = shaped("conjugate", d.conjugate(f, log_u), f.shape[:-1])
+    yield _Law("simplex", "weights are not above 0", {"f": f}, (-p).amax(-1).clamp(min=0))
+    yield _Law("simplex", "weights do not sum to 1", {"f": f}, p.sum(-1) - 1)
+    v = drawn()
+    up, down = (d.conjugate(f + sign * STEP * v, log_u) for sign in (1, -1))
+    message = "weights are not the gradient of conjugate: along v its slope by finite differences"
+    yield _Law("gradient", message, {"f": f, "v": v}, (up - down) / (2 * STEP), (p * v).sum(-1), 1e-5)
+    message = (
+        "Fenchel and Young's equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
+        "contradict each other"
+    )
+    yield _Law("equality", message, {"f": f}, d.fenchel_young_gap(p, f, log_u))
+    q = _other_weights(p, 2 * drawn(), log_u)
+    message = "D(q) + D*(f) >= <q, f> fails: conjugate is too small, or value"
+    yield _Law("inequality", message, {"f": f, "q": q}, d.fenchel_young_gap(q, f, log_u).clamp(max=0))
+    g = f + scale * drawn()
+    moved = d.weights(g, log_u) - p
+    along = (moved * (g - f)).sum(-1)
+    yield _Law("monotone", "<p(g) - p(f), g - f> >= 0 fails", {"f": f, "g": g}, along.clamp(max=0))
+    message = "<p(g) - p(f), g - f> >= modulus |p(g) - p(f)|^2 fails: modulus is too large"
+    least = torch.as_tensor(d.modulus, dtype=torch.float64, device=f.device) * moved.abs().sum(-1).square()
+    yield _Law("modulus", message, {"f": f, "g": g}, (along - least).clamp(max=0))
+    lifted = (d.weights(f + 1, log_u) - p).abs().amax(-1)
+    yield _Law("shift", "weights change where all scores are shifted by 1", {"f": f}, lifted)
+    lifted = d.conjugate(f + 1, log_u) - conjugate
+    yield _Law("shift", "conjugate(f + 1) is not conjugate(f) + 1", {"f": f}, lifted, 1)
+    lower = (d.value(q, log_u) - d.value(d.rest(log_u).expand_as(p), log_u)).clamp(max=0)
+    yield _Law("least at rest", "value is lower at q than at weights(0)", {"f": f, "q": q}, lower)
+    if not d.curved:
+        return
+    a, b = drawn(), drawn()
+    product = d.curvature(f, log_u)
+    of_a = shaped("curvature(f)", product(a), f.shape)
+    one, other = (b * of_a).sum(-1), (a * product(b)).sum(-1)
+    yield _Law("symmetry", "curvature is not symmetric: <b, C a>", {"f": f, "a": a, "b": b}, one, other)
+    squared = (a * of_a).sum(-1).clamp(max=0)
+    yield _Law("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
+    up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
+    # Weights may have kinks; where both sides agree there is none.
+    smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
+    missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
+    message = "curvature is not the derivative of weights: along a it misses it by"
+    yield _Law("curvature", message, {"f": f, "a": a}, missed, slack=1e-3)
+
+
+def _other_weights(p: Tensor, logits: Tensor, log_u: Tensor) -> Tensor:
+    """Weights other than p, on the support of u."""
+    outside = torch.zeros(p.shape[-1], dtype=torch.bool, device=p.device)
+    outside[: log_u.shape[-1]] = torch.isneginf(log_u[0])
+    drawn = logits.masked_fill(outside, -torch.inf).softmax(-1)
+    return (drawn + p) / 2 if bool((p[..., outside] == 0).all()) else p.roll(1, 0)
+
+
+def _listed(vector: Tensor) -> str:
+    most = 8
+    numbers = ", ".join(f"{x:.4g}" for x in vector[:most].tolist())
+    return f"[{numbers}{', ...' if len(vector) > most else ''}]"

@@ -1,0 +1,150 @@
+r"""The constrained form: the exact estimate at the α of a radius, found by false position in log α."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fenchel.conjugate import FiniteConjugate
+from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.estimate import BOUNDS, Estimate, estimate_at
+from fenchel.problem import Problem
+from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
+
+__all__ = ["within_radius"]
+
+LARGEST_EXPONENT = 60.0
+"""α is sought within a factor e^±60 of its first guess; a radius not reached by then is out of reach."""
+
+Solve = Callable[[Problem, float, bool], Estimate]
+"""The exact estimate of a problem, given a tolerance and whether to raise where it is not met."""
+
+
+def within_radius(
+    problem: Problem,
+    radius: float | Tensor,
+    solve: Solve,
+    tol: float,
+    max_steps: int,
+    throw: bool,
+    budget: int,
+) -> Estimate:
+    """The estimate at the α of each query at which its mean is at the radius; u where that is nearer.
+
+    Args:
+        problem: Its α is the first guess.
+        radius: A number, or a tensor that broadcasts to (..., m).
+        solve: Solves.
+        tol: Relative tolerance on the distance, and on λ at the α found.
+        max_steps: Solves in the search.
+        throw: Raise where the tolerance is not met.
+        budget: Bytes of working memory.
+    """
+    bound = _checked_radius(radius, problem)
+    binding = problem.evidence.double().norm(dim=-1).expand(problem.shape) > bound
+    guess = problem.alpha.expand(problem.shape).double().log()
+    of_search = max(0.1 * tol, 64 * torch.finfo(problem.dtype).eps)
+
+    def distance(estimate: Estimate, alpha: Tensor) -> Tensor:
+        return estimate.dual.double().norm(dim=-1) / alpha
+
+    def excess(log_alpha: Tensor) -> Tensor:
+        alpha = log_alpha.exp()
+        found = solve(problem.with_alpha(alpha), of_search, False)
+        return (distance(found, alpha) / bound).log()
+
+    alpha = _root(problem, excess, guess, binding, bound, tol, max_steps).exp()
+    estimate = solve(problem.with_alpha(alpha), tol, throw)
+    off = (distance(estimate, alpha) - bound).abs()
+    reached = off <= tol * bound + estimate.dual_error.double() / alpha
+    if throw and not bool((reached | ~binding).all()):
+        missed = binding & ~reached
+        raise ConvergenceError(
+            f"{int(missed.sum())} of {missed.numel()} queries did not reach their radius (worst off by "
+            f"{float((off / bound)[missed].max()):.1e} of it after {max_steps} steps). Raise max_steps or tol, or pass "
+            "throw=False and read estimate.converged"
+        )
+    estimate = replace(
+        estimate,
+        alpha=alpha.masked_fill(~binding, 0).to(problem.dtype),
+        converged=estimate.converged & reached,
+    )
+    return estimate if bool(binding.all()) else _with_preference(problem, estimate, ~binding, budget)
+
+
+def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
+    dtype, device = problem.dtype, problem.evidence.device
+    if not isinstance(radius, Tensor):
+        bound = torch.tensor(checked_argument("radius", radius), dtype=dtype, device=device)
+    else:
+        bound = positive_tensor("radius", radius, device, dtype, "that broadcasts to (..., m)").to(dtype)
+    if not broadcasts_to(bound.shape, problem.shape):
+        raise ProblemError(
+            f"radius has shape {tuple(bound.shape)}; expected one that broadcasts to (..., m) = {tuple(problem.shape)}"
+        )
+    return bound.expand(problem.shape).double()
+
+
+def _with_preference(problem: Problem, estimate: Estimate, idle: Tensor, memory_budget: int) -> Estimate:
+    """Put p = u where the constraint does not bind: there λ = 0 is the solution, and rounding all that is left."""
+    silent = problem.with_evidence(torch.zeros_like(problem.evidence))
+    at_zero = estimate_at(silent, torch.zeros_like(estimate.dual), memory_budget)
+    row = idle.unsqueeze(-1)
+    weights = None if at_zero.inferred is None else torch.where(row, at_zero.inferred, estimate.weights)
+    return replace(
+        estimate,
+        mean=torch.where(row, at_zero.mean, estimate.mean),
+        inferred=weights,
+        dual=torch.where(row, at_zero.dual, estimate.dual),
+        **{name: torch.where(idle, getattr(at_zero, name), getattr(estimate, name)) for name in BOUNDS},
+        converged=estimate.converged | idle,
+    )
+
+
+def _root(
+    problem: Problem,
+    excess: Callable[[Tensor], Tensor],
+    start: Tensor,
+    binding: Tensor,
+    radius: Tensor,
+    tol: float,
+    max_steps: int,
+) -> Tensor:
+    """Where the excess, the log of the distance over the radius, is 0 in log α: positive where α is too small."""
+    first = excess(start)
+    low, high, f_low, f_high, reach = start, start, first, first, 1.0
+    while True:
+        left, right = (f_low <= 0) & binding, (f_high > 0) & binding
+        if reach > LARGEST_EXPONENT and bool(right.any()):
+            where = tuple(int(i) for i in right.nonzero()[0])
+            finite = isinstance(problem.conjugate, FiniteConjugate)
+            support = "the templates" if finite else "the support of the preference"
+            raise ProblemError(
+                f"no distribution on {support} has its mean within the radius of mu + z for {int(right.sum())} of "
+                f"{right.numel()} queries (first at index {where}): the nearest mean there is "
+                f"{float((f_high.exp() * radius)[where]):.4g} away; give a larger radius"
+            )
+        if reach > 4 * LARGEST_EXPONENT or not bool((left | right).any()):
+            break
+        tried = torch.where(left, start - reach, torch.where(right, start + reach, start))
+        value, reach = excess(tried), 2 * reach
+        low, f_low = torch.where(left, tried, low), torch.where(left, value, f_low)
+        high, f_high = torch.where(right, tried, high), torch.where(right, value, f_high)
+    trial = torch.where(f_low.abs() < f_high.abs(), low, high)
+    for step in range(max_steps):
+        secant = low + (high - low) * f_low / (f_low - f_high)
+        middle = (low + high) / 2
+        secant = secant.where(torch.isfinite(secant), middle)
+        trial = torch.where(binding, secant if step % 3 != 2 else middle, start)
+        value = excess(trial)
+        if bool(((value.abs() <= 0.5 * tol) | ~binding).all()):
+            break
+        above = value > 0
+        # Illinois: halving the value kept at the other end keeps false position from creeping.
+        f_high = torch.where(above, f_high / 2, value)
+        f_low = torch.where(above, value, f_low / 2)
+        low, high = torch.where(above, trial, low), torch.where(above, high, trial)
+    return trial
