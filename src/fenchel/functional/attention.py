@@ -211,7 +211,7 @@ def infer(
         given = options.pop(name)
         if isinstance(given, Tensor) or given not in (None, False, 0.0):
             raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
-    return variant.inference(query, key, value, **options)
+    return type(variant).made_by(variant, query, key, value, **options)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:

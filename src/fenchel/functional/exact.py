@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from itertools import chain
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
@@ -107,8 +106,8 @@ class Grid:
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Rectangle]]:
-        """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
+    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[Rectangle]:
+        """Blocks in each of which an array (queries, n) has a size that is worked on at once.
 
         Args:
             tensor: Any with the dtype and device of the work.
@@ -128,7 +127,7 @@ class Grid:
         batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
         for sequences in spans(self.batch, batch):
             for key_heads in spans(self.key_heads, heads):
-                yield [Rectangle(sequences, key_heads, some) for some in spans(self.queries, queries)]
+                yield from (Rectangle(sequences, key_heads, some) for some in spans(self.queries, queries))
 
 
 def rows(part: Tensor) -> Tensor:
@@ -181,7 +180,7 @@ class Rowwise:
 
     def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Rectangle, Block]]:
         """Every block, and its rows; see :meth:`Grid.blocks`."""
-        for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
+        for block in self._grid.blocks(self._templates, array_bytes):
             evidence = block.of(self._evidence)
             preference = log_weights(grouped(block.of(self._log_preference), evidence.shape), evidence.dtype)
             if self._is_masked:

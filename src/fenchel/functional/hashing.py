@@ -34,50 +34,6 @@ from fenchel.tensors import (
 __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
 
 
-@dataclass(frozen=True)
-class Hashing(Variant):
-    """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
-
-    The output does without an (n, n) array; dual points, weights, bounds and gap are those of attention with
-    :func:`hashing_log_preference`.
-
-    Attributes:
-        buckets: Whole numbers (B, H, rounds, n), and all that follows as there.
-        chunk: Tokens of a chunk.
-        before: Chunks before its own that a token looks at.
-        after: Chunks after it.
-        causal: Whether a token meets none that comes after it.
-        key_padding: Bool (B, n), True where a token is padding.
-        same_bucket: Whether a token meets those of its own bucket only.
-        count_meetings: Whether a token that is met twice counts twice.
-        self_last: Whether a token attends to itself only if it meets no other.
-
-    Example:
-        >>> from fenchel.functional import hash_buckets, infer
-        >>> x, v = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64)
-        >>> buckets = hash_buckets(x, torch.randn(2, 8, 3, 4, dtype=torch.float64))
-        >>> found = infer(x, x, v, variant=Hashing(buckets, chunk=10))
-        >>> torch.allclose(found.weights @ v, found.output)
-        True
-    """
-
-    buckets: Tensor
-    chunk: int = 64
-    before: int = 1
-    after: int = 0
-    causal: bool = False
-    key_padding: Tensor | None = None
-    same_bucket: bool = False
-    count_meetings: bool = True
-    self_last: bool = True
-
-    without = ("closeness", "dropout_p", "enable_gqa", "log_preference")
-
-    @override
-    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
-        return HashingInference(self, query, key, value, **options)
-
-
 class HashingInference(Inference):
     """A call of hashing attention; arguments as of :func:`fenchel.functional.infer`."""
 
@@ -147,6 +103,48 @@ class HashingInference(Inference):
     @override
     def _make_gap(self) -> Tensor:
         return self._dense.gap
+
+
+@dataclass(frozen=True)
+class Hashing(Variant):
+    """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
+
+    The output does without an (n, n) array; dual points, weights, bounds and gap are those of attention with
+    :func:`hashing_log_preference`.
+
+    Attributes:
+        buckets: Whole numbers (B, H, rounds, n), and all that follows as there.
+        chunk: Tokens of a chunk.
+        before: Chunks before its own that a token looks at.
+        after: Chunks after it.
+        causal: Whether a token meets none that comes after it.
+        key_padding: Bool (B, n), True where a token is padding.
+        same_bucket: Whether a token meets those of its own bucket only.
+        count_meetings: Whether a token that is met twice counts twice.
+        self_last: Whether a token attends to itself only if it meets no other.
+
+    Example:
+        >>> from fenchel.functional import hash_buckets, infer
+        >>> x, v = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64)
+        >>> buckets = hash_buckets(x, torch.randn(2, 8, 3, 4, dtype=torch.float64))
+        >>> found = infer(x, x, v, variant=Hashing(buckets, chunk=10))
+        >>> torch.allclose(found.weights @ v, found.output)
+        True
+    """
+
+    buckets: Tensor
+    chunk: int = 64
+    before: int = 1
+    after: int = 0
+    causal: bool = False
+    key_padding: Tensor | None = None
+    same_bucket: bool = False
+    count_meetings: bool = True
+    self_last: bool = True
+
+    without = ("closeness", "dropout_p", "enable_gqa", "log_preference")
+
+    made_by = HashingInference
 
 
 def hashing_attention(

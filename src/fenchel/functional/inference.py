@@ -8,7 +8,6 @@ backward pass computes a part again: no (m, n) array outlives its part. Ops writ
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypedDict, TypeVar
@@ -229,15 +228,14 @@ class Inference:
             return self._problems.gap(self._point)
 
 
-class Variant(ABC):
+class Variant:
     """Attention of another kind, with the tensors that belong to it."""
 
-    without: ClassVar[tuple[str, ...]] = ()
-    """Options of :func:`fenchel.functional.infer` that there are none of."""
+    made_by: ClassVar[Callable[..., Inference]]
+    """From the variant, query, key, value and options of :func:`fenchel.functional.infer` to the call."""
 
-    @abstractmethod
-    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
-        """The call of this kind with the options of :func:`fenchel.functional.infer`, but those of ``without``."""
+    without: ClassVar[tuple[str, ...]] = ()
+    """Options that there are none of."""
 
 
 def estimator_object(

@@ -44,30 +44,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Mixture(Variant):
-    """Keys that are means of Gaussians, as of :func:`mixture_attention`; without ``value`` the output is E[x].
-
-    Attributes:
-        variances: s ≥ 0, of a shape that broadcasts to that of the keys.
-
-    Example:
-        >>> from fenchel.functional import infer
-        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
-        >>> found = infer(q, k, variant=Mixture(k.square()))
-        >>> torch.allclose(found.gap, found.certificate.gap)
-        True
-    """
-
-    variances: Tensor
-
-    without = ("closeness",)
-
-    @override
-    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
-        return MixtureInference(self, query, key, value, **options)
-
-
 class MixtureInference(Inference):
     """A call of mixture attention; arguments as of :func:`fenchel.functional.infer`."""
 
@@ -177,6 +153,28 @@ class MixtureInference(Inference):
             if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
                 dtype = torch.float64  # in which products are not cut short
             return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
+
+
+@dataclass(frozen=True)
+class Mixture(Variant):
+    """Keys that are means of Gaussians, as of :func:`mixture_attention`; without ``value`` the output is E[x].
+
+    Attributes:
+        variances: s ≥ 0, of a shape that broadcasts to that of the keys.
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> found = infer(q, k, variant=Mixture(k.square()))
+        >>> torch.allclose(found.gap, found.certificate.gap)
+        True
+    """
+
+    variances: Tensor
+
+    without = ("closeness",)
+
+    made_by = MixtureInference
 
 
 def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:

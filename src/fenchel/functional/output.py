@@ -210,22 +210,6 @@ def _is_plain(*tensors: Tensor | None) -> bool:
     return not recorded and all(type(tensor) is Tensor and not tensor.is_meta for tensor in there)
 
 
-def _logits(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
-    """Logits log u + λTᵀ of a block, (b, h, G, r, n), in a new array.
-
-    Args:
-        dual: λ, times the scale of the templates, (b, h, G, r, d).
-        key: (b, h, n, d).
-        log_preference: Broadcastable to the result, or None.
-    """
-    found = (rows(dual) @ key.mT).unflatten(2, dual.shape[2:4])
-    if log_preference is None:
-        return found
-    if log_preference.dtype == torch.bool:
-        return found.masked_fill_(~log_preference, -torch.inf)
-    return found.add_(log_preference)
-
-
 def _dropout_scale(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
     """0 where a weight is dropped, 1/(1 - p) where it is kept."""
     kept = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) >= p
@@ -244,25 +228,28 @@ class _Call:
     ) -> None:
         self.grid = Grid(dual, key)
         self.dtype = compute_dtype(dual.dtype)
-        self._dual, self._key, self._value = self.grid.by_key_head(dual), key, value
+        self._dual, self._key, self._value = (
+            self.grid.by_key_head(dual),
+            key.to(self.dtype),
+            value.to(self.dtype),
+        )
         self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
         self._scale = scale
 
-    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Rectangle]]]:
-        """Keys (b, h, n, d), values (b, h, n, d_v), and the blocks of queries that attend to them."""
-        for blocks in self.grid.blocks(self._dual.new_empty((), dtype=self.dtype)):
-            first = blocks[0]
-            keys, values = (first.of_keys(tensor).to(self.dtype) for tensor in (self._key, self._value))
-            yield keys, values, blocks
-
-    def dual(self, block: Rectangle) -> Tensor:
-        return block.of(self._dual).to(self.dtype) * self._scale
-
-    def weights(self, block: Rectangle, dual: Tensor, key: Tensor) -> Tensor:
-        preference = None if self._preference is None else block.of(self._preference)
-        logits = _logits(dual, key, preference)
-        # In place: a block's worth of new memory costs a twentieth of the pass.
-        return torch.softmax(logits, -1, out=logits)
+    def blocks(self) -> Iterator[tuple[Rectangle, Tensor, Tensor, Tensor, Tensor]]:
+        """Blocks with keys (b, h, n, d), values (b, h, n, d_v), scaled dual points (b, h, G, r, d) and weights."""
+        for block in self.grid.blocks(self._key):
+            keys, values = block.of_keys(self._key), block.of_keys(self._value)
+            dual = block.of(self._dual).to(self.dtype) * self._scale
+            logits = (rows(dual) @ keys.mT).unflatten(2, dual.shape[2:4])
+            if self._preference is not None:
+                preference = block.of(self._preference)
+                if preference.dtype == torch.bool:
+                    logits.masked_fill_(~preference, -torch.inf)
+                else:
+                    logits.add_(preference)
+            # In place: a block's worth of new memory costs a twentieth of the pass.
+            yield block, keys, values, dual, torch.softmax(logits, -1, out=logits)
 
 
 def _computed(
@@ -279,20 +266,16 @@ def _computed(
         call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
         output = dual.new_empty(*dual.shape[:3], value.shape[-1])
         mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=call.dtype)
-        into, into_mean = call.grid.by_key_head(output), None
-        if templates is not None:
-            into_mean = call.grid.by_key_head(mean)
-        for keys, values, blocks in call.blocks():
-            averaged = None if templates is None else blocks[0].of_keys(templates)
-            for block in blocks:
-                weights = call.weights(block, call.dual(block), keys)
-                inner = weights.shape[2:4]
-                if into_mean is not None and averaged is not None:
-                    block.of(into_mean).copy_((rows(weights) @ averaged).unflatten(2, inner))
-                if generator is not None:
-                    weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
-                if values.shape[-1]:
-                    block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
+        into = call.grid.by_key_head(output)
+        for block, _, values, _, weights in call.blocks():
+            inner = weights.shape[2:4]
+            if templates is not None:
+                part = rows(weights) @ block.of_keys(templates)
+                block.of(call.grid.by_key_head(mean)).copy_(part.unflatten(2, inner))
+            if generator is not None:
+                weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
+            if values.shape[-1]:
+                block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
         return output, mean
 
 
@@ -333,10 +316,7 @@ def _attend_backward(
         into = grid.by_key_head(to_dual)
         into_preference = grid.by_key_head(to_log_preference) if to_preference else None
         gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
-        every = ((keys, values, block) for keys, values, blocks in call.blocks() for block in blocks)
-        for keys, values, block in every:
-            lam = call.dual(block)
-            weights = call.weights(block, lam, keys)
+        for block, keys, values, lam, weights in call.blocks():
             inner = weights.shape[2:4]
             g = block.of(gradients).to(call.dtype)
             along = (g * block.of(outputs)).sum(-1, keepdim=True)

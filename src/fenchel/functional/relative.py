@@ -52,33 +52,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Relative(Variant):
-    """Templates that differ by query, as of :func:`relative_attention`.
-
-    Attributes:
-        table: r before the scale, (B or 1, H or 1, P, d).
-        index: The row of each pair, int64 (m, n) or (B, m, n); None is by distance.
-        value_table: r', (B or 1, H or 1, P, d_v), or None.
-
-    Example:
-        >>> from fenchel.functional import infer
-        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
-        >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
-        >>> found = infer(q, k, v, variant=Relative(r), estimator="second_order")
-        >>> torch.allclose(found.output, relative_attention(q, k, v, r, estimator="second_order"))
-        True
-    """
-
-    table: Tensor
-    index: Tensor | None = None
-    value_table: Tensor | None = None
-
-    @override
-    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
-        return RelativeInference(self, query, key, value, **options)
-
-
 class RelativeInference(Inference):
     """A call of relative attention; arguments as of :func:`fenchel.functional.infer`."""
 
@@ -178,6 +151,31 @@ class RelativeInference(Inference):
         with without_autocast(self._given.query):
             wide = _centred(self._given, self._tables)
             return (wide[0].alpha / 2 * _shift(*wide).square()).sum(-1)
+
+
+@dataclass(frozen=True)
+class Relative(Variant):
+    """Templates that differ by query, as of :func:`relative_attention`.
+
+    Attributes:
+        table: r before the scale, (B or 1, H or 1, P, d).
+        index: The row of each pair, int64 (m, n) or (B, m, n); None is by distance.
+        value_table: r', (B or 1, H or 1, P, d_v), or None.
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+        >>> found = infer(q, k, v, variant=Relative(r), estimator="second_order")
+        >>> torch.allclose(found.output, relative_attention(q, k, v, r, estimator="second_order"))
+        True
+    """
+
+    table: Tensor
+    index: Tensor | None = None
+    value_table: Tensor | None = None
+
+    made_by = RelativeInference
 
 
 def relative_attention(

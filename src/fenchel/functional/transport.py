@@ -77,38 +77,6 @@ PART_BYTES = 128 * 2**20
 """Size aimed at for the factors of one part of the templates; more templates than fit go part by part."""
 
 
-@dataclass(frozen=True)
-class Transport(Variant):
-    """Weight that may move to further templates at a cost, as of :func:`transport_attention`, with its scale of 1.
-
-    Attributes:
-        gamma: γ > 0, a number, or a tensor that broadcasts to (B, H, 1).
-        cost: ``"dot"``, ``"squared_euclidean"``, ``"cosine"``, or a matrix over keys, then atoms.
-        atoms: Further templates, (B or 1, H or 1, a, d).
-        atom_values: Their values, (B or 1, H or 1, a, d_v).
-        atom_mask: Bool, True where an atom may be used, broadcastable to (B, H, m, a).
-
-    Example:
-        >>> from fenchel.functional import infer
-        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
-        >>> found = infer(q, k, v, variant=Transport(0.5, "squared_euclidean"))
-        >>> torch.allclose(found.weights @ v, found.output)
-        True
-    """
-
-    gamma: float | Tensor
-    cost: str | Tensor = "dot"
-    atoms: Tensor | None = None
-    atom_values: Tensor | None = None
-    atom_mask: Tensor | None = None
-
-    without = ("closeness", "dropout_p", "enable_gqa")
-
-    @override
-    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
-        return TransportInference(self, query, key, value, **options)
-
-
 class TransportInference(Inference):
     """A call of transport attention; arguments as of :func:`fenchel.functional.infer`."""
 
@@ -187,6 +155,36 @@ class TransportInference(Inference):
     def _make_gap(self) -> Tensor:
         with without_autocast(self._given.query):
             return self._problem.gap_at(self._point)
+
+
+@dataclass(frozen=True)
+class Transport(Variant):
+    """Weight that may move to further templates at a cost, as of :func:`transport_attention`, with its scale of 1.
+
+    Attributes:
+        gamma: γ > 0, a number, or a tensor that broadcasts to (B, H, 1).
+        cost: ``"dot"``, ``"squared_euclidean"``, ``"cosine"``, or a matrix over keys, then atoms.
+        atoms: Further templates, (B or 1, H or 1, a, d).
+        atom_values: Their values, (B or 1, H or 1, a, d_v).
+        atom_mask: Bool, True where an atom may be used, broadcastable to (B, H, m, a).
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> found = infer(q, k, v, variant=Transport(0.5, "squared_euclidean"))
+        >>> torch.allclose(found.weights @ v, found.output)
+        True
+    """
+
+    gamma: float | Tensor
+    cost: str | Tensor = "dot"
+    atoms: Tensor | None = None
+    atom_values: Tensor | None = None
+    atom_mask: Tensor | None = None
+
+    without = ("closeness", "dropout_p", "enable_gqa")
+
+    made_by = TransportInference
 
 
 def transport_attention(

@@ -17,13 +17,18 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import conjugate_of
+from fenchel.conjugate import Conjugate, conjugate_of
 from fenchel.errors import ConvergenceError, DomainError, ProblemError
-from fenchel.estimate import Certificate, Estimate, estimate_at, estimate_of
+from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
 from fenchel.family import Block
 from fenchel.preference import AbstractPreference
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
-from fenchel.solver.closed_form import check_domain, first_order_points, second_order_points
+from fenchel.solver.closed_form import (
+    check_domain,
+    first_order_points,
+    second_order_point,
+    second_order_points,
+)
 from fenchel.solver.constrained import within_radius
 from fenchel.solver.driver import WORKING_ARRAYS, ascended, solved_block
 from fenchel.solver.implicit import (
@@ -168,11 +173,17 @@ class SecondOrder(Estimator):
     @override
     def __call__(self, problem: Problem) -> Estimate:
         budget = self._checked(problem)
-        with torch.no_grad():
-            wide = problem.to(torch.float64)
-            dual = second_order_points(wide, budget)
-            check_domain(wide, dual, self.name, second_order_points)
-        return estimate_at(problem, dual, budget)
+
+        def of_block(block: Block) -> tuple[Certificate, None]:
+            block = block.to(torch.float64)
+            dual = second_order_point(block)
+            inside = block.family.preference.inside(dual) if isinstance(block.family, Conjugate) else None
+            if inside is not None and not bool(inside.all()):
+                wide = problem.to(torch.float64)
+                check_domain(wide, second_order_points(wide, budget), self.name, second_order_points)
+            return certify(block, dual, problem.dtype), None
+
+        return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, budget)
 
 
 @dataclass(frozen=True, kw_only=True)

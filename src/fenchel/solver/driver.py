@@ -220,7 +220,7 @@ def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = No
                 point, budget = part.pick(at.dual), max_steps - part.pick(at.steps)
                 if method is _mix:
                     known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
-                    found = _mix(some, _Mixing.start(point), budget, known)
+                    found = _mix(some, point, budget, known)
                 else:
                     found = _follow(some, point, budget)
                 short = ~(found.bound <= tol * some.reference(found.dual))
@@ -277,42 +277,25 @@ def ascended(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tu
     return certify(block.to(torch.float64), dual.double(), dtype), steps
 
 
-@dataclass(frozen=True)
-class _Mixing:
-    """Where rows are on their way: the point, and what is known of those before, (g, r, ...)."""
-
-    lam: Tensor
-    best: Tensor
-    further: Tensor
-    residual: Tensor
-    misses: Tensor
-    history: list[tuple[Tensor, Tensor]]
-    step: int = 0
-
-    @classmethod
-    def start(cls, lam: Tensor) -> _Mixing:
-        nothing = torch.full_like(lam[..., :1], torch.inf)
-        return cls(lam, lam, lam, nothing, torch.zeros_like(nothing, dtype=torch.int8), [])
-
-    def take(self, part: Part) -> _Mixing:
-        """Some of the rows."""
-        tensors = {
-            name: part.pick(getattr(self, name)) for name in ("lam", "best", "further", "residual", "misses")
-        }
-        return replace(self, **tensors, history=[(part.pick(r), part.pick(x)) for r, x in self.history])
-
-
-def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -> _Found:
+def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -> _Found:
     r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
 
     One evaluation an iteration, less the first where s is known there; rows that do not fall, or not to the tolerance,
     still move.
     """
-    lam, best, further, residual, misses = at.lam, at.best, at.further, at.residual, at.misses
-    history, step = at.history, at.step
-    falling, later, known = torch.ones_like(residual, dtype=torch.bool), None, values_are_known(lam)
-    counts = torch.zeros_like(budget)
-    most = min(MIXINGS, int(budget.max()))
+    best = further = lam
+    residual = torch.full_like(lam[..., :1], torch.inf)
+    misses, falling = (
+        torch.zeros_like(residual, dtype=torch.int8),
+        torch.ones_like(residual, dtype=torch.bool),
+    )
+    counts, history, before = torch.zeros_like(budget), [], []
+    step, most, known = 0, min(MIXINGS, int(budget.max())), values_are_known(lam)
+
+    def arrived() -> _Found:
+        bound = rows.bound(best, residual, accurate=False)
+        return _Found(best, bound, moving, torch.minimum(counts, budget), torch.where(moving, best, further))
+
     while True:
         shift = rows.family.shift(lam) if shift is None else shift
         r, shift = rows.alpha * (rows.evidence - shift) - lam, None
@@ -339,14 +322,16 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
         if share <= COMPACT_BELOW and falling.numel() >= COMPACT_FROM and rows.family.selectable:
             part = Part.of(falling.squeeze(-1), whole=False)
             assert part is not None  # noqa: S101 -- some fall
-            some = replace(rows.take(part), wanted=part.pick(falling))
-            then = _Mixing(lam, best, further, residual, misses, history, step).take(part)
-            later = part, _mix(some, then, part.pick(budget)), falling.squeeze(-1)
-            break
-    further = torch.where(moving, best, further)
-    bound = rows.bound(best, residual, accurate=False)
-    found = _Found(best, bound, moving, torch.minimum(counts, budget), further)
-    return found if later is None else found.with_rows(*later)
+            before.append((arrived(), part, falling.squeeze(-1)))
+            rows = replace(rows.take(part), wanted=part.pick(falling))
+            history = [(part.pick(r), part.pick(x)) for r, x in history]
+            lam, best, further, residual, misses = map(part.pick, (lam, best, further, residual, misses))
+            budget, falling = part.pick(budget), torch.ones_like(rows.wanted)
+            counts = torch.zeros_like(budget)
+    found = arrived()
+    for whole, part, went in reversed(before):
+        found = whole.with_rows(part, found, went)
+    return found
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
