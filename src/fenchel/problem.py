@@ -18,12 +18,16 @@ from fenchel.family import Block, TemplateFamily
 from fenchel.preference import AbstractPreference
 from fenchel.tensors import (
     CACHE_BYTES,
+    Box,
+    boxes,
     check_device,
     check_tensor,
     check_vectors,
     checked_argument,
     keep_freed_memory,
+    part_of,
     positive_tensor,
+    rows_of,
     spans,
     values_are_known,
 )
@@ -343,22 +347,17 @@ class QueryLayout:
         self.problem, self.lead = problem, tuple(problem.shape)
         self._by_rows = isinstance(problem.conjugate, FiniteConjugate) and problem.closeness.rowwise
         depth = len(self.lead)
-        group_dims = list(range(depth - 1))
+        groups = list(range(depth - 1))
         if self._by_rows:
             own = problem.templates.shape[:-2]
             padded = (1,) * (depth - 1 - len(own)) + tuple(own)
-            group_dims = [i for i in group_dims if padded[i] > 1]
-        row_dims = [i for i in range(depth) if i not in group_dims]
-        self._order = group_dims + row_dims
-        self._group_shape = tuple(self.lead[i] for i in group_dims)
-        self._row_shape = tuple(self.lead[i] for i in row_dims)
-        self.groups = math.prod(self._group_shape)
-        self.rows = math.prod(self._row_shape)
+            groups = [i for i in groups if padded[i] > 1]
+        self._order, self._groups = [*groups, *(i for i in range(depth) if i not in groups)], len(groups)
 
     def blocks(
         self, memory_budget: int, arrays: int, itemsize: int | None = None
-    ) -> Iterator[tuple[tuple[Tensor, Tensor], Block]]:
-        """Blocks of queries, each with the indices of its groups (g, 1) and rows (1, r).
+    ) -> Iterator[tuple[Box, Block]]:
+        """Blocks of queries, each with its place among leading dimensions, those of groups first.
 
         Args:
             memory_budget: Bytes that the block's working arrays may take together.
@@ -366,21 +365,18 @@ class QueryLayout:
             itemsize: Bytes of one number; None is those of the problem's dtype.
         """
         keep_freed_memory()
-        device, bits = self.problem.evidence.device, torch.finfo(self.problem.dtype).bits
-        itemsize = bits // 8 if itemsize is None else itemsize
+        itemsize = torch.finfo(self.problem.dtype).bits // 8 if itemsize is None else itemsize
         if self._by_rows:
             most = rows_in_block(self.problem.templates, memory_budget // arrays, itemsize)
-            several = max(1, most // max(1, self.rows))
-        else:
-            width = self.problem.conjugate.width
-            most = max(1, memory_budget // (arrays * itemsize * self.groups * width))
-            several = self.groups
-        for g in spans(self.groups, several):
-            groups = torch.arange(g.start, g.stop, device=device)
-            for r in spans(self.rows, most):
-                rows = torch.arange(r.start, r.stop, device=device)
-                block = self._rows(groups, rows) if self._by_rows else self._queries(r)
-                yield (groups[:, None], rows[None, :]), block
+            for box in boxes([self.lead[i] for i in self._order], most):
+                yield box, self._rows(box)
+            return
+        *others, queries = self.lead
+        row = arrays * itemsize * math.prod(others) * self.problem.conjugate.width
+        for part in spans(queries, max(1, memory_budget // row)):
+            problem = self.problem.queries(part)
+            evidence, alpha = (x.expand(*problem.shape, -1) for x in (problem.evidence, problem.alpha_column))
+            yield (*(slice(None) for _ in others), part), Block(problem.conjugate, evidence, alpha)
 
     def solved(
         self,
@@ -400,66 +396,42 @@ class QueryLayout:
             itemsize: Likewise.
             points: Tensors (..., m, d), such as dual points.
         """
-        arranged = [self.arrange(point) for point in points]
+        whole = [self._view(point.expand(*self.lead, -1)) for point in points]
         found: dict[str, Tensor] = {}
-        for where, block in self.blocks(memory_budget, arrays, itemsize):
+        for box, block in self.blocks(memory_budget, arrays, itemsize):
             lead = block.evidence.shape[:-1]
-            for name, part in function(block, *(x[where].reshape(*lead, -1) for x in arranged)).items():
+            of_block = (part_of(point, box).reshape(*lead, -1) for point in whole)
+            for name, part in function(block, *of_block).items():
                 if part is not None:
-                    features = part.shape[len(lead) :]
                     if name not in found:
-                        found[name] = part.new_empty(self.groups, self.rows, *features)
-                    found[name][where] = part.reshape(len(where[0]), where[1].shape[1], *features)
-        return {name: self.restore(whole) for name, whole in found.items()}
+                        found[name] = part.new_empty(*self.lead, *part.shape[len(lead) :])
+                    into = part_of(self._view(found[name], found[name].dim() - len(self.lead)), box)
+                    into.copy_(part.reshape(into.shape))
+        return found
 
-    def restore(self, rows: Tensor) -> Tensor:
-        """Results (groups, rows, ...) in the problem's own shape (..., m, ...)."""
-        features = rows.shape[2:]
-        spread = rows.reshape(*self._group_shape, *self._row_shape, *features)
-        inverse = [self._order.index(i) for i in range(len(self.lead))]
-        return spread.permute(*inverse, *range(len(self.lead), spread.dim())).contiguous()
-
-    def arrange(self, tensor: Tensor) -> Tensor:
-        """Inverse of :meth:`restore`: (..., m, features) as (groups, rows, features)."""
-        spread = tensor.expand(*self.lead, tensor.shape[-1])
-        return spread.permute(*self._order, -1).reshape(self.groups, self.rows, tensor.shape[-1])
-
-    def _take(self, tensor: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
-        """The rows asked for, (g or 1, r or 1, features); one row stands for all where all are the same."""
-        padded = tensor.reshape((1,) * (len(self.lead) + 1 - tensor.dim()) + tuple(tensor.shape))
-        arranged = padded.permute(*self._order, -1)
-        group_axes = arranged.shape[: len(self._group_shape)]
-        row_axes = arranged.shape[len(self._group_shape) : -1]
-        index: list[Tensor] = []
-        for axes, shape, wanted, position in (
-            (group_axes, self._group_shape, groups, (-1, 1)),
-            (row_axes, self._row_shape, rows, (1, -1)),
-        ):
-            if math.prod(axes) == 1:
-                wanted = wanted[:1]
-            for size, part in zip(axes, torch.unravel_index(wanted, shape or (1,)), strict=False):
-                index.append((part if size > 1 else torch.zeros_like(part)).reshape(position))
-        return arranged[tuple(index)]
+    def _view(self, tensor: Tensor, features: int = 1) -> Tensor:
+        """A tensor that broadcasts to (..., m, features), with the dimensions of groups first."""
+        depth = len(self.lead)
+        padded = tensor[(None,) * (depth + features - tensor.dim())]
+        return padded.permute(*self._order, *range(depth, depth + features))
 
     @cached_property
     def _wide(self) -> QueryLayout:
         return QueryLayout(self.problem.to(torch.float64))
 
-    def _queries(self, part: slice) -> Block:
-        problem = self.problem.queries(part)
-        evidence, alpha = (x.expand(*problem.shape, -1) for x in (problem.evidence, problem.alpha_column))
-        return Block(problem.conjugate, evidence, alpha)
-
-    def _rows(self, groups: Tensor, rows: Tensor) -> Block:
-        problem = self.problem
+    def _rows(self, box: Box) -> Block:
+        problem, n_and_d = self.problem, self.problem.templates.shape[-2:]
+        evidence = part_of(self._view(problem.evidence.expand(*self.lead, -1)), box)
+        lead = evidence.shape[:-1]
 
         def take(own: Tensor) -> Tensor:
-            return self._take(own, groups, rows)
+            return rows_of(part_of(self._view(own), box), lead, self._groups)
 
-        templates = problem.templates.reshape(self.groups, *problem.templates.shape[-2:])[groups]
+        groups = [self.lead[i] for i in self._order[: self._groups]]
+        templates = problem.templates.reshape(*groups, *n_and_d)[box[: self._groups]].reshape(-1, *n_and_d)
         closeness = problem.closeness.rows(lambda own: take(own.unsqueeze(-1)).squeeze(-1))
         family = TemplateFamily(templates, take(problem.finite.log_weights), closeness)
-        evidence = take(problem.evidence).expand(len(groups), len(rows), -1)
         # From the problem, whose preference is normalised anew.
-        wide = None if problem.dtype == torch.float64 else cache(lambda: self._wide._rows(groups, rows))
+        wide = None if problem.dtype == torch.float64 else cache(lambda: self._wide._rows(box))
+        evidence = rows_of(evidence, lead, self._groups)
         return Block(family, evidence, take(problem.alpha_column), wide=wide)

@@ -6,9 +6,10 @@ Checks run at every call of an attention, and inside of what is compiled, export
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +30,8 @@ __all__ = [
     "SMALL",
     "UNIT",
     "WHOLE",
+    "Box",
+    "boxes",
     "broadcasts_to",
     "check_device",
     "check_dtype",
@@ -53,9 +56,11 @@ __all__ = [
     "near_displacement",
     "needs_gradient",
     "norm",
+    "part_of",
     "positive_tensor",
     "reference_norm",
     "refuse_onnx",
+    "rows_of",
     "spans",
     "summed",
     "total",
@@ -531,3 +536,43 @@ def spans(count: int, each: int) -> Iterator[slice]:
 def narrowed(tensor: Tensor, dim: int, span: slice) -> Tensor:
     """Part of a tensor along a dimension, a view; all of it where it has size 1 there, for everything."""
     return tensor if tensor.shape[dim] == 1 else tensor[(slice(None),) * dim + (span,)]
+
+
+Box = tuple[slice, ...]
+"""A part of a grid, one range for each of its dimensions."""
+
+
+def boxes(sizes: Sequence[int], most: int) -> Iterator[Box]:
+    """Cut a grid into boxes of ``most`` places at most: all of the last dimensions before parts of those before them.
+
+    Example:
+        >>> [[(span.start, span.stop) for span in box] for box in boxes((2, 3), 2)]
+        [[(0, 1), (0, 2)], [(0, 1), (2, 3)], [(1, 2), (0, 2)], [(1, 2), (2, 3)]]
+    """
+    cuts = []
+    for size in reversed(sizes):
+        each = max(1, min(size, most))
+        most //= each
+        cuts.append(list(spans(size, each)))
+    return product(*reversed(cuts))
+
+
+def part_of(tensor: Tensor, box: Box) -> Tensor:
+    """The part of a tensor in a box of its first dimensions, a view; those of size 1 stand for everything."""
+    return tensor[tuple(s if size > 1 else slice(None) for s, size in zip(box, tensor.shape, strict=False))]
+
+
+def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:
+    """A part (..., c) that broadcasts to (*lead, c), as (g or 1, r or 1, c), 1 where all are the same.
+
+    Args:
+        part: Of a tensor, in a box.
+        lead: The sizes of the box.
+        groups: How many of its dimensions are groups; the others are rows.
+    """
+    own = part.shape[:-1]
+    kept = [
+        full if math.prod(dims) > 1 else dims
+        for dims, full in ((own[:groups], lead[:groups]), (own[groups:], lead[groups:]))
+    ]
+    return part.expand(*kept[0], *kept[1], -1).reshape(*map(math.prod, kept), part.shape[-1])

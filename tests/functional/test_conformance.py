@@ -219,7 +219,7 @@ def test_blocks_do_not_show(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = everything()
     monkeypatch.setattr(exact, "CACHE_BYTES", 2 * 7 * 8)
     monkeypatch.setattr(relative, "BLOCK_ENTRIES", 1)
-    for module, name in ((inference, "PART_BYTES"), (inference, "LARGEST_BYTES"), (transport, "PART_BYTES")):
+    for module, name in ((inference, "PART_BYTES"), (transport, "PART_BYTES")):
         monkeypatch.setattr(module, name, 1)
     monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
     monkeypatch.setattr(inference, "LEAST_QUERIES", 2)

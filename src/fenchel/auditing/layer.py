@@ -20,7 +20,7 @@ from torch import Tensor
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.sites import AttentionCall
 from fenchel.problem import rows_in_block
-from fenchel.tensors import keep_freed_memory, log_weights, may_attend
+from fenchel.tensors import boxes, keep_freed_memory, log_weights, may_attend, part_of
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
 
@@ -86,24 +86,9 @@ class LayerProblem:
         most = rows_in_block(
             self.vectors, memory_budget // arrays, self.queries.element_size(), of_a_cache=of_a_cache
         )
-        queries_each = min(m, most)
-        heads_each = max(1, min(heads, most // m))
-        groups_each = max(1, most // (heads * m))
-        for g in range(0, groups, groups_each):
-            for h in range(0, heads, heads_each):
-                for q in range(0, m, queries_each):
-                    yield self._block(
-                        slice(g, g + groups_each), slice(h, h + heads_each), slice(q, q + queries_each)
-                    )
-
-    def _block(self, g: slice, h: slice, q: slice) -> LayerBlock:
-        preference = self.log_preference
-        for dim, part in enumerate((g, h, q)):
-            if preference.shape[dim] > 1:
-                preference = preference.narrow(
-                    dim, part.start, min(part.stop, preference.shape[dim]) - part.start
-                )
-        return LayerBlock((g, h, q), self.queries[g, h, q], log_weights(preference, self.queries.dtype))
+        for g, h, q in boxes((groups, heads, m), most):
+            preference = log_weights(part_of(self.log_preference, (g, h, q)), self.queries.dtype)
+            yield LayerBlock((g, h, q), self.queries[g, h, q], preference)
 
 
 def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None = None) -> LayerProblem:

@@ -10,11 +10,10 @@ memory, and what is broadcast is not copied.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,23 +33,24 @@ from fenchel.solver.implicit import (
 )
 from fenchel.tensors import (
     CACHE_BYTES,
+    Box,
+    boxes,
     is_transformed,
     keep_freed_memory,
     log_weights,
-    spans,
+    part_of,
+    rows_of,
     values_are_known,
 )
 
 __all__ = [
     "DEFAULT_STEPS",
     "Grid",
-    "Rectangle",
     "by_inverse",
     "check_reached",
     "dual_point",
     "limits",
     "preference_weights",
-    "rows",
     "untraced",
     "with_gradient",
 ]
@@ -66,28 +66,6 @@ KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
 
 
-class Rectangle(NamedTuple):
-    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries.
-
-    Of the keys those that some of them may use.
-    """
-
-    batch: slice
-    heads: slice
-    queries: slice
-    keys: slice = slice(None)
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor (B or 1, H_kv or 1, G or 1, m or 1, ...) in this block, a view."""
-        cuts = (self.batch, self.heads, slice(None), self.queries)
-        sizes = tensor.shape[:4]
-        return tensor[tuple(cut if size > 1 else slice(None) for cut, size in zip(cuts, sizes, strict=True))]
-
-    def of_keys(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor (B, H_kv, n, ...) in this block, a view."""
-        return tensor[self.batch, self.heads, self.keys]
-
-
 class Grid:
     """How the queries of one call share keys: B sequences, H_kv heads of keys, G = H / H_kv queries' heads on each.
 
@@ -97,60 +75,37 @@ class Grid:
     """
 
     def __init__(self, query: Tensor, key: Tensor) -> None:
-        self.batch, heads, self.queries = query.shape[:3]
+        batch, heads, queries = query.shape[:3]
         self.key_heads, self.keys = key.shape[1:3]
         self.sharing = heads // self.key_heads
+        self.lead = batch, self.key_heads, self.sharing, queries
 
     def by_key_head(self, tensor: Tensor) -> Tensor:
         """A tensor (B or 1, H or 1, m or 1, ...) as (B or 1, H_kv or 1, G or 1, m or 1, ...), a view."""
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[Rectangle]:
-        """Blocks in each of which an array (queries, n) has a size that is worked on at once.
+    def boxes(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[Box]:
+        """Parts (b, h, G, r) in each of which an array (queries, n) has a size that is worked on at once.
 
         Args:
             tensor: Any with the dtype and device of the work.
             array_bytes: The size of such an array; that of a cache where None.
         """
         keep_freed_memory()
-        itemsize = torch.finfo(tensor.dtype).bits // 8
         # A cache's worth for every core, since each works on a part of the block.
         if array_bytes is None:
             array_bytes = (
                 torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
             )
-        row = max(1, self.sharing * self.keys * itemsize)
-        queries = min(self.queries, max(1, array_bytes // row))
-        heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
-        heads = min(self.key_heads, heads)
-        batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
-        for sequences in spans(self.batch, batch):
-            for key_heads in spans(self.key_heads, heads):
-                yield from (Rectangle(sequences, key_heads, some) for some in spans(self.queries, queries))
+        return boxes(self.lead, array_bytes // max(1, self.keys * torch.finfo(tensor.dtype).bits // 8))
 
 
-def rows(part: Tensor) -> Tensor:
-    """A block's part (b, h, G, r, ...) with its queries in one dimension, (b, h, G·r, ...)."""
-    return part.flatten(2, 3)
-
-
-def grouped(part: Tensor, shape: torch.Size) -> Tensor:
-    """A block's part, broadcastable to ``shape`` (b, h, G, r, c), as (b·h or 1, G·r or 1, c), 1 where all are equal."""
-    if math.prod(part.shape[:2]) > 1:
-        part = part.expand(*shape[:2], *part.shape[2:])
-    if math.prod(part.shape[2:4]) > 1:
-        part = part.expand(*part.shape[:2], *shape[2:4], part.shape[-1])
-    return part.flatten(2, 3).flatten(0, 1)
-
-
-def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tensor]:
-    """A block with the keys between the first and the last that a query may use, where that is a part worth taking."""
+def _used_keys(preference: Tensor) -> slice:
+    """The keys from the first to the last that a query may use, where that is a part worth taking; else all."""
     used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
-    keys = slice(int(used[0]), int(used[-1]) + 1)
-    if keys.stop - keys.start > WORTH_CUTTING * preference.shape[-1]:
-        return block, preference
-    return block._replace(keys=keys), preference[..., keys]
+    first, last = int(used[0]), int(used[-1]) + 1
+    return slice(first, last) if last - first <= WORTH_CUTTING * preference.shape[-1] else slice(None)
 
 
 class Rowwise:
@@ -166,49 +121,41 @@ class Rowwise:
     def __init__(
         self, evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
     ) -> None:
-        self._grid = Grid(evidence, templates)
-        self._templates = templates
+        self._grid, self._templates = Grid(evidence, templates), templates
         # One preference of all queries hides the same from every block.
         self._is_masked = (
             log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
         )
         if log_preference is None:
             log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
-        self._evidence, self._log_preference, self._alpha = map(
-            self._grid.by_key_head, (evidence, log_preference, alpha)
-        )
+        self._evidence, self._log_preference, self._alpha = evidence, log_preference, alpha
 
-    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Rectangle, Block]]:
-        """Every block, and its rows; see :meth:`Grid.blocks`."""
-        for block in self._grid.blocks(self._templates, array_bytes):
-            evidence = block.of(self._evidence)
-            preference = log_weights(grouped(block.of(self._log_preference), evidence.shape), evidence.dtype)
-            if self._is_masked:
-                block, preference = _to_used_keys(block, preference)
-            templates = block.of_keys(self._templates).flatten(0, 1)
-            family = TemplateFamily(templates, preference.log_softmax(-1))
-            alpha = grouped(block.of(self._alpha), evidence.shape)
-            yield block, Block(family, rows(evidence).flatten(0, 1), alpha)
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Box, slice, Block]]:
+        """Every block: its place, its keys and its rows; see :meth:`Grid.boxes`."""
+        for box in self._grid.boxes(self._templates, array_bytes):
+            evidence = self.take(self._evidence, box)
+            preference = log_weights(self.take(self._log_preference, box), evidence.dtype)
+            keys = _used_keys(preference) if self._is_masked else slice(None)
+            family = TemplateFamily(
+                self._templates[(*box[:2], keys)].flatten(0, 1), preference[..., keys].log_softmax(-1)
+            )
+            yield box, keys, Block(family, evidence, self.take(self._alpha, box))
 
-    def take(self, tensor: Tensor, block: Rectangle) -> Tensor:
-        """Rows (g, r, c) of a tensor (B, H, m, c)."""
-        return rows(block.of(self._grid.by_key_head(tensor))).flatten(0, 1)
+    def take(self, tensor: Tensor, box: Box) -> Tensor:
+        """Rows (g or 1, r or 1, c) of a tensor (B or 1, H or 1, m or 1, c)."""
+        lead = [span.stop - span.start for span in box]
+        return rows_of(part_of(self._grid.by_key_head(tensor), box), lead, 2)
 
-    def put(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
+    def put(self, into: Tensor, box: Box, part: Tensor) -> None:
         """Write rows (g, r, c) into a tensor (B, H, m, c)."""
-        target = block.of(self._grid.by_key_head(into))
+        target = part_of(self._grid.by_key_head(into), box)
         target.copy_(part.reshape(target.shape))
 
-    def add(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
+    def add(self, into: Tensor, box: Box, part: Tensor) -> None:
         """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
-        target = block.of(self._grid.by_key_head(into))
-        full = block.of(self._evidence).shape[:4]
+        target = part_of(self._grid.by_key_head(into), box)
+        full = [span.stop - span.start for span in box]
         target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
-
-    def add_to_keys(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
-        """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
-        target = block.of_keys(into)
-        target.add_(part.reshape(target.shape))
 
 
 def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
@@ -322,14 +269,15 @@ def with_row_gradients(
             def attempt(unsure: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 of_evidence, of_preference = evidence.new_empty(evidence.shape), templates.new_zeros(shape)
                 of_templates, of_alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
-                for block, rows in rowwise.blocks():
-                    some = rowwise.take(dual, block), rowwise.take(gradient, block)
+                for box, keys, rows in rowwise.blocks():
+                    some = rowwise.take(dual, box), rowwise.take(gradient, box)
                     found = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
-                    rowwise.put(of_evidence, block, found.evidence)
-                    rowwise.add(of_alpha, block, found.alpha)
-                    rowwise.add_to_keys(of_templates, block, found.templates)
+                    rowwise.put(of_evidence, box, found.evidence)
+                    rowwise.add(of_alpha, box, found.alpha)
+                    into = of_templates[(*box[:2], keys)]
+                    into.add_(found.templates.reshape(into.shape))
                     if shape:
-                        rowwise.add(of_preference[..., block.keys], block, found.log_weights)
+                        rowwise.add(of_preference[..., keys], box, found.log_weights)
                 return of_evidence, of_templates, of_preference, of_alpha
 
             return with_one_look(attempt, evidence)
@@ -456,10 +404,10 @@ def _exact(
     with torch.no_grad(), without_autocast(evidence):
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
-        for block, rows in rowwise.blocks(BLOCK_BYTES):
+        for box, _, rows in rowwise.blocks(BLOCK_BYTES):
             found = infer(rows, tol=tol, max_steps=max_steps)
-            rowwise.put(dual, block, found.dual)
-            rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))
+            rowwise.put(dual, box, found.dual)
+            rowwise.put(error, box, (found.error / found.reference).masked_fill(found.error == 0, 0))
         remedy = "alpha or the norms of the keys smaller"
         check_reached(
             error.squeeze(-1), tol, max_steps, remedy, " (worst at (batch, head, query) {}: {:.2e})"
@@ -564,8 +512,8 @@ def _second_order(
 
         def attempt(unsure: list[Tensor] | None) -> Tensor:
             dual = evidence.new_empty(evidence.shape)
-            for block, rows in rowwise.blocks():
-                rowwise.put(dual, block, second_order_point(rows, unsure))
+            for box, _, rows in rowwise.blocks():
+                rowwise.put(dual, box, second_order_point(rows, unsure))
             return dual
 
         return with_one_look(attempt, evidence)

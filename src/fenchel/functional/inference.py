@@ -7,7 +7,6 @@ backward pass computes a part again: no (m, n) array outlives its part. Ops writ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypedDict, TypeVar
@@ -39,12 +38,12 @@ from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import WORKING_ARRAYS, solved_block
 from fenchel.tensors import (
+    boxes,
     checked_argument,
     is_transformed,
     log_weights,
     narrowed,
     refuse_onnx,
-    spans,
     summed,
 )
 
@@ -264,13 +263,10 @@ def estimator_object(
 
 
 PART_BYTES = 2**25
-"""Size aimed at for one (B, H, queries, n) array of a part."""
+"""Size aimed at for one (b, H, queries, n) array of a part."""
 
 LEAST_QUERIES = 32
 """Queries that a part has at least, since it goes through all keys."""
-
-LARGEST_BYTES = 2**28
-"""Size of that array from which sequences are taken by themselves, where they share the closeness."""
 
 
 @dataclass(frozen=True)
@@ -366,31 +362,21 @@ class ProblemRows:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
         return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
 
-    def row_bytes(self) -> int:
-        """Of one query of all heads and sequences in an array (B, H, m, n)."""
-        return math.prod(self.evidence.shape[:2]) * self.templates.shape[2] * self.evidence.element_size()
-
-    def sequences(self) -> Iterator[tuple[slice, ProblemRows]]:
-        """All sequences together, or each by itself where together they are too many."""
-        count = self.evidence.shape[0]
-        shapes = self.closeness.query_shapes().values()
-        shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
+    def parts(self) -> Iterator[tuple[slice, slice, ProblemRows]]:
+        """Parts of bounded size: ranges of sequences, unless the closeness has numbers of theirs, and of queries."""
+        (batch, heads, queries, _), keys = self.evidence.shape, self.templates.shape[2]
+        own = any(len(shape) > 2 and shape[-3] > 1 for shape in self.closeness.query_shapes().values())
+        together = batch if own else 1
+        most = PART_BYTES // max(1, together * heads * keys * self.evidence.element_size())
+        most = max(LEAST_QUERIES, most)
         # A graph for any number of sequences cannot be cut by how many there are.
-        together = torch.compiler.is_exporting() or count == 1 or not shared
-        if together or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES:
-            yield slice(0, count), self
+        if torch.compiler.is_exporting() or batch * queries <= most * together:
+            yield slice(0, batch), slice(0, queries), self
             return
-        for span in spans(count, 1):
-            yield span, self.narrowed(0, span, self.closeness)
-
-    def parts(self) -> Iterator[tuple[slice, ProblemRows]]:
-        """Ranges of queries."""
-        queries, each = self.evidence.shape[2], max(LEAST_QUERIES, PART_BYTES // max(1, self.row_bytes()))
-        if torch.compiler.is_exporting() or queries <= each:
-            yield slice(0, queries), self
-            return
-        for span in spans(queries, each):
-            yield span, self.narrowed(2, span, self.closeness.queries(span))
+        for sequences, span in boxes((batch // together, queries), most):
+            sequences = slice(0, batch) if own else sequences
+            some = self.narrowed(0, sequences, self.closeness)
+            yield sequences, span, some.narrowed(2, span, self.closeness.queries(span))
 
     def narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> ProblemRows:
         """Part of the sequences (dimension 0), heads (1) or queries (2), with the closeness of these."""
@@ -450,15 +436,13 @@ def in_parts(
         *of_keys: (B, H, n, any) each.
         again: Whether the backward pass computes a part again instead of keeping its arrays.
     """
-    found = []
-    for sequences, some in rows.sequences():
-        of_these = [tensor[sequences] for tensor in of_keys]
-        pieces = []
-        for span, part in some.parts():
-            given = (part, points[sequences, :, span], *of_these)
-            pieces.append(recomputed(function, *given) if again else function(*given))
-        found.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2))
-    return found[0] if len(found) == 1 else torch.cat(found, 0)
+    found: dict[int, list[Tensor]] = {}
+    for sequences, span, part in rows.parts():
+        given = (part, points[sequences, :, span], *(tensor[sequences] for tensor in of_keys))
+        piece = recomputed(function, *given) if again else function(*given)
+        found.setdefault(sequences.start, []).append(piece)
+    rest = [pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in found.values()]
+    return rest[0] if len(rest) == 1 else torch.cat(rest, 0)
 
 
 def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:

@@ -28,9 +28,9 @@ from fenchel.functional.arguments import (
     mask_dtype,
     without_autocast,
 )
-from fenchel.functional.exact import Grid, Rectangle, rows, with_gradient
+from fenchel.functional.exact import Grid, with_gradient
 from fenchel.solver.implicit import second_derivative_of
-from fenchel.tensors import is_transformed, needs_gradient
+from fenchel.tensors import Box, is_transformed, needs_gradient, part_of
 
 __all__ = [
     "attend",
@@ -236,20 +236,30 @@ class _Call:
         self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
         self._scale = scale
 
-    def blocks(self) -> Iterator[tuple[Rectangle, Tensor, Tensor, Tensor, Tensor]]:
+    def blocks(self) -> Iterator[tuple[Box, Tensor, Tensor, Tensor, Tensor]]:
         """Blocks with keys (b, h, n, d), values (b, h, n, d_v), scaled dual points (b, h, G, r, d) and weights."""
-        for block in self.grid.blocks(self._key):
-            keys, values = block.of_keys(self._key), block.of_keys(self._value)
-            dual = block.of(self._dual).to(self.dtype) * self._scale
-            logits = (rows(dual) @ keys.mT).unflatten(2, dual.shape[2:4])
+        for box in self.grid.boxes(self._key):
+            keys, values = self._key[box[:2]], self._value[box[:2]]
+            dual = part_of(self._dual, box).to(self.dtype) * self._scale
+            logits = (_rows(dual) @ keys.mT).unflatten(2, dual.shape[2:4])
             if self._preference is not None:
-                preference = block.of(self._preference)
+                preference = part_of(self._preference, box)
                 if preference.dtype == torch.bool:
                     logits.masked_fill_(~preference, -torch.inf)
                 else:
                     logits.add_(preference)
             # In place: a block's worth of new memory costs a twentieth of the pass.
-            yield block, keys, values, dual, torch.softmax(logits, -1, out=logits)
+            yield box, keys, values, dual, torch.softmax(logits, -1, out=logits)
+
+    def put(self, into: Tensor, box: Box, part: Tensor) -> None:
+        """Write rows (b, h, G·r, c) into a tensor (B, H, m, c)."""
+        target = part_of(self.grid.by_key_head(into), box)
+        target.copy_(part.view_as(target))
+
+
+def _rows(part: Tensor) -> Tensor:
+    """A block's part (b, h, G, r, ...) with its queries in one dimension, (b, h, G·r, ...)."""
+    return part.flatten(2, 3)
 
 
 def _computed(
@@ -266,16 +276,13 @@ def _computed(
         call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
         output = dual.new_empty(*dual.shape[:3], value.shape[-1])
         mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=call.dtype)
-        into = call.grid.by_key_head(output)
-        for block, _, values, _, weights in call.blocks():
-            inner = weights.shape[2:4]
+        for box, _, values, _, weights in call.blocks():
             if templates is not None:
-                part = rows(weights) @ block.of_keys(templates)
-                block.of(call.grid.by_key_head(mean)).copy_(part.unflatten(2, inner))
+                call.put(mean, box, _rows(weights) @ templates[box[:2]])
             if generator is not None:
                 weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
             if values.shape[-1]:
-                block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
+                call.put(output, box, _rows(weights) @ values)
         return output, mean
 
 
@@ -313,27 +320,25 @@ def _attend_backward(
         to_value = value.new_zeros(value.shape, dtype=call.dtype)
         shape = log_preference.shape if to_preference and log_preference is not None else (0,)
         to_log_preference = dual.new_zeros(shape, dtype=call.dtype)
-        into = grid.by_key_head(to_dual)
         into_preference = grid.by_key_head(to_log_preference) if to_preference else None
         gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
-        for block, keys, values, lam, weights in call.blocks():
-            inner = weights.shape[2:4]
-            g = block.of(gradients).to(call.dtype)
-            along = (g * block.of(outputs)).sum(-1, keepdim=True)
-            g = rows(g)
-            logits_gradient = (g @ values.mT).unflatten(2, inner)
+        for box, keys, values, lam, weights in call.blocks():
+            g = part_of(gradients, box).to(call.dtype)
+            along = (g * part_of(outputs, box)).sum(-1, keepdim=True)
+            g = _rows(g)
+            logits_gradient = (g @ values.mT).view_as(weights)
             used = weights
             if generator is not None:
                 dropped = _dropout_scale(weights.shape, dropout_p, generator, weights)
                 used = weights * dropped
                 logits_gradient.mul_(dropped)
-            block.of_keys(to_value).add_(rows(used).mT @ g)
+            to_value[box[:2]].add_(_rows(used).mT @ g)
             logits_gradient.sub_(along).mul_(weights)
-            flat = rows(logits_gradient)
-            block.of(into).copy_((flat @ keys).mul_(scale).unflatten(2, inner))
-            block.of_keys(to_key).add_(flat.mT @ rows(lam))
+            flat = _rows(logits_gradient)
+            call.put(to_dual, box, (flat @ keys).mul_(scale))
+            to_key[box[:2]].add_(flat.mT @ _rows(lam))
             if into_preference is not None:
-                part = block.of(into_preference)
+                part = part_of(into_preference, box)
                 part.add_(logits_gradient.sum_to_size(part.shape))
         return to_dual, to_key.to(key.dtype), to_value.to(value.dtype), to_log_preference
 

@@ -123,7 +123,7 @@ class Rows:
         """Z, (g, r, k)."""
         return self.block.evidence
 
-    @property
+    @cached_property
     def alpha(self) -> Tensor:
         """α, (g, r, 1)."""
         return self.block.alpha.expand_as(self.evidence[..., :1])
