@@ -19,7 +19,8 @@ then off by at most :math:`\lVert\theta\rVert_p\lVert t - h\rVert_p + (2\kappa_n
 
 Proof. Products and subtracting c round by the first term; adding :math:`\log u_i = \log p_i + \varphi(\lambda)
 - \langle t_i - c, \lambda\rangle` by the second and by ε|log p_i|, since φ(λ) is between
-:math:`-L\lVert\rho\rVert_u` and :math:`L\lVert\rho\rVert_p`. Under p the root mean square of log p_i is of the order of log n. Weights are
+:math:`-L\lVert\rho\rVert_u` and :math:`L\lVert\rho\rVert_p`. Under p the root mean square of
+log p_i is of the order of log n. Weights are
 :math:`p_i e^{\delta_i}`, normalised, and :math:`e^\delta - 1 \le 1.1\,\delta` for δ ≤ 0.1, beyond which the bounds are
 infinite. In :math:`\sum_i p_i\theta_i t_i` one may subtract h from t_i; Cauchy and Schwarz give the first term of the
 mean, the common factor and the sum the second.

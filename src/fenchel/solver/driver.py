@@ -14,8 +14,8 @@ can hide in it are at most ``tol`` times ‖λ‖. The methods: ``docs/exact-sol
 * Kinks: where weights can be 0, after a step of at most a quarter of its direction the next curvature is the mean of
   those on both sides.
 * Path in α: where :math:`\alpha\lVert t\rVert^2 \ge 10^4` steps can alternate between vertices of the simplex. Rows
-  that move after twelve steps restart at a small α, over templates :math:`1/\max\lVert t - c\rVert^2`, and multiply it by 8,
-  with at most five steps each.
+  that move after twelve steps restart at a small α, over templates :math:`1/\max\lVert t - c\rVert^2`, and multiply it
+  by 8, with at most five steps each.
 * Precision: rows stop in the problem's dtype below half the tolerance, or at what the dtype resolves. Rows for which
   rounding may hide too much continue in float64; those for which it takes more than half of the tolerance there are
   solved to a tenth of it. Over templates, with the notation of :mod:`fenchel.estimate` and R = max ρ, it may hide
