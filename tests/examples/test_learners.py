@@ -255,6 +255,7 @@ SECTIONS = {
     "bandits": ("Bandits", "reward; reward, exact"),
     "distil": ("Distillation", "Spearman"),
     "glimpse": ("Glimpses", "right; distance"),
+    "glimpse-clutter": ("On a cluttered canvas", "right; distance"),
     "residual": ("Residual attention", "right; loss; features"),
     "reversible": ("Reversible layers", "plain MB; reversible MB; times slower"),
 }
