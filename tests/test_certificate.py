@@ -12,14 +12,7 @@ from torch import Tensor
 
 from benchmarks.bounds import ESTIMATORS, check, check_constrained
 from benchmarks.hard_problems import EXTENDED, L, hard_problem, solution_of
-from fenchel import (
-    Discrete,
-    Estimate,
-    FenchelError,
-    InferenceProblem,
-    OptimalTransport,
-    ProblemError,
-)
+from fenchel import Discrete, Estimate, FenchelError, InferenceProblem, OptimalTransport, ProblemError
 from fenchel.functional import attention
 from tests.problems import random_problem
 

@@ -10,17 +10,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from fenchel.drawing import (
-    LEVELS,
-    SCALE,
-    count,
-    decimal,
-    level,
-    luminance,
-    percent,
-    short,
-    stylesheet,
-)
+from fenchel.drawing import LEVELS, SCALE, count, decimal, level, luminance, percent, short, stylesheet
 from fenchel.errors import InputError
 from fenchel.plot import heatmap
 

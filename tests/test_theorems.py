@@ -290,12 +290,7 @@ def test_gradients_are_one_linear_solve(problem: InferenceProblem, seed: int) ->
         nu = torch.linalg.solve(hessian, g)
         lifted = (t @ nu.unsqueeze(-1)).squeeze(-1)
         f, w = (q * (lifted - (q * lifted).sum(-1, keepdim=True)) for q in (p, preference))
-        expected = (
-            nu,
-            (nu * lam).sum(-1) / alpha.square(),
-            w - f,
-            (preference - p).mT @ nu - f.mT @ lam,
-        )
+        expected = (nu, (nu * lam).sum(-1) / alpha.square(), w - f, (preference - p).mT @ nu - f.mT @ lam)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(
             one.nan_to_num(), other.nan_to_num(), rtol=1e-5, atol=1e-7 * (1 + float(other.abs().max()))

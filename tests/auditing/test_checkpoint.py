@@ -78,11 +78,7 @@ def test_being_interrupted_after_every_batch_changes_nothing(whole_in_parts: Pat
     batches = 0
     while True:
         try:
-            last = small_audit(
-                directory=resumed,
-                resume=True,
-                observer=Interrupting(1, KeyboardInterrupt()),
-            )
+            last = small_audit(directory=resumed, resume=True, observer=Interrupting(1, KeyboardInterrupt()))
             break
         except KeyboardInterrupt:
             batches += 1

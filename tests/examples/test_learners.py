@@ -297,10 +297,7 @@ def test_the_index_for_lecturers_names_what_there_is() -> None:
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere: Any = str(tmp_path / "nowhere")
     refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=nowhere)}, "--data toy")])
-    refuses(
-        glimpse.read,
-        [({"data": nowhere, "split": "test", "count": 1}, "--data toy")],
-    )
+    refuses(glimpse.read, [({"data": nowhere, "split": "test", "count": 1}, "--data toy")])
     refuses(glimpse.made, [({"data": "toy", "split": "test", "count": 1, "canvas": 9}, "--canvas 28")])
     refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
     with pytest.raises(InputError, match="16 at most"):

@@ -6,16 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import (
-    KL,
-    Discrete,
-    Divergence,
-    GaussianMixture,
-    Hard,
-    InferenceProblem,
-    ProblemError,
-    Tsallis,
-)
+from fenchel import KL, Discrete, Divergence, GaussianMixture, Hard, InferenceProblem, ProblemError, Tsallis
 from fenchel import functional as F
 from tests.functional.calls import ESTIMATORS, call, gradients
 from tests.functional.ops import TIGHT

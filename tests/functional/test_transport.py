@@ -86,11 +86,7 @@ def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str
         ours, theirs = gradients(found, given), gradients(expected, given)
         for name in theirs:
             torch.testing.assert_close(
-                ours[name],
-                theirs[name],
-                atol=1e-8,
-                rtol=1e-8,
-                msg=lambda m, n=name: f"{n}: {m}",
+                ours[name], theirs[name], atol=1e-8, rtol=1e-8, msg=lambda m, n=name: f"{n}: {m}"
             )
 
 

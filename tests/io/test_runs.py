@@ -13,16 +13,7 @@ import pytest
 
 import fenchel
 from fenchel.errors import InputError, OutputError
-from fenchel.io.runs import (
-    LOCK_FILE,
-    ProgressClock,
-    RunKind,
-    Saved,
-    Shard,
-    claimed,
-    differences,
-    versions,
-)
+from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Saved, Shard, claimed, differences, versions
 
 HOLDER = """
 import sys, time

@@ -175,8 +175,7 @@ def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, 
     q, k = query[:, :, i], key[:, :, j]
     if name.startswith("rotary"):
         angles = torch.tensor(
-            [10_000.0 ** (-2 * c / PLACED_DIM) for c in range(PLACED_DIM // 2)],
-            dtype=torch.float64,
+            [10_000.0 ** (-2 * c / PLACED_DIM) for c in range(PLACED_DIM // 2)], dtype=torch.float64
         )
 
         def turned(vector: Tensor, place: int) -> Tensor:
@@ -230,12 +229,7 @@ def test_first_order_is_the_papers_score(name, offset):
 def build(name: str, **options: Any) -> MultiheadAttention:
     torch.manual_seed(3)
     layer = MultiheadAttention(
-        WIDTH,
-        PLACED_HEADS,
-        batch_first=True,
-        evidence=EVIDENCE[name](),
-        dtype=torch.float64,
-        **options,
+        WIDTH, PLACED_HEADS, batch_first=True, evidence=EVIDENCE[name](), dtype=torch.float64, **options
     ).double()
     for seed, parameter in enumerate(layer.parameters()):
         parameter.data.copy_(0.5 * drawn(*parameter.shape, seed=seed))
@@ -308,10 +302,7 @@ def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
     with pytest.raises(ProblemError, match="query_offset is not given"):
         layer(x[:, 4:], x, x)
     with pytest.raises(ProblemError, match="query_offset is not given"):
-        layer.evidence(
-            drawn(1, PLACED_HEADS, 2, PLACED_DIM),
-            drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM),
-        )
+        layer.evidence(drawn(1, PLACED_HEADS, 2, PLACED_DIM), drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM))
 
 
 @pytest.mark.parametrize("name", ["rotary", "relative keys", "transformer-xl"])

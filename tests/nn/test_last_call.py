@@ -68,11 +68,7 @@ def test_what_was_kept_is_there_until_a_call_that_does_not_keep_it(what):
 
 @pytest.mark.parametrize(
     "module",
-    [
-        MultiheadAttention(8, 2),
-        TransportAttention(8, 2),
-        ViT(width=8, depth=1, heads=2),
-    ],
+    [MultiheadAttention(8, 2), TransportAttention(8, 2), ViT(width=8, depth=1, heads=2)],
     ids=lambda module: type(module).__name__,
 )
 def test_members_can_be_listed(module):

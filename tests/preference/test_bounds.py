@@ -253,20 +253,14 @@ def components(means: list[float], variances: list[float], weights: Tensor) -> C
 WEIGHTS = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
 FAR: list[tuple[Callable[[Any], AbstractPreference], Callable[[Any], Moments]]] = [
     *((lambda t, c=c: Bernoulli(logits=t(c)), coin(c)) for c in (2.25, -3.5, 0.0, 1e4)),
-    (
-        lambda t: Poisson(t(0.25)),
-        lambda x: (mp.expm1(x) / 4, mp.exp(x) / 4, mpf(-0.25), mp.exp(x) / 4),
-    ),
+    (lambda t: Poisson(t(0.25)), lambda x: (mp.expm1(x) / 4, mp.exp(x) / 4, mpf(-0.25), mp.exp(x) / 4)),
     (
         lambda t: Gamma(t(0.5), t(4.0)),
         lambda x: (-mp.log(1 - x / 4) / 2, 1 / (2 * (4 - x)), mpf(-0.125), 1 / (2 * (4 - x) ** 2)),
     ),
     (lambda t: Laplace(t(3.0), t(0.5)), two_sided(3.0, 2.0, 2.0)),
     (lambda t: AsymmetricLaplace(t(0.0), t(2.0**-10), t(2.0**10)), two_sided(0.0, 2.0**-10, 2.0**10)),
-    (
-        lambda t: Gaussian(t(3.0), variance=t(0.5)),
-        lambda x: (3 * x + x**2 / 4, 3 + x / 2, mpf(-3), mpf(0.5)),
-    ),
+    (lambda t: Gaussian(t(3.0), variance=t(0.5)), lambda x: (3 * x + x**2 / 4, 3 + x / 2, mpf(-3), mpf(0.5))),
     *(
         (lambda t, a=a, b=b: Box(t(a), t(b)), between(a, b, 0.0))
         for a, b in ((0.0, 1.0), (-1.0, 1.0), (-5.0, 0.0), (100.0, 101.0))

@@ -142,10 +142,7 @@ def construction() -> Iterator[Target]:
                 **made(text="entmax17", transport=fenchel.OptimalTransport("dot", 1.0, warn=False)),
                 "parameter": lambda: fenchel.Tsallis(nn.Parameter(torch.tensor([[1.5]]))),
             },
-            "learn_order": {
-                **made(without=True),
-                "number": together(learn_order=1, closeness=sparse),
-            },
+            "learn_order": {**made(without=True), "number": together(learn_order=1, closeness=sparse)},
             "order": {"end": together(learn_order=True, closeness=fenchel.Tsallis(2))},
         },
     )
@@ -204,10 +201,7 @@ def construction() -> Iterator[Target]:
         {
             **LAYER,
             **DROPOUT,
-            "variances": {
-                **made(unknown="full", learned="learned"),
-                "given and missing": lambda: "given",
-            },
+            "variances": {**made(unknown="full", learned="learned"), "given and missing": lambda: "given"},
             "answer": made(number=1),
             "spherical": made(text="yes"),
             "initial_variance": made(zero=0),

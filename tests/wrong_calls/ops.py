@@ -138,10 +138,7 @@ def other_templates() -> Iterator[Target]:
         "floating": filled(0.0, M, N),
     }
     relative = lambda: {**queries(), "relative": torch.ones(1, H, M + N - 1, D)}  # noqa: E731
-    wrong: dict[str, Makers] = {
-        "relative": pairs,
-        "index": {**made(text="x", number=3, list=[1]), **rows},
-    }
+    wrong: dict[str, Makers] = {"relative": pairs, "index": {**made(text="x", number=3, list=[1]), **rows}}
     values = {
         **without(tensors(1, H, M + N - 1, V), "None", "huge"),
         **{"rows": filled(1.0, 1, 1, M + N - 2, V), "width": filled(1.0, 1, 1, M + N - 1, V + 1)},
@@ -223,9 +220,7 @@ def moved() -> Iterator[Target]:
             "atom_values": without(tensors(B, H, 2, V), "None"),
             "atom_mask": masks,
             "gamma": {**ALPHAS, "one": filled(-1.0), "queries": filled(1.0, H, M)},
-            "cost": {
-                **{**NAMES, **costs, "keys": filled(0.0, N, N), "negative": filled(-1.0, N + 2, N + 2)},
-            },
+            "cost": {**{**NAMES, **costs, "keys": filled(0.0, N, N), "negative": filled(-1.0, N + 2, N + 2)}},
         },
     )
     yield Target(

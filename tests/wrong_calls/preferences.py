@@ -188,7 +188,7 @@ def inputs() -> Iterator[Target]:
                     **tensors(2, 3, 16, optional=True),
                     "longer": filled(1.0, 2, 4, 16),
                     "row": filled(1.0, 3, 16),
-                },
+                }
             },
             "key_inputs": {"fewer": filled(1.0, 2, 4, 16)},
             "key_padding": {**tensors(2, 5, optional=True), "row": filled(0, 5, dtype=torch.bool)},

@@ -124,9 +124,7 @@ def closenesses() -> Iterator[Target]:
         lambda **options: problem(closeness=fenchel.OptimalTransport(**options)),
         lambda: {"cost": "dot", "gamma": 1.0},
         {
-            "cost": {
-                **{**NAMES, **without(tensors(N, N), "huge", "text", "mapping", "None")},
-            },
+            "cost": {**{**NAMES, **without(tensors(N, N), "huge", "text", "mapping", "None")}},
             "gamma": {
                 **{**POSITIVE, "nans": lambda: torch.tensor([1.0, NAN]), "tensor": filled(1.0, 3)},
                 "too small in float32": lambda: torch.tensor(1e-46, dtype=torch.float64),
@@ -191,11 +189,7 @@ def closenesses() -> Iterator[Target]:
         "check_closeness",
         fenchel.check_closeness,
         given(closeness=kl),
-        {
-            "closeness": made(text="KL"),
-            "points": made(zero=0),
-            "preference": {"tensor": filled(1.0, 3)},
-        },
+        {"closeness": made(text="KL"), "points": made(zero=0), "preference": {"tensor": filled(1.0, 3)}},
     )
     yield Target(
         "sparse_weights",
@@ -379,11 +373,4 @@ def learned_out_of_range() -> Iterator[Target]:
     )
 
 
-TARGETS = [
-    *problems(),
-    *solvers(),
-    *closenesses(),
-    *distributions(),
-    *densities(),
-    *learned_out_of_range(),
-]
+TARGETS = [*problems(), *solvers(), *closenesses(), *distributions(), *densities(), *learned_out_of_range()]
