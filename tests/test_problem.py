@@ -89,3 +89,14 @@ def test_float32_bounds_include_what_rounding_moved() -> None:
 def test_the_summary_says_how_many_converged() -> None:
     estimate = random_problem(alpha=20.0).solve("exact", tol=1e-12, max_steps=1, throw=False)
     assert f"converged on {int(estimate.converged.sum())} of 4 queries" in repr(estimate)
+
+
+def test_estimates_are_compared_by_identity_and_other_evidence_is_checked():
+    problem = InferenceProblem(Discrete(torch.randn(4, 2)), torch.randn(3, 2))
+    one, other = problem.solve("first_order"), problem.solve("first_order")
+    assert one == one
+    assert one != other
+    for evidence in (torch.full((3, 2), torch.nan), torch.randn(3, 5)):
+        with pytest.raises(ProblemError, match="evidence"):
+            problem.with_evidence(evidence)
+    assert problem.with_evidence(torch.randn(5, 2)).shape == (5,)

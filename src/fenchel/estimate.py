@@ -56,7 +56,7 @@ BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
 """What an estimate says of its distance from the solution."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
     r"""What a solver found, and how far at most it is from the solution.
 
@@ -219,7 +219,7 @@ OF_MEANS = 64
 """Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate:
     r"""A dual point of a block of rows, rounded to the problem's dtype, and what it certifies in float64, (g, r, ...).
 

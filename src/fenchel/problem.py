@@ -264,10 +264,16 @@ class Problem:
         return ["a tensor of the closeness or the preference"] if at.requires_grad else []
 
     def with_evidence(self, evidence: Tensor) -> Self:
-        """The same problem with other evidence of the same shape."""
-        return self._with(evidence=evidence)
+        """The same problem with other evidence.
 
-    def with_alpha(self, alpha: Tensor) -> Self:
+        Raises:
+            ProblemError: As for the evidence of a new problem.
+        """
+        found = self._with(evidence=self._checked_evidence(evidence))
+        found.shape = found._query_shape()
+        return found
+
+    def _with_alpha(self, alpha: Tensor) -> Self:
         """The same problem at another α (..., m), brought within what float32 holds."""
         numbers = torch.finfo(torch.float32)
         return self._with(alpha=alpha.clamp(numbers.tiny, numbers.max).to(self.dtype))

@@ -124,7 +124,7 @@ given in another dtype are rounded to a half type first.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionArguments:
     """Arguments of a call that fit together.
 

@@ -53,7 +53,7 @@ class AttentionCertificate(NamedTuple):
     dual_error: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CentredTemplates:
     r"""Keys less a vector that those of a head share: nothing changes but rounding, and that a lot (fact 3).
 

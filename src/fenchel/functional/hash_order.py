@@ -26,7 +26,7 @@ from fenchel.tensors import keep_freed_memory, spans
 __all__ = ["HashOrder", "hashed_softmax"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HashOrder:
     """Slots of chunks, and who may look at whom.
 

@@ -105,7 +105,7 @@ class HashingInference(Inference):
         return self._dense.gap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hashing(Variant):
     """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
 

@@ -269,7 +269,7 @@ LEAST_QUERIES = 32
 """Queries that a part has at least, since it goes through all keys."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProblemRows:
     """Some queries of some heads and sequences.
 

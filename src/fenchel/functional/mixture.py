@@ -155,7 +155,7 @@ class MixtureInference(Inference):
             return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mixture(Variant):
     """Keys that are means of Gaussians, as of :func:`mixture_attention`; without ``value`` the output is E[x].
 

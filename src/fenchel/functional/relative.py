@@ -153,7 +153,7 @@ class RelativeInference(Inference):
             return (wide[0].alpha / 2 * _shift(*wide).square()).sum(-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Relative(Variant):
     """Templates that differ by query, as of :func:`relative_attention`.
 

@@ -157,7 +157,7 @@ class TransportInference(Inference):
             return self._problem.gap_at(self._point)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transport(Variant):
     """Weight that may move to further templates at a cost, as of :func:`transport_attention`, with its scale of 1.
 
@@ -270,7 +270,7 @@ LOOKED_AT = 1024
 _looked_at: set[str] = set()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransportArguments:
     """Arguments of a call that fit together, in the dtype of the computation.
 

@@ -145,7 +145,7 @@ def _largest_alpha(
     at = (*where[:-1], 0)
 
     def admits(tried: float) -> bool:
-        trial = row.with_alpha(
+        trial = row._with_alpha(
             torch.full(tuple(row.shape), tried, dtype=torch.float64, device=row.alpha.device)
         )
         inside = trial.preference.inside(closed_form(trial))

@@ -53,11 +53,11 @@ def within_radius(
 
     def excess(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()
-        found = solve(problem.with_alpha(alpha), of_search, False)
+        found = solve(problem._with_alpha(alpha), of_search, False)
         return (distance(found, alpha) / bound).log()
 
     alpha = _root(problem, excess, guess, binding, bound, tol, max_steps).exp()
-    estimate = solve(problem.with_alpha(alpha), tol, throw)
+    estimate = solve(problem._with_alpha(alpha), tol, throw)
     off = (distance(estimate, alpha) - bound).abs()
     reached = off <= tol * bound + estimate.dual_error.double() / alpha
     if throw and not bool((reached | ~binding).all()):

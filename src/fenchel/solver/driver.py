@@ -97,7 +97,7 @@ MARGIN = 0.7
 """The part of the tolerance that is aimed at: this certificate and that of an estimate are two evaluations."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """Dual points of a block of rows.
 

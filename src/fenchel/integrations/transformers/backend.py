@@ -177,7 +177,7 @@ OWN = Inference()
 """What a model itself does: first order with α = 1, under softmax."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionProblem:
     """The inference problems of one call.
 
