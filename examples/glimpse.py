@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from torch.nn.functional import cross_entropy, grid_sample
 import experiment
 from data import check_columns, check_labels, label_names, read_splits
 from fenchel.errors import InputError
+from images import stacked
 from task import option
 
 ARMS = ("learned", "random", "fixed")
@@ -76,8 +76,8 @@ def read(data: str, split: str, count: int) -> tuple[Tensor, Tensor]:
     check_columns(splits, ("image", "label"), data)
     check_labels(splits, "label", len(label_names(splits["train"], "label")), data)
     rows = splits[split].shuffle(seed=0).take(min(count, len(splits[split])))
-    pixels = np.stack([np.asarray(image.convert("L")) for image in rows["image"]])
-    return torch.from_numpy(pixels).float() / 255, torch.tensor(rows["label"])
+    pixels = stacked(rows, "image", f"{data}, {split}").float().mean(1)
+    return pixels / 255, torch.tensor(rows["label"])
 
 
 @cache

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -36,6 +35,7 @@ import experiment
 from data import check_columns, read_splits
 from fenchel import KL, Discrete, InferenceProblem
 from fenchel.errors import InputError
+from images import stacked
 from task import choice, option
 
 Layer = tuple[Tensor, Tensor]  # weights (above, below) and biases (below); of recognition the other way round
@@ -87,8 +87,8 @@ def read_images(o: HelmholtzOptions) -> tuple[Tensor, Tensor]:
     check_columns(splits, ("image",), o.data)
     for name in ("train", "test"):
         rows = splits[name].shuffle(seed=0).take(min(o.images, len(splits[name])))
-        pixels = np.stack([np.asarray(image.convert("L")) for image in rows["image"]])
-        found.append(torch.from_numpy(pixels).flatten(1).gt(127).double())
+        pixels = stacked(rows, "image", f"{o.data}, {name}").float().mean(1)
+        found.append(pixels.flatten(1).gt(127).double())
     return found[0], found[1]
 
 

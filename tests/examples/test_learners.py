@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import bandits
@@ -21,7 +22,7 @@ from fenchel.catalogue import ENTRIES
 from fenchel.errors import InputError
 from fenchel.nn import use_estimator
 from tests.cli.conftest import saved
-from tests.examples.measured import refuses
+from tests.examples.measured import parquet, refuses
 from tests.examples.test_recorded_pages import interval, numbers, recorded, section, table
 from tests.pages import ROOT, page, run_blocks
 
@@ -306,6 +307,11 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
     with pytest.raises(InputError, match="16 at most"):
         helmholtz.HelmholtzOptions(middle=16)
+    pictures = [Image.new("L", (8 + number, 8)) for number in range(2)]
+    uneven = parquet(tmp_path / "uneven", "train", image=pictures, label=[0, 1])
+    parquet(tmp_path / "uneven", "test", image=pictures, label=[0, 1])
+    refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=uneven)}, "Make them alike")])
+    refuses(glimpse.read, [({"data": uneven, "split": "train", "count": 2}, "Make them alike")])
     for kind, given, said in (
         (bandits.BanditOptions, "--arms 0", r"arms is 0; expected a number above 0\. Give a larger --arms\."),
         (gaze.Options, "--epochs 0", r"epochs is 0; expected a number above 0\. Give a larger --epochs\."),
