@@ -102,6 +102,9 @@ def _tokens_and_gates(generator: torch.Generator, dtype: torch.dtype) -> dict[st
     return {**_tokens(generator, dtype), "gate": drawn(generator, dtype, 1, 2, 6).sigmoid()}
 
 
+# A tilt by ⟨k, λ⟩ is a tilt of pairs by (λ, 0), which moves the mean by the covariance times (λ, 0): E[v] = Σ c v kᵀλ.
+# First order is λ = αz; the exact point is (ρI + Σ)⁻¹z with Σ = Σ c k kᵀ. And W = Σ c v kᵀ(ρI + Σ)⁻¹ minimises
+# Σ c ‖v - W k‖² + ρ‖W‖².
 def _mesa(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, ridge: Tensor) -> Tensor:
     counts = seen.to(key.dtype)
     return infer(GaussianParts(templates=key, evidence=query, values=value, counts=counts, alpha=1 / ridge))

@@ -7,6 +7,24 @@ operation, ``sparse_weights(scores / temperature, log_preference, order - 1, csi
 potentials (..., m, n); ``order`` and ``temperature`` may be tensors that broadcast to (..., m), to which methods add a
 last dimension. ``Tsallis(1)`` calls KL.
 
+Proofs, with a = β - 1. Fact 12: with :math:`g(r) = (r^\beta - 1 - \beta(r - 1))/(\beta(\beta - 1))` the Bregman
+divergence of :math:`\Omega(p) = \sum p_i^\beta/(\beta(\beta - 1))` is :math:`\sum u_i^\beta g(p_i/u_i)`; the Csiszár
+form is :math:`\sum u_i g(p_i/u_i)`. As :math:`g'' = r^{\beta-2} > 0` and g(1) = g'(1) = 0, both are convex,
+and 0 at p = u only. As β → 1, :math:`\ln_a r \to \log r` and :math:`u^a \to 1`, so that both become
+:math:`\sum p_i\log(p_i/u_i) - \sum(p_i - u_i)`, whose last sum is 0.
+
+Weights: the maximiser of :math:`\langle p, f\rangle - \theta D(p, u)` over the simplex has
+:math:`f_i - \theta\,\partial_i D = \theta\tau` where p_i > 0 and ≤ where p_i = 0, with
+:math:`\partial_i D = (p_i^a - u_i^a)/a` (Bregman) or :math:`\ln_a(p_i/u_i)` (Csiszár). Solve for p.
+
+Curvature: differentiating that equation gives :math:`dp_i = q_i(df_i - d\tau)/\theta`, and :math:`\sum dp_i = 0` makes
+dτ the mean of df under q.
+
+Modulus, Bregman: :math:`v^\top\nabla^2\Omega\,v = \sum v_i^2/p_i^{1-a} \ge (\sum\lvert v_i\rvert)^2/\sum p_i^{1-a}` by
+Cauchy and Schwarz, and :math:`\sum p_i^{1-a} \le n^a` by concavity. Csiszár: :math:`\sum v_i^2/(u_i^a p_i^{1-a}) \ge
+(\sum\lvert v_i\rvert)^2/\sum u_i^a p_i^{1-a}`, and :math:`\sum u_i^a p_i^{1-a} \le (\sum u_i)^a(\sum p_i)^{1-a} = 1` by
+Hölder.
+
 Names of closenesses, as command lines, manifests and configurations of models give them, are read here too.
 """
 

@@ -320,7 +320,11 @@ class GaussianMoments(AbstractPreference):
     .. math:: \log M(\lambda) = \langle a, m\rangle + m^\top Am + \tfrac12 b^\top Pb - \tfrac12\log\det(I - 2SA),
               \qquad x \sim \mathcal{N}(m + Pb, P) \text{ under } p(\lambda),
 
-    finite where :math:`I - 2S^{1/2}AS^{1/2}` is positive definite.
+    finite where :math:`I - 2S^{1/2}AS^{1/2}` is positive definite. Proof: with y = x - m the exponent is
+    :math:`\langle a, m\rangle + m^\top Am + \langle b, y\rangle + y^\top Ay`.
+    Against :math:`e^{-\frac12 y^\top S^{-1}y}`
+    that is a Gaussian integral with precision :math:`S^{-1} - 2A = P^{-1}` and linear term b: mean Pb, and a factor
+    :math:`\det(PS^{-1})^{1/2}e^{\frac12 b^\top Pb}`.
 
     Args:
         places: The Gaussian of the places.
