@@ -170,7 +170,6 @@ SEEDS = {
         "readout, first order: bits": "models/readout, first_order/bits",
         "readout, exact: bits": "models/readout, exact/bits",
         "history: bits": "models/history, first_order/bits",
-        "Itti-Koch: shuffled auc": "models/Itti-Koch/shuffled_auc",
         "Q among O: slope": "search/Q among O: bottom-up/slope",
         "O among Q: slope": "search/O among Q: bottom-up/slope",
     },
