@@ -141,7 +141,7 @@ def test_a_frozen_encoder_gives_states(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_what_was_recorded() -> None:
     found = json.loads((ROOT / "docs" / "results" / "explain.json").read_text())
-    text = page("docs/explain.md").split("## A second seed")[0]
+    text = page("docs/explain.md").split("## Other seeds")[0]
     lines = [*explain.printed(found)]
     shown = {line for line in text.splitlines() if line.startswith("|")}
     assert shown <= set(lines)

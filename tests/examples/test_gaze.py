@@ -188,7 +188,7 @@ def test_toy_images_are_learned_and_exact_inference_is_an_argument(monkeypatch: 
 
 def test_the_page_shows_what_was_recorded() -> None:
     found = json.loads((ROOT / "docs" / "results" / "gaze.json").read_text())
-    text = page("docs/gaze.md").split("## A second seed")[0]
+    text = page("docs/gaze.md").split("## Other seeds")[0]
     lines = [*gaze.printed(found)]
     rows = {line for line in text.splitlines() if line.startswith("|")}
     models = {"|".join(line.split("|")[at] for at in (0, 1, 4, 5, 6)) for line in lines[: lines.index("")]}
