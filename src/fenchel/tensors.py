@@ -6,7 +6,7 @@ Checks run at every call of an attention, and inside of what is compiled, export
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -48,11 +48,11 @@ __all__ = [
     "is_onnx_export",
     "is_transformed",
     "is_under_autocast",
+    "joined",
     "keep_freed_memory",
     "listed",
     "log_weights",
     "may_attend",
-    "narrowed",
     "near_displacement",
     "needs_gradient",
     "norm",
@@ -533,11 +533,6 @@ def spans(count: int, each: int) -> Iterator[slice]:
         yield slice(start, min(start + each, count))
 
 
-def narrowed(tensor: Tensor, dim: int, span: slice) -> Tensor:
-    """Part of a tensor along a dimension, a view; all of it where it has size 1 there, for everything."""
-    return tensor if tensor.shape[dim] == 1 else tensor[(slice(None),) * dim + (span,)]
-
-
 Box = tuple[slice, ...]
 """A part of a grid, one range for each of its dimensions."""
 
@@ -576,3 +571,12 @@ def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:
         for dims, full in ((own[:groups], lead[:groups]), (own[groups:], lead[groups:]))
     ]
     return part.expand(*kept[0], *kept[1], -1).reshape(*map(math.prod, kept), part.shape[-1])
+
+
+def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tensor:
+    """What boxes of two dimensions give, in the order of :func:`boxes`, side by side along these."""
+    found: dict[int, list[Tensor]] = {}
+    for (first, _), piece in pieces:
+        found.setdefault(first.start, []).append(piece)
+    rows = [some[0] if len(some) == 1 else torch.cat(some, dims[1]) for some in found.values()]
+    return rows[0] if len(rows) == 1 else torch.cat(rows, dims[0])

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ class AbstractCloseness(ABC):
             values_are_known(hidden) and not bool(hidden.any())
         ):
             counted = counted.masked_fill(hidden, 0)
-        level = SMALL * self._modulus_column()
+        level: Any = SMALL * self._modulus_column()
         small = counted.abs().amax(-1, keepdim=True) <= level
         known = values_are_known(small)
         if not known or bool(small.any()):

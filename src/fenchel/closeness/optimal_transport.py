@@ -23,11 +23,12 @@ from fenchel.tensors import (
     BOOL,
     LINEAR,
     UNIT,
+    Box,
     check_device,
     check_flags,
     check_tensor,
     checked_argument,
-    narrowed,
+    part_of,
     positive_tensor,
     summed,
     values_are_known,
@@ -341,9 +342,9 @@ class AbstractCost(ABC):
         del templates
         return 0.0
 
-    def narrowed(self, dim: int, span: slice) -> Self:
-        """The same cost for part of the sets of templates, along a leading dimension of theirs."""
-        del dim, span
+    def part(self, box: Box) -> Self:
+        """The same cost for the sets of templates in a box of their leading dimensions."""
+        del box
         return self
 
 
@@ -453,9 +454,9 @@ class GivenCost(AbstractCost):
             )
 
     @override
-    def narrowed(self, dim: int, span: slice) -> Self:
+    def part(self, box: Box) -> Self:
         part = copy.copy(self)
-        part.given = narrowed(self.given, dim, span)
+        part.given = part_of(self.given, box)
         return part
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:

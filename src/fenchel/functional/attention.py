@@ -66,7 +66,7 @@ class AttentionInference(Inference):
         if isinstance(own, Divergence) and self._closeness is not None:
             # Which is tried when it first meets a preference.
             with without_autocast(query):
-                first = next(self._problems.parts())[2]
+                first = next(self._problems.parts())[1]
                 own.bind(Discrete(first.templates, first.log_weights()))
 
     @override

@@ -38,11 +38,13 @@ from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import WORKING_ARRAYS, solved_block
 from fenchel.tensors import (
+    Box,
     boxes,
     checked_argument,
     is_transformed,
+    joined,
     log_weights,
-    narrowed,
+    part_of,
     refuse_onnx,
     summed,
 )
@@ -252,18 +254,21 @@ def estimator_object(
         raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
     if tol is not None or max_steps not in (None, DEFAULT_STEPS):
         raise ProblemError(f"tol or max_steps is given beside estimator={estimator!r}, which has its own")
-    given = estimator.options
-    if not given.pop("throw", True) or not {*given} <= {"tol", "max_steps"}:
+    if estimator.memory_budget is not None or (isinstance(estimator, Exact) and not estimator.throw):
         raise ProblemError(
             f"estimator is {estimator!r}; expected one with tol and max_steps alone: ops raise where the tolerance is "
             "not met, and choose their memory themselves"
         )
-    check_estimator(estimator.name, given.get("tol"), given.get("max_steps", DEFAULT_STEPS))
+    if isinstance(estimator, Exact):
+        most = DEFAULT_STEPS if estimator.max_steps is None else estimator.max_steps
+        check_estimator(estimator.name, estimator.tol, most)
     return estimator
 
 
 PART_BYTES = 2**25
 """Size aimed at for one (b, H, queries, n) array of a part."""
+
+ALL = slice(None)
 
 LEAST_QUERIES = 32
 """Queries that a part has at least, since it goes through all keys."""
@@ -317,7 +322,7 @@ class ProblemRows:
             return
         for head in range(self.evidence.shape[1]):
             index = torch.tensor([head], device=self.evidence.device)
-            yield self.narrowed(1, slice(head, head + 1), self.closeness.heads(index))
+            yield self.part((ALL, slice(head, head + 1), ALL), self.closeness.heads(index))
 
     # An iteration that looks at values is nothing to trace.
     @untraced
@@ -362,7 +367,7 @@ class ProblemRows:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
         return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
 
-    def parts(self) -> Iterator[tuple[slice, slice, ProblemRows]]:
+    def parts(self) -> Iterator[tuple[Box, ProblemRows]]:
         """Parts of bounded size: ranges of sequences, unless the closeness has numbers of theirs, and of queries."""
         (batch, heads, queries, _), keys = self.evidence.shape, self.templates.shape[2]
         own = any(len(shape) > 2 and shape[-3] > 1 for shape in self.closeness.query_shapes().values())
@@ -371,19 +376,23 @@ class ProblemRows:
         most = max(LEAST_QUERIES, most)
         # A graph for any number of sequences cannot be cut by how many there are.
         if torch.compiler.is_exporting() or batch * queries <= most * together:
-            yield slice(0, batch), slice(0, queries), self
+            yield (slice(0, batch), slice(0, queries)), self
             return
         for sequences, span in boxes((batch // together, queries), most):
             sequences = slice(0, batch) if own else sequences
-            some = self.narrowed(0, sequences, self.closeness)
-            yield sequences, span, some.narrowed(2, span, self.closeness.queries(span))
+            yield (sequences, span), self.part((sequences, ALL, span), self.closeness.queries(span))
 
-    def narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> ProblemRows:
-        """Part of the sequences (dimension 0), heads (1) or queries (2), with the closeness of these."""
-        names = ("evidence", "log_preference", "alpha", *(("templates", "variances") if dim < 2 else ()))
-        given = {name: getattr(self, name) for name in names}
-        cut = {name: None if own is None else narrowed(own, dim, span) for name, own in given.items()}
-        return replace(self, closeness=closeness, **cut)
+    def part(self, box: Box, closeness: AbstractCloseness) -> ProblemRows:
+        """Those in a box of sequences, heads and queries, with their closeness."""
+        preference, variances, of_keys = self.log_preference, self.variances, box[:2]
+        return ProblemRows(
+            part_of(self.evidence, box),
+            part_of(self.templates, of_keys),
+            None if preference is None else part_of(preference, box),
+            part_of(self.alpha, box),
+            closeness,
+            None if variances is None else part_of(variances, of_keys),
+        )
 
 
 def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
@@ -436,13 +445,12 @@ def in_parts(
         *of_keys: (B, H, n, any) each.
         again: Whether the backward pass computes a part again instead of keeping its arrays.
     """
-    found: dict[int, list[Tensor]] = {}
-    for sequences, span, part in rows.parts():
-        given = (part, points[sequences, :, span], *(tensor[sequences] for tensor in of_keys))
-        piece = recomputed(function, *given) if again else function(*given)
-        found.setdefault(sequences.start, []).append(piece)
-    rest = [pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in found.values()]
-    return rest[0] if len(rest) == 1 else torch.cat(rest, 0)
+
+    def of_part(box: Box, part: ProblemRows) -> Tensor:
+        given = (part, points[box[0], :, box[1]], *(tensor[box[0]] for tensor in of_keys))
+        return recomputed(function, *given) if again else function(*given)
+
+    return joined(((box, of_part(box, part)) for box, part in rows.parts()), (0, 2))
 
 
 def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:

@@ -51,6 +51,8 @@ from fenchel.solver import FirstOrder
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import (
     BOOL,
+    Box,
+    boxes,
     broadcasts_to,
     check_device,
     check_dtype,
@@ -59,9 +61,10 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     checked_scale,
+    joined,
     keep_freed_memory,
     may_attend,
-    narrowed,
+    part_of,
     spans,
     values_are_known,
 )
@@ -296,14 +299,11 @@ class TransportArguments:
     gamma: Tensor
     cost: AbstractCost
 
-    def narrowed(self, dim: int, span: slice) -> TransportArguments:
-        """The arguments of part of the batch (dimension 0) or of the heads (1)."""
-        parts: dict[str, Any] = {
-            name: None if value is None else narrowed(value, dim, span)
-            for name, value in vars(self).items()
-            if name != "cost"
-        }
-        return TransportArguments(**parts, cost=self.cost.narrowed(dim, span))
+    def part(self, box: Box) -> TransportArguments:
+        """The arguments in a box of batch and heads."""
+        given = {name: value for name, value in vars(self).items() if name != "cost"}
+        parts: dict[str, Any] = {n: None if x is None else part_of(x, box) for n, x in given.items()}
+        return TransportArguments(**parts, cost=self.cost.part(box))
 
 
 def checked_transport(
@@ -453,23 +453,15 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     keep_freed_memory()
     batch, heads = (max(1, size) for size in dual.shape[:2])
     each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))
-    of_batch, of_heads = list(spans(batch, max(1, each // heads))), list(spans(heads, each))
-    calls = [
-        (given.narrowed(0, b).narrowed(1, h), narrowed(narrowed(dual, 0, b), 1, h))
-        for b in of_batch
-        for h in of_heads
-    ]
+    of_calls = list(boxes((batch, heads), each))
+    calls = [(given.part(box), part_of(dual, box)) for box in of_calls]
     found = [_factored(*call) for call in calls]
     outputs = [output for output, _ in found]
     if bool(torch.stack([missed for _, missed in found]).any()):
         for index, (call, (_, missed)) in enumerate(zip(calls, found, strict=True)):
             if bool(missed):
                 outputs[index] = Coupling(_parts(*call), call[0].log_weights).average(call[0].values)
-    if len(outputs) == 1:
-        return outputs[0]
-    columns = len(of_heads)
-    rows = [torch.cat(outputs[i : i + columns], 1) for i in range(0, len(outputs), columns)]
-    return torch.cat(rows, 0)
+    return joined(zip(of_calls, outputs, strict=True), (0, 1))
 
 
 def _factored(given: TransportArguments, dual: Tensor) -> tuple[Tensor, Tensor]:
