@@ -464,11 +464,9 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
     except RuntimeError:
         if not fewer:
             return None
-        listed = ", ".join(
-            f"{n} {tuple(x.shape)}" for n, x in zip(("query", "key", "value"), given, strict=True)
-        )
+        shapes = shapes_of(dict(zip(("query", "key", "value"), given, strict=True)))
         raise ProblemError(
-            f"leading dimensions do not broadcast to one shape: {listed}; expected (batch, heads, tokens, dim), or "
+            f"leading dimensions do not broadcast to one shape: {shapes}; expected (batch, heads, tokens, dim), or "
             "fewer dimensions that broadcast to it, as in torch.nn.functional.scaled_dot_product_attention"
         ) from None
     # One head of the key for all of the query's needs no copies: its heads are grouped.
