@@ -211,7 +211,7 @@ def checked(
     """
     checked_argument("dropout", dropout_p, name="dropout_p")
     check_flags(enable_gqa=enable_gqa)
-    _check_tensors(dict(zip(names, (query, key, value), strict=True)), enable_gqa, needs_keys)
+    _check_tensors(names, (query, key, value), enable_gqa, needs_keys)
     lead = tuple(query.shape[:3])
     factor, key = _scale(scale, query, key)
     cast_query = under_autocast(query)
@@ -242,9 +242,11 @@ def check_estimator(estimator: Any, tol: Any, max_steps: Any) -> None:
     checked_argument("max_steps", max_steps)
 
 
-def _check_tensors(given: dict[str, Tensor], enable_gqa: bool, needs_keys: bool) -> None:
-    (of_query, query), (of_key, key), (of_value, value) = given.items()
-    for name, tensor in given.items():
+def _check_tensors(
+    names: tuple[str, str, str], given: tuple[Tensor, Tensor, Tensor], enable_gqa: bool, needs_keys: bool
+) -> None:
+    (of_query, of_key, of_value), (query, key, value) = names, given
+    for name, tensor in zip(names, given, strict=True):
         check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
@@ -267,7 +269,7 @@ def _check_tensors(given: dict[str, Tensor], enable_gqa: bool, needs_keys: bool)
         wrong = f"there is nothing to attend to (no tokens in {of_key})"
     else:
         return
-    raise ProblemError(f"{wrong}: {shapes_of(given)}")
+    raise ProblemError(f"{wrong}: {shapes_of(dict(zip(names, given, strict=True)))}")
 
 
 def refuse_overflow(output: Tensor, given: tuple[Tensor, ...], what: str, remedy: str) -> None:

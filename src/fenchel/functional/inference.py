@@ -21,7 +21,6 @@ from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.family import Block
 from fenchel.functional.arguments import (
-    AttentionArguments,
     check_estimator,
     checked,
     compute_dtype,
@@ -108,11 +107,10 @@ class Inference:
         self._solver = estimator_object(estimator, tol, max_steps)
         if not isinstance(self._solver, FirstOrder):
             refuse_onnx(f"the estimator {self._solver.name!r}")
+        own: dict[str, Any] = {"names": self.names, "needs_keys": self.needs_keys}
         # Keys stand for values that were not given.
-        value = key if value is None else value
-        exact = isinstance(self._solver, Exact)
-        options |= {"names": self.names, "needs_keys": self.needs_keys}
-        self._given: AttentionArguments = checked(query, key, value, exact=exact, **options)
+        given = query, key, key if value is None else value
+        self._given = checked(*given, exact=isinstance(self._solver, Exact), **own, **options)
 
     @property
     def dual(self) -> Tensor:
