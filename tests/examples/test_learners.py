@@ -24,7 +24,7 @@ from fenchel.nn import use_estimator
 from tests.cli.conftest import saved
 from tests.examples.measured import parquet, refuses
 from tests.examples.test_recorded_pages import interval, numbers, recorded, section, table
-from tests.pages import ROOT, page, run_blocks
+from tests.pages import ROOT, page
 
 
 def best_by_histories(arms: int, pulls: int, history: tuple[tuple[int, int], ...] = ()) -> float:
@@ -296,7 +296,6 @@ def test_the_index_for_lecturers_names_what_there_is() -> None:
         assert all(
             f"    {word[2:]}: " in source for word in words if word.startswith("--") and word != "--help"
         )
-    run_blocks("docs/lecturers.md")
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
