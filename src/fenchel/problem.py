@@ -319,22 +319,20 @@ DEFAULT_MEMORY_BUDGET = 512 * 2**20
 """Bytes of working memory that a solve may use besides its input and its result."""
 
 
-def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, of_a_cache: bool = True) -> int:
+def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_at: int = CACHE_BYTES) -> int:
     """How many rows to work on at once, at least 1.
 
     Args:
         templates: (..., n, d).
         array_bytes: What one array of shape (rows, max(n, d)) may take.
         itemsize: Bytes of one number.
-        of_a_cache: Whether an array should fit in a processor's cache too.
+        aimed_at: Bytes of one array, whatever fits.
     """
     n, d = templates.shape[-2:]
     fitting = max(1, array_bytes // (max(n, d) * itemsize))
-    if not of_a_cache:
-        return fitting
     # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
     busy = n if n <= 2 * d else max(n, d)
-    return max(1, min(fitting, max(64, CACHE_BYTES // (busy * itemsize))))
+    return max(1, min(fitting, max(64, aimed_at // (busy * itemsize))))
 
 
 class QueryLayout:

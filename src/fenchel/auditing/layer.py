@@ -22,6 +22,8 @@ from fenchel.integrations.sites import AttentionCall
 from fenchel.problem import rows_in_block
 from fenchel.tensors import boxes, keep_freed_memory, log_weights, may_attend, part_of
 
+_BLOCK_BYTES = 2**21  # of one array: what a call of torch costs counts as much as caches do
+
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
 
 
@@ -73,18 +75,17 @@ class LayerProblem:
         shape = self.queries.shape[:3]
         return call.counted.repeat_interleave(shape[0] // self.batch, 0).unsqueeze(1).expand(shape)
 
-    def blocks(self, memory_budget: int, arrays: int, *, of_a_cache: bool = True) -> Iterator[LayerBlock]:
+    def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
         """Blocks of queries, of one group where groups do not fit together.
 
         Args:
             memory_budget: Bytes for the working arrays of a block.
             arrays: How many of shape (rows, max(n, d)) there are.
-            of_a_cache: Whether one of them should fit in a processor's cache, because it is gone through often.
         """
         keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
         most = rows_in_block(
-            self.vectors, memory_budget // arrays, self.queries.element_size(), of_a_cache=of_a_cache
+            self.vectors, memory_budget // arrays, self.queries.element_size(), aimed_at=_BLOCK_BYTES
         )
         for g, h, q in boxes((groups, heads, m), most):
             preference = log_weights(part_of(self.log_preference, (g, h, q)), self.queries.dtype)
