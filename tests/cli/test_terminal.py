@@ -14,7 +14,7 @@ from rich.console import Console
 from fenchel import errors
 from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli import failure, main
-from fenchel.cli.failure import Interrupted, explained, interruptible
+from fenchel.cli.failure import Interrupted, exit_code_of, interruptible
 from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
 from fenchel.io.runs import Progress, SilentObserver
 
@@ -73,24 +73,24 @@ def raising(error: BaseException):
     ],
 )
 def test_each_error_has_its_code_and_one_line(capsys, error, code):
-    assert explained(raising(error)) == code
+    assert exit_code_of(raising(error)) == code
     assert capsys.readouterr() == ("", f"fenchel: error: {error}\n")
 
 
 def test_a_message_of_several_lines_becomes_one(capsys):
-    assert explained(raising(errors.ModelError("first\n  second\n\nthird"))) == 4
+    assert exit_code_of(raising(errors.ModelError("first\n  second\n\nthird"))) == 4
     assert capsys.readouterr().err == "fenchel: error: first second third\n"
 
 
 def test_what_the_system_refuses_is_an_output_error(capsys):
-    assert explained(raising(OSError(errno.ENOSPC, "No space left on device", "/data/heads.json"))) == 6
+    assert exit_code_of(raising(OSError(errno.ENOSPC, "No space left on device", "/data/heads.json"))) == 6
     assert capsys.readouterr().err == "fenchel: error: /data/heads.json: No space left on device.\n"
 
 
 def test_running_out_of_memory_says_what_to_lower(capsys):
     reasons = ("CUDA out of memory. Tried", "DefaultCPUAllocator: can't allocate memory")
     for error in (MemoryError(), *map(RuntimeError, reasons)):
-        assert explained(raising(error)) == 1
+        assert exit_code_of(raising(error)) == 1
         line = capsys.readouterr().err
         assert "out of memory" in line
         assert "Lower --batch-size" in line
@@ -98,7 +98,7 @@ def test_running_out_of_memory_says_what_to_lower(capsys):
 
 def test_the_unexpected_asks_for_a_report(capsys):
     for error in (KeyError("x"), RuntimeError("odd"), ZeroDivisionError("by zero"), OSError("odd")):
-        assert explained(raising(error)) == 1
+        assert exit_code_of(raising(error)) == 1
         line = capsys.readouterr().err
         assert f"unexpected {type(error).__name__}" in line
         assert "please report it" in line
@@ -107,19 +107,19 @@ def test_the_unexpected_asks_for_a_report(capsys):
 
 def test_traceback_is_shown_on_request(capsys, monkeypatch):
     monkeypatch.setenv("FENCHEL_TRACEBACK", "1")
-    assert explained(raising(errors.InputError("bad"))) == 3
+    assert exit_code_of(raising(errors.InputError("bad"))) == 3
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback")
     assert shown.endswith("fenchel: error: bad\n")
     monkeypatch.setenv("FENCHEL_TRACEBACK", "0")
-    explained(raising(errors.InputError("bad")))
+    exit_code_of(raising(errors.InputError("bad")))
     assert capsys.readouterr().err == "fenchel: error: bad\n"
 
 
 def test_interruption_is_130(capsys):
-    assert explained(raising(KeyboardInterrupt())) == 130
+    assert exit_code_of(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "fenchel: interrupted\n"
-    assert explained(raising(Interrupted("interrupted; 3 documents are saved"))) == 130
+    assert exit_code_of(raising(Interrupted("interrupted; 3 documents are saved"))) == 130
     assert capsys.readouterr().err == "fenchel: interrupted; 3 documents are saved\n"
 
 
@@ -133,7 +133,7 @@ def test_warnings_are_lines_too(capsys):
         return 0
 
     before = warnings.showwarning
-    assert explained(command) == 0
+    assert exit_code_of(command) == 0
     assert capsys.readouterr().err == "fenchel: warning: the mask is odd\n"
     assert warnings.showwarning is before
 

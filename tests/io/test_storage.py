@@ -21,8 +21,8 @@ from fenchel.io.files import atomic_path, check_writable, write_text
 from fenchel.io.storage import (
     Form,
     Mismatch,
-    Place,
-    Positive,
+    PositiveFloat,
+    PositiveInt,
     Record,
     TensorSchema,
     check_json,
@@ -41,7 +41,7 @@ from tests.damage import refuses
 
 class _Note(Record):
     words: list[str]
-    weight: Positive
+    weight: PositiveFloat
 
 
 NOTE = Form("note", 2, _Note, "Write it again.")
@@ -340,7 +340,7 @@ def test_folders_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Layer(Record):
-    heads: list[Place]
+    heads: list[PositiveInt]
 
 
 class Layers(Record):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fenchel.auditing.heads import HeadKey, Kind, split_key, with_key
 from fenchel.io.batches import Batch, PatchImages
-from fenchel.io.storage import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
+from fenchel.io.storage import STRICT, Field, Mismatch, NonNegativeInt, PositiveInt, Shown, check_json
 
 __all__ = [
     "LEAST_SHARE",
@@ -114,9 +114,9 @@ class Picture:
     __pydantic_config__ = STRICT
 
     image: _Image
-    rows: Place
-    columns: Place
-    extra: Whole
+    rows: PositiveInt
+    columns: PositiveInt
+    extra: NonNegativeInt
     first_order: str
     exact: str
 
@@ -190,7 +190,7 @@ class TemplateWeight:
 
     __pydantic_config__ = STRICT
 
-    position: Place
+    position: PositiveInt
     token: str
     first_order: _Weight
     exact: _Weight
@@ -210,8 +210,8 @@ class Passage:
 
     __pydantic_config__ = STRICT
 
-    first_position: Place
-    window_tokens: Place
+    first_position: PositiveInt
+    window_tokens: PositiveInt
     pieces: tuple[str, ...]
     first_order: str
     exact: str
@@ -243,14 +243,14 @@ class HeadExample:
     key: HeadKey
     total_variation: _Weight
     relative_deviation: Annotated[float, Field(ge=0)]
-    document: Place
-    window: Place
-    position: Place
+    document: PositiveInt
+    window: PositiveInt
+    position: PositiveInt
     token: str
     templates: tuple[TemplateWeight, ...]
     context: str
     pattern: Pattern
-    context_token: tuple[Whole, Whole] | None
+    context_token: tuple[NonNegativeInt, NonNegativeInt] | None
     passage: Passage | None
     picture: Picture | None = None
 
@@ -352,7 +352,7 @@ MOST_TOKENS = 48
 
 """How many queries and how many keys of a window are kept at most."""
 
-_Places = Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_TOKENS)]
+_Places = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=MOST_TOKENS)]
 
 _Texts = Annotated[tuple[str, ...], Field(max_length=MOST_TOKENS)]
 
@@ -383,9 +383,9 @@ class AttentionMatrix:
     __pydantic_config__ = STRICT
 
     key: HeadKey
-    document: Place
-    window: Place
-    window_tokens: Place
+    document: PositiveInt
+    window: PositiveInt
+    window_tokens: PositiveInt
     query_positions: _Places
     key_positions: _Places
     queries: _Texts

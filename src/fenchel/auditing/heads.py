@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from fenchel.arguments import KINDS, Kind
-from fenchel.io.storage import Mismatch, Place, Shown
+from fenchel.io.storage import Mismatch, PositiveInt, Shown
 
 __all__ = [
     "KINDS",
@@ -55,8 +55,8 @@ class HeadKey(NamedTuple):
     """One attention head: the kind of its attention, its layer within that kind and its number, both from 1."""
 
     kind: Kind
-    layer: Place
-    head: Place
+    layer: PositiveInt
+    head: PositiveInt
 
 
 def with_key(item: Any) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from fenchel.integrations.transformers.backend import closeness_of, own_estimato
 from fenchel.integrations.transformers.loading import language_head
 from fenchel.integrations.transformers.registry import attention_modules
 from fenchel.io.runs import versions
-from fenchel.io.storage import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
+from fenchel.io.storage import (
+    Field,
+    NonEmptyStr,
+    NonNegativeInt,
+    OpenRecord,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Sha256,
+)
 from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
 
@@ -151,47 +160,47 @@ class Manifest(OpenRecord):
     """
 
     version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
-    fenchel: Name
+    fenchel: NonEmptyStr
     torch: str | None
     transformers: str | None
     python: str | None
-    model: Name
+    model: NonEmptyStr
     revision: str | None
-    model_class: Name
-    dtype: Name
+    model_class: NonEmptyStr
+    dtype: NonEmptyStr
     device: str | None
     space: Literal["input", "key"]
     template_scale: Literal["model", "sqrt_d"] = "model"
-    closeness: Name = ""
+    closeness: NonEmptyStr = ""
     even_so: bool = False
-    alpha: Positive
-    tol: Positive
-    max_length: Place | None
-    stride: Place | None
-    batch_size: Place | None
-    max_tokens: Place | None
-    queries: Place = 1
-    layers: list[Place] | None
-    heads: list[Place] | None
+    alpha: PositiveFloat
+    tol: PositiveFloat
+    max_length: PositiveInt | None
+    stride: PositiveInt | None
+    batch_size: PositiveInt | None
+    max_tokens: PositiveInt | None
+    queries: PositiveInt = 1
+    layers: list[PositiveInt] | None
+    heads: list[PositiveInt] | None
     baseline: Literal["auto", "twin", "none"]
     twin: str | None
     texts: str | None
     reads: Literal["images", "inputs", "examples"] = "inputs"
-    loader: Name = ""
-    loader_sha256: Name = ""
+    loader: NonEmptyStr = ""
+    loader_sha256: NonEmptyStr = ""
     embeds: bool = False
     whole_file: bool = False
     text_column: str = ""
     target_column: str = ""
-    text_sha256: Digest | None
-    documents: Whole
-    tokens: Whole
+    text_sha256: Sha256 | None
+    documents: NonNegativeInt
+    tokens: NonNegativeInt
     seconds: _Seconds = 0.0
     estimated_seconds: _Seconds = 0.0
     shard: Annotated[str, Field(pattern=r"^[0-9]{1,9}(,[0-9]{1,9})*/[0-9]{1,9}\z")]
-    merged_from: Place | None
+    merged_from: PositiveInt | None
     seed: Seed
-    convention: Name
+    convention: NonEmptyStr
 
 
 KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items())

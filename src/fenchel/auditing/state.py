@@ -32,9 +32,9 @@ from fenchel.io.storage import (
     Field,
     Form,
     Mismatch,
-    Place,
+    NonNegativeInt,
+    PositiveInt,
     Record,
-    Whole,
     read_document,
     write_document,
 )
@@ -57,16 +57,16 @@ _Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
 
 class _SavedModule(Record):
     kind: Kind
-    layer: Place
+    layer: PositiveInt
     name: str
-    number: Whole
+    number: NonNegativeInt
 
 
 class _SavedCursor(Record):
-    document: Whole
-    window: Whole
-    tokens: Whole
-    documents: Whole
+    document: NonNegativeInt
+    window: NonNegativeInt
+    tokens: NonNegativeInt
+    documents: NonNegativeInt
 
 
 class _SavedTable(Record):

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from fenchel.cli.failure import explained
+from fenchel.cli.failure import exit_code_of
 from fenchel.errors import require_packages
 
 __all__ = ["main"]
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; ``docs/command-line.md`` lists them.
     """
-    return explained(lambda: _run(arguments))
+    return exit_code_of(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -22,7 +22,7 @@ from fenchel.io.runs import RunObserver
 if TYPE_CHECKING:
     from fenchel.io.runs import RunKind
 
-__all__ = ["Interrupted", "explained", "interruptible", "say"]
+__all__ = ["Interrupted", "exit_code_of", "interruptible", "say"]
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -34,7 +34,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
     """The user stopped a command; the message says what was written and how to go on."""
 
 
-def explained(command: Callable[[], int]) -> int:
+def exit_code_of(command: Callable[[], int]) -> int:
     """Runs a command, and turns whatever it raises into a line for a person.
 
     With ``FENCHEL_TRACEBACK=1`` in the environment the traceback comes before the line.
@@ -110,17 +110,17 @@ def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> It
     if threading.current_thread() is not threading.main_thread():
         yield observer
         return
-    told = _Insisting(observer)
-    before = signal.signal(signal.SIGINT, told.ask)
+    observed = _InterruptingObserver(observer)
+    before = signal.signal(signal.SIGINT, observed.ask)
     try:
-        yield told
+        yield observed
     except KeyboardInterrupt:
         raise Interrupted(_what_was_saved(kind, folder)) from None
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-class _Insisting:
+class _InterruptingObserver:
     """Tells another, and raises again what was asked for.
 
     Args:
@@ -128,11 +128,11 @@ class _Insisting:
     """
 
     def __init__(self, observer: RunObserver[Any]) -> None:
-        self._observer, self._asked = observer, False
+        self._observer, self._interrupted = observer, False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handles the signal."""
-        self._asked = True
+        self._interrupted = True
         raise KeyboardInterrupt
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
@@ -142,7 +142,7 @@ class _Insisting:
     def advanced(self, progress: Any, /) -> None:
         """See ``RunObserver``; what was counted will be saved."""
         self._observer.advanced(progress)
-        if self._asked:
+        if self._interrupted:
             raise KeyboardInterrupt
 
     def finished(self) -> None:

@@ -233,7 +233,7 @@ class Capture:
             _capturing.update(modules)
             stack.callback(lambda: _capturing.difference_update(modules))
             if self._consume is None:
-                stack.enter_context(self._source.rerouted(self._captured))
+                stack.enter_context(self._source.intercept(self._captured))
                 before = self._model.register_forward_pre_hook(lambda _model, _given: self._begin())
                 stack.callback(before.remove)
                 after = self._model.register_forward_hook(
@@ -346,7 +346,7 @@ class Capture:
         self._source.check_inputs(inputs)
         self._real = RealQueries(inputs, counted, counted_decoder)
         try:
-            with torch.no_grad(), self._source.rerouted(self._consumed):
+            with torch.no_grad(), self._source.intercept(self._consumed):
                 self._begin()
                 self._model(**_without_cache(self._model, inputs))
                 if not self._source.sites.called:

@@ -204,9 +204,9 @@ class LayerSource(AbstractSource):
 
     @override
     @contextmanager
-    def rerouted(self, answer: Callable[[PendingCall], Inferred]) -> Iterator[None]:
+    def intercept(self, handler: Callable[[PendingCall], Inferred]) -> Iterator[None]:
         for layer in self.modules:
-            layer.answer = partial(self._answered, answer, layer, layer.answer)
+            layer.answer = partial(self._answered, handler, layer, layer.answer)
             layer.captured = True
         try:
             yield
@@ -217,7 +217,7 @@ class LayerSource(AbstractSource):
 
     def _answered(
         self,
-        answer: Callable[[PendingCall], Inferred],
+        handler: Callable[[PendingCall], Inferred],
         layer: Any,
         own: Callable[..., Inferred],
         call: LayerCall,
@@ -241,7 +241,7 @@ class LayerSource(AbstractSource):
             given = call._replace(problem=asked, log_preference=u)
             return own(given, dropout=pending.dropout, need_weights=need_weights or weights, **options)
 
-        return answer(
+        return handler(
             PendingCall(
                 module=layer,
                 evidence=problem.evidence,

@@ -273,8 +273,8 @@ class AbstractSource(ABC):
     sites: AttentionSites
 
     @abstractmethod
-    def rerouted(self, answer: Callable[[PendingCall], Inferred]) -> AbstractContextManager[None]:
-        """Has every attention call of the model go to ``answer`` until the block ends."""
+    def intercept(self, handler: Callable[[PendingCall], Inferred]) -> AbstractContextManager[None]:
+        """Has every attention call of the model go to ``handler`` until the block ends."""
 
     @abstractmethod
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:

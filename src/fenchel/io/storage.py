@@ -35,18 +35,18 @@ __all__ = [
     "CHANGED",
     "PREFIX",
     "STRICT",
-    "Digest",
     "Form",
     "Mismatch",
-    "Name",
+    "NonEmptyStr",
+    "NonNegativeInt",
     "OpenRecord",
-    "Place",
-    "Positive",
+    "PositiveFloat",
+    "PositiveInt",
     "Record",
     "Seed",
+    "Sha256",
     "Shown",
     "TensorSchema",
-    "Whole",
     "check_json",
     "check_tensors",
     "digest_of_bytes",
@@ -126,22 +126,22 @@ _LONGEST_SHOWN = 60
 STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 """These fields, of these types and no others: what :class:`Record` and dataclasses that are saved are checked by."""
 
-Whole = Annotated[int, Field(ge=0, lt=2**63)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
 """A whole number from 0 on."""
 
-Place = Annotated[int, Field(ge=1, lt=2**63)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 """A whole number from 1 on: a size, or a place that is counted from 1."""
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 """What ``torch.manual_seed`` takes."""
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A finite number above 0."""
 
-Name = Annotated[str, Field(min_length=1)]
+NonEmptyStr = Annotated[str, Field(min_length=1)]
 """A text that is not empty."""
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 """The hexadecimal digits of a SHA-256."""
 
 

@@ -20,7 +20,16 @@ from fenchel.drawing import (
 )
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
-from fenchel.io.storage import Field, Form, OpenRecord, Place, Positive, Whole, read_document, write_document
+from fenchel.io.storage import (
+    Field,
+    Form,
+    NonNegativeInt,
+    OpenRecord,
+    PositiveFloat,
+    PositiveInt,
+    read_document,
+    write_document,
+)
 from fenchel.io.storage import Record as SavedRecord
 from fenchel.options import ABLATIONS
 from fenchel.swap.findings import (
@@ -72,10 +81,10 @@ SCHEMA = 2
 class _SavedArm(OpenRecord):
     where: str
     estimator: str
-    alpha: Positive
+    alpha: PositiveFloat
     control: bool
-    layer: Place | None
-    head: Place | None
+    layer: PositiveInt | None
+    head: PositiveInt | None
     module: str | None
 
 
@@ -86,7 +95,7 @@ class _SavedManifest(OpenRecord):
 class _SavedResults(SavedRecord):
     manifest: _SavedManifest
     finding: str
-    units: dict[str, Whole]
+    units: dict[str, NonNegativeInt]
     quality: str | None
     arms: Annotated[list[_SavedArm], Field(min_length=1)]
     layers: list[dict[str, Any]]

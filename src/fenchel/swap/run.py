@@ -27,19 +27,19 @@ from fenchel.io.storage import (
     Field,
     Form,
     Mismatch,
-    Name,
+    NonEmptyStr,
+    NonNegativeInt,
     OpenRecord,
-    Positive,
+    PositiveFloat,
+    PositiveInt,
     Record,
     Seed,
     Shown,
     TensorSchema,
-    Whole,
     check_tensors,
     read_tensors,
     write_tensors,
 )
-from fenchel.io.storage import Place as FromOne
 from fenchel.loading import RunModel, device_and_dtype, evaluating, on_device, seeded
 from fenchel.options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
@@ -360,43 +360,43 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
 
 
 class _SavedManifest(OpenRecord):
-    model: Name
-    model_class: Name
+    model: NonEmptyStr
+    model_class: NonEmptyStr
     task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
-    estimators: list[Name]
-    alphas: Annotated[list[Positive], Field(min_length=1)]
-    bootstrap: FromOne
-    batch_size: FromOne
-    tol: Positive | None
+    estimators: list[NonEmptyStr]
+    alphas: Annotated[list[PositiveFloat], Field(min_length=1)]
+    bootstrap: PositiveInt
+    batch_size: PositiveInt
+    tol: PositiveFloat | None
     seed: Seed
-    ablations: list[Name] = Field(default_factory=list)
+    ablations: list[NonEmptyStr] = Field(default_factory=list)
     per_layer: bool
     per_head: bool
-    layers: list[FromOne] | None
-    heads: list[FromOne] | None
-    documents: Whole = 0
-    tokens: Whole = 0
-    sentences: Whole = 0
-    truncated: Whole = 0
-    scored_pairs: Whole = 0
-    ranked_pairs: Whole = 0
-    max_length: FromOne | None = None
-    stride: FromOne | None = None
-    max_tokens: FromOne | None = None
+    layers: list[PositiveInt] | None
+    heads: list[PositiveInt] | None
+    documents: NonNegativeInt = 0
+    tokens: NonNegativeInt = 0
+    sentences: NonNegativeInt = 0
+    truncated: NonNegativeInt = 0
+    scored_pairs: NonNegativeInt = 0
+    ranked_pairs: NonNegativeInt = 0
+    max_length: PositiveInt | None = None
+    stride: PositiveInt | None = None
+    max_tokens: PositiveInt | None = None
     mask_probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    stacks: dict[str, Whole] = Field(default_factory=dict)
-    unit: Name = ""
-    trained_with: Name = ""
-    measures: dict[str, Name] = Field(default_factory=dict)
+    stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    unit: NonEmptyStr = ""
+    trained_with: NonEmptyStr = ""
+    measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
 
 
 class _SavedSwap(Record):
     """What is saved of a swap besides tensors."""
 
     manifest: _SavedManifest
-    place: dict[str, Whole]
-    documents: Whole
-    tokens: Whole
+    place: dict[str, NonNegativeInt]
+    documents: NonNegativeInt
+    tokens: NonNegativeInt
     finished: bool
 
 

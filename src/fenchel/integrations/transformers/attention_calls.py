@@ -55,7 +55,7 @@ __all__ = ["ModelSource"]
 
 _BACKEND = "fenchel_capture"
 
-_Answer = Callable[[PendingCall], Inferred]
+_Handler = Callable[[PendingCall], Inferred]
 
 
 class ModelSource(AbstractSource):
@@ -110,11 +110,11 @@ class ModelSource(AbstractSource):
 
     @override
     @contextmanager
-    def rerouted(self, answer: _Answer) -> Iterator[None]:
-        register_backend(_BACKEND, _rerouted_attention)
+    def intercept(self, handler: _Handler) -> Iterator[None]:
+        register_backend(_BACKEND, _intercepted_attention)
         # Read before the private name takes the place of the model's own.
-        _rerouted.update(
-            (module, partial(self._attention, answer, inference_for_now(module))) for module in self.modules
+        _intercepted.update(
+            (module, partial(self._attention, handler, inference_for_now(module))) for module in self.modules
         )
         if self._traces:
             self._tracer = Tracer(self.modules)
@@ -125,7 +125,7 @@ class ModelSource(AbstractSource):
                 yield
         finally:
             for module in self.modules:
-                _rerouted.pop(module, None)
+                _intercepted.pop(module, None)
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
@@ -162,7 +162,7 @@ class ModelSource(AbstractSource):
 
     def _attention(
         self,
-        answer: _Answer,
+        handler: _Handler,
         how: HeadsInfer,
         module: nn.Module,
         query: Tensor,
@@ -225,7 +225,7 @@ class ModelSource(AbstractSource):
             chosen, others, heads = how
             return infer_heads(problem, chosen, heads, site=name, own=others, weights=weights or wanted)
 
-        found = answer(
+        found = handler(
             PendingCall(
                 module=module,
                 evidence=query,
@@ -319,12 +319,12 @@ class ModelSource(AbstractSource):
         return key_map.inputs(taken, key), key_map
 
 
-_rerouted: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
+_intercepted: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 """Where the calls of a module go: the registries are process-wide and know no models."""
 
 
-def _rerouted_attention(module: nn.Module, *call: Any, **arguments: Any) -> tuple[Tensor, Tensor | None]:
-    attention = _rerouted.get(module)
+def _intercepted_attention(module: nn.Module, *call: Any, **arguments: Any) -> tuple[Tensor, Tensor | None]:
+    attention = _intercepted.get(module)
     if attention is None:
         raise CaptureError(
             f"{type(module).__name__} asked for the attention {_BACKEND!r} although it is not being "

@@ -151,7 +151,7 @@ def _attends(module: nn.Module) -> bool:
     return _dispatches(module) or _is_torchs(module)
 
 
-def _computes_itself(module: nn.Module) -> bool:
+def _bypasses_registry(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
         return not _is_torchs(module)
     if not _ATTENTION_NAME.search(type(module).__name__) or any(
@@ -198,7 +198,7 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
     check_model(model)
     found = {module: name for name, module in model.named_modules() if _attends(module)}
     bypassing = {
-        type(module).__name__: name for name, module in model.named_modules() if _computes_itself(module)
+        type(module).__name__: name for name, module in model.named_modules() if _bypasses_registry(module)
     }
     if bypassing:
         classes = ", ".join(f"{kind} (such as {name!r})" for kind, name in bypassing.items())
@@ -408,7 +408,7 @@ def _torchs_attention(
 
 
 @contextmanager
-def _asks_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]:
+def _through_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]:
     """Have torch's own attention ask for the attention function ``name``."""
     before = vars(layer).get("forward")
     # With a hook, layers of torch do not call a fused kernel in the place of the layer.
@@ -456,7 +456,7 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         for configuration in configurations:
             setattr(configuration, _SETTING, name)
         for layer in layers:
-            stack.enter_context(_asks_registry(layer, name))
+            stack.enter_context(_through_registry(layer, name))
         yield
     finally:
         stack.close()
