@@ -371,7 +371,7 @@ def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]
 
 
 def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
-    """Newton's method; rows that do not arrive follow the path of solutions from a small α (fact 21)."""
+    """Newton's method; rows that do not arrive follow the path of solutions from a small α."""
     found = _newton(rows, lam, budget.clamp(max=PATIENCE))
     every, far = Part(None, None), found.moving & (budget > found.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
