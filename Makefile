@@ -11,7 +11,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # What is tested at the lowest versions: whatever another package is behind, and the core.
-FLOOR_TESTS ?= tests/test_import.py tests/test_package.py tests/functional/test_attention.py tests/cli/test_runs.py \
+FLOOR_TESTS ?= tests/test_package.py tests/functional/test_attention.py tests/cli/test_runs.py \
   tests/auditing/test_run.py tests/auditing/report tests/comparing tests/io \
   tests/integrations/transformers/test_backend.py tests/integrations/transformers/test_loading.py \
   tests/integrations/transformers/test_registry.py
