@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr, t
 from torch import Tensor
 
 import fenchel
@@ -422,3 +422,12 @@ def test_a_number_that_is_not_always_finite_has_no_interval() -> None:
     first, second = Bootstrap.together(torch.zeros(2).double(), samples, 30)
     assert first.low is not None
     assert (second.low, second.high) == (None, None)
+
+
+@pytest.mark.parametrize("units", [3, 5, 30])
+def test_an_interval_of_one_number_is_students_for_the_spread_of_few_units(units: int) -> None:
+    samples = torch.from_numpy(norm.ppf((np.arange(2000) + 0.5) / 2000))[:, None]
+    (found,) = Bootstrap.together(torch.zeros(1).double(), samples, units)
+    expected = t.ppf(0.975, units - 1) * math.sqrt(units / (units - 1))
+    assert found.high == pytest.approx(expected, rel=0.01)
+    assert found.low == pytest.approx(-expected, rel=0.01)
