@@ -72,7 +72,8 @@ def hashing() -> Run:
 
 def transport(cost: str = "dot", **options: Any) -> Run:
     query, key, value = randn(B, 4, M, D), randn(B, 4, N, D), randn(B, 4, N, D)
-    return lambda: F.transport_attention(query, key, value, cost=cost, **{"gamma": 1.0, **options})
+    options = {"gamma": 1.0, **options}
+    return lambda: F.transport_attention(query, key, value, cost=cost, **options)
 
 
 def layer(preference: Callable[[], Any] | None = None, **options: Any) -> Run:

@@ -70,7 +70,7 @@ def still_clock() -> Iterator[None]:
 
 def known_statistics(
     sites: Iterable[tuple[Kind, int, Sequence[int], Mapping[str, Tensor]]],
-    words: Mapping[int, str] | None = None,
+    words: dict[int, str] | None = None,
     *,
     in_a_document: int = 40,
 ) -> AuditStatistics:

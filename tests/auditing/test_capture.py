@@ -235,6 +235,10 @@ def test_half_precision_models_keep_their_dtype_and_a_float32_preference(dtype: 
             assert call.log_preference.dtype == torch.float32
 
 
+def skip(call: object) -> None:
+    """Consume nothing."""
+
+
 def capture(family: str = "bert", change: Callable[[Any], object] = id, **options: Any) -> None:
     """Capture a model that was changed."""
     model, inputs = tiny_model(family), options.pop("inputs", None) or tiny_inputs(family)
@@ -279,17 +283,17 @@ ENCODED = {name: value for name, value in tiny_inputs("t5").items() if "decoder"
         (partial(capture, layers=[1, 0]), InputError, r"layers is \[1, 0\]"),
         (partial(capture, layers=[1.5]), InputError, r"layers is \[1.5\]"),
         (
-            lambda: Capture(nn.ModuleDict({"mixed": MixtureAttention(8, 2)}).eval(), space="key", consume=id),
+            lambda: Capture(nn.ModuleDict({"mixed": MixtureAttention(8, 2)}).eval(), space="key", consume=skip),
             ModelError,
             "mixed is a MixtureAttention, whose templates are distributions",
         ),
         (
-            lambda: Capture(ContinuousAttention(8, 2).eval(), space="key", consume=id),
+            lambda: Capture(ContinuousAttention(8, 2).eval(), space="key", consume=skip),
             ModelError,
             "is a ContinuousAttention, whose weight is a density over places",
         ),
-        (lambda: Capture(torch.nn.Linear(2, 2), space="key", consume=id), ModelError, "got a Linear"),
-        (lambda: Capture(tiny_model("bert"), space="key", consume=id).run({}), CaptureError, "outside of the capture"),
+        (lambda: Capture(torch.nn.Linear(2, 2), space="key", consume=skip), ModelError, "got a Linear"),
+        (lambda: Capture(tiny_model("bert"), space="key", consume=skip).run({}), CaptureError, "outside of the capture"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_captured_is_refused(call: Callable[[], None], error: Any, message: str) -> None:
