@@ -54,7 +54,10 @@ class DomainError(ProblemError):
 
 
 class NotKeptError(ProblemError, AttributeError):
-    """What a layer was not asked to keep is asked for. To ``hasattr`` such an attribute is not there."""
+    """A result of the last call that the layer does not store: set ``keep_certificate`` or ``keep_gap``.
+
+    To ``hasattr`` such an attribute is not there.
+    """
 
 
 class InputError(FenchelError, ValueError):

@@ -168,13 +168,13 @@ def refuse_overflow(estimate: Estimate) -> Estimate:
     # A sum is cheap, and not finite where a term is not; weights are only where the mean is.
     if bool(torch.isfinite(estimate.dual.sum() + estimate.mean.sum())):
         return estimate
-    lost = ~torch.isfinite(estimate.dual).all(-1) | ~torch.isfinite(estimate.mean).all(-1)
-    if bool(lost.any()):
-        where = tuple(int(i) for i in lost.nonzero()[0])
+    unfit = ~torch.isfinite(estimate.dual).all(-1) | ~torch.isfinite(estimate.mean).all(-1)
+    if bool(unfit.any()):
+        where = tuple(int(i) for i in unfit.nonzero()[0])
         dtype = str(estimate.dual.dtype).removeprefix("torch.")
         remedy = "give the problem in float64, or make" if dtype == "float32" else "make"
         raise ProblemError(
-            f"the dual point of {int(lost.sum())} of {lost.numel()} queries does not fit {dtype} (first at "
+            f"the dual point of {int(unfit.sum())} of {unfit.numel()} queries does not fit {dtype} (first at "
             f"index {where}, where alpha is {float(estimate.alpha[where]):.2g}): {remedy} alpha, evidence or "
             "templates smaller"
         )
@@ -255,9 +255,9 @@ class Certificate:
         alpha: Tensor,
         modulus: float | Tensor,
         reference: Tensor,
-        of_mean: Tensor,
-        of_weights: float | Tensor,
-        of_their_mean: Tensor,
+        error_of_mean: Tensor,
+        error_of_weights: float | Tensor,
+        mean_error_of_weights: Tensor,
     ) -> Certificate:
         """What a bound on the gradient's norm and what rounding may have changed certify, (..., m).
 
@@ -270,13 +270,13 @@ class Certificate:
             alpha: α.
             modulus: σ, by which D is strongly convex in the 1-norm of the weights.
             reference: As it is kept.
-            of_mean: How far at most ``mean`` is from h(λ).
-            of_weights: How far at most ``weights`` are from p(λ) in total variation.
-            of_their_mean: How far at most the mean of ``weights``, normalised, is from h(λ).
+            error_of_mean: How far at most ``mean`` is from h(λ).
+            error_of_weights: How far at most ``weights`` are from p(λ) in total variation.
+            mean_error_of_weights: How far at most the mean of ``weights``, normalised, is from h(λ).
         """
         size = gradient_norm.nan_to_num(nan=torch.inf, posinf=torch.inf)
         rounded_dual, rounded_mean = dual.to(dtype), mean.to(dtype)
-        length = size + of_their_mean
+        length = size + mean_error_of_weights
         # A gap that float64 does not hold is not 0.
         least = length.clamp(max=torch.finfo(torch.float64).tiny)
         of_solution = (alpha / modulus).sqrt() * size / 2
@@ -285,11 +285,11 @@ class Certificate:
             None if weights is None else weights.to(dtype),
             rounded_mean,
             size,
-            gap=alpha / 2 * length.square() + 8 * of_weights**2 + least,
-            mean_error=size + of_mean + _moved(rounded_mean, mean),
+            gap=alpha / 2 * length.square() + 8 * error_of_weights**2 + least,
+            mean_error=size + error_of_mean + _moved(rounded_mean, mean),
             dual_error=alpha * size + _moved(rounded_dual, dual),
             # Where nothing is strongly convex nothing is known but that it is 1 at most.
-            total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + of_weights,
+            total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + error_of_weights,
             reference=reference,
         )
 
@@ -342,9 +342,9 @@ def _of_means(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         alpha=alpha,
         modulus=1.0,
         reference=reference_norm(length, _length(block.alpha * block.evidence)),
-        of_mean=of_means,
-        of_weights=0.0,
-        of_their_mean=of_means,
+        error_of_mean=of_means,
+        error_of_weights=0.0,
+        mean_error_of_weights=of_means,
     )
 
 
@@ -353,7 +353,7 @@ def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     family, evidence, alpha = block.family.over_templates(), block.evidence, block.alpha
     assert family is not None  # noqa: S101 -- by who calls
     point = family.at(dual)
-    lost, offset, length = point.lost(), family.rest + point.shift, _length(dual)
+    errors, offset, length = point.rounding_errors(), family.rest + point.shift, _length(dual)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
     gradient = evidence - dual / alpha - point.shift
     mean = family.centre + offset
@@ -362,12 +362,12 @@ def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     size = _length(gradient) * (1 + (dual.shape[-1] + 4) * UNIT)
     # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
     differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
-    gradient_norm = size + lost.shift + differences
-    if isinstance(lost.pairing, Tensor):
+    gradient_norm = size + errors.shift + differences
+    if isinstance(errors.fenchel_young, Tensor):
         # The gap is α/2 times a squared length and this; every bound follows from the gap.
-        gradient_norm = torch.hypot(gradient_norm, (2 * lost.pairing / alpha).sqrt())
+        gradient_norm = torch.hypot(gradient_norm, (2 * errors.fenchel_young / alpha).sqrt())
     gradient_norm = gradient_norm + UNDERFLOW * (1 + family.radius.squeeze(-1)) * dual.any(-1)
-    mean_moved = lost.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + lost.offset)
+    mean_moved = errors.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + errors.offset)
     of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
     underflow = point.weights.shape[-1] * torch.finfo(dtype).tiny
     return Certificate.of(
@@ -379,9 +379,9 @@ def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         alpha=alpha,
         modulus=torch.as_tensor(family.closeness.modulus, dtype=dual.dtype, device=dual.device),
         reference=reference,
-        of_mean=mean_moved,
-        of_weights=(lost.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
-        of_their_mean=lost.mean + of_dtype * lost.spread + underflow * family.radius.squeeze(-1),
+        error_of_mean=mean_moved,
+        error_of_weights=(errors.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
+        mean_error_of_weights=errors.mean + of_dtype * errors.spread + underflow * family.radius.squeeze(-1),
     )
 
 

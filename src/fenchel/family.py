@@ -21,7 +21,7 @@ from typing_extensions import override
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.tensors import SMALL, dot, listed, norm, summed, total
 
-__all__ = ["Block", "Family", "Lost", "Part", "Point", "TemplateFamily", "TemplatePoint", "centre"]
+__all__ = ["Block", "Family", "Part", "Point", "RoundingErrors", "TemplateFamily", "TemplatePoint", "centre"]
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -161,7 +161,7 @@ class Family(ABC):
         return False
 
     @property
-    def narrow(self) -> bool:
+    def bounds_float32(self) -> bool:
         """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
         return False
 
@@ -197,7 +197,7 @@ class Family(ABC):
     def smoothness(self) -> Tensor | None:
         """A bound on the eigenvalues of every curvature, (g or 1, r or 1, 1); None where there is none."""
 
-    def easy(self, lam: Tensor) -> Tensor:
+    def safe_alpha(self, lam: Tensor) -> Tensor:
         """An α from which Newton's method arrives for evidence of any size along ``lam``, (g, r, 1)."""
         bound = self.smoothness()
         if bound is None:
@@ -298,7 +298,7 @@ class TemplateFamily(Family):
 
     @property
     @override
-    def narrow(self) -> bool:
+    def bounds_float32(self) -> bool:
         return self.closeness.is_softmax
 
     @cached_property
@@ -360,7 +360,7 @@ class TemplateFamily(Family):
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
         point = TemplatePoint(self, lam)
         if before is not None and short is not None and not self.closeness.is_softmax:
-            point.bend(before, short)
+            point.average_curvature(before, short)
         return point
 
     @override
@@ -387,7 +387,7 @@ class TemplateFamily(Family):
     def rounding_of_rows(self, lam: Tensor) -> Tensor:
         if not self.closeness.is_softmax and lam.dtype != torch.float64:
             return super().rounding_of_rows(lam)
-        return self.at(lam).lost().shift.unsqueeze(-1)
+        return self.at(lam).rounding_errors().shift.unsqueeze(-1)
 
     @override
     def smoothness(self) -> Tensor:
@@ -411,7 +411,7 @@ class TemplateFamily(Family):
 
 
 @dataclass(frozen=True)
-class Lost:
+class RoundingErrors:
     r"""How far rounding may have moved what a point gives, (..., m).
 
     Attributes:
@@ -420,7 +420,7 @@ class Lost:
         weights: The weights, in total variation.
         spread: Of the point, :math:`\sqrt{\sum_ip_i\lVert t_i-h\rVert^2}`.
         offset: Of the point, the length of the mean less the centre.
-        pairing: By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 besides, or 0.
+        fenchel_young: By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 besides, or 0.
     """
 
     shift: Tensor
@@ -428,7 +428,7 @@ class Lost:
     weights: Tensor
     spread: Tensor
     offset: Tensor
-    pairing: float | Tensor
+    fenchel_young: float | Tensor
 
 
 class TemplatePoint(Point):
@@ -463,7 +463,7 @@ class TemplatePoint(Point):
     def _mean(self) -> Tensor:
         return self.curved @ self.templates / self._mass
 
-    def bend(self, before: TemplatePoint, short: Tensor) -> None:
+    def average_curvature(self, before: TemplatePoint, short: Tensor) -> None:
         """Take the mean of the curvatures here and at another point where ``short``, bool (g, r, 1)."""
         self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
 
@@ -502,7 +502,7 @@ class TemplatePoint(Point):
 
         return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
 
-    def lost(self) -> Lost:
+    def rounding_errors(self) -> RoundingErrors:
         """How far rounding may have moved weights, mean and shift, by the closeness and by Cauchy and Schwarz."""
         unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
         closeness, rest = self._closeness, self.family.rest
@@ -544,11 +544,11 @@ class TemplatePoint(Point):
         if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
             curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
             shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
-        return Lost(
+        return RoundingErrors(
             shift=shift,
             mean=shift + at_rest,
             weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
             spread=spread,
             offset=offset,
-            pairing=closeness.pairing_error(largest),
+            fenchel_young=closeness.pairing_error(largest),
         )

@@ -222,7 +222,7 @@ def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = No
     hard = torch.full_like(nothing, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method in (_mix, _follow):
-            if method is _follow and dtype != torch.float64 and not family.narrow:
+            if method is _follow and dtype != torch.float64 and not family.bounds_float32:
                 continue
             asked = (at.moving & (hard if method is _follow else ~hard)).squeeze(-1)
             wanted_now = Part.of(asked, whole=not family.selectable)
@@ -375,7 +375,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     found = _newton(rows, lam, budget.clamp(max=PATIENCE))
     every, far = Part(None, None), found.moving & (budget > found.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
-        alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
+        alpha = torch.minimum(rows.alpha, rows.family.safe_alpha(rows.alpha * rows.evidence))
         point = rows.family.start(alpha * rows.evidence, rows.evidence)
         while bool((alpha < rows.alpha).any()):
             stage = Rows(replace(rows.block, alpha=alpha), far, 0.4)
