@@ -12,15 +12,20 @@ from tests.pages import ROOT, page
 
 RESULTS = ROOT / "docs" / "results"
 SECTIONS = {
-    "reading-trec": ("reading", "TREC"),
-    "reading-sst2": ("reading", "SST-2"),
-    "reading-sick": ("reading", "SICK"),
-    "reading-cad-nli": ("reading", "Counterfactual SNLI"),
     "translation": ("sweeps", "Translation"),
     "pretraining-blanks": ("sweeps", "Blanks"),
     "pretraining-pairs": ("sweeps", "With and without the translation"),
     "pretraining-trec": ("sweeps", "Fine-tuned on TREC"),
     "captions-by-heart": ("sweeps", "Captions by heart"),
+}
+
+SHOWN = {"pretraining-trec": {"No pretraining", "MLM 80/10/10"}}  # of whose arms only these are in the table
+
+READING = {
+    "reading-trec": "TREC",
+    "reading-sst2": "SST-2",
+    "reading-sick": "SICK",
+    "reading-cad-nli": "Counterfactual SNLI",
 }
 
 RERUNS = {
@@ -57,6 +62,22 @@ def section(name: str, title: str) -> str:
     return re.split(rf"\n##+ {title}\n", page(f"docs/{name}.md"))[1].split("\n### ")[0].split("\n## ")[0]
 
 
+def results_of(found: dict[str, Any]) -> dict[str, dict[int, float]]:
+    """The test result of each arm and seed."""
+    runs: dict[str, dict[int, float]] = {cell["arm"]: {} for cell in found["cells"]}
+    for run in found["runs"]:
+        (metric,) = (one for one in run if one.startswith("test_"))
+        runs[run["arm"]][run["seed"]] = run[metric]
+    return runs
+
+
+def compare(cell: str, values: list[float]) -> None:
+    """A cell is the mean and the interval of values, to its last digit."""
+    step = 10.0 ** -len(re.findall(r"\d\.(\d+)", cell)[0])
+    # One seed has no interval.
+    assert numbers(cell) == pytest.approx(interval(values), abs=0.51 * step)
+
+
 def interval(values: list[float]) -> list[float]:
     half = [float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))] if len(values) > 1 else []
     return [float(np.mean(values)), *half]
@@ -64,27 +85,51 @@ def interval(values: list[float]) -> list[float]:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_tables_are_what_was_recorded(name: str) -> None:
-    """Means and paired differences to the arm without one, or to the mean of its own kind, from the runs."""
+    """Means and paired differences to the arm without one, from the runs."""
     text, found = section(*SECTIONS[name]), recorded(name)
-    rows, labels = table(text), {cell["arm"]: cell["label"] for cell in found["cells"]}
-    assert set(rows) == set(labels.values())
-    runs: dict[str, dict[int, float]] = {arm: {} for arm in labels}
-    for run in found["runs"]:
-        (metric,) = (one for one in run if one.startswith("test_"))
-        runs[run["arm"]][run["seed"]] = run[metric]
-    plain = next(arm for arm, label in labels.items() if rows[label][1] == "–")
-    for arm, label in labels.items():
-        control = "demo-mean" if arm.startswith("demo") else plain
-        pairs = [value - runs[control][seed] for seed, value in runs[arm].items() if seed in runs[control]]
-        for cell, values in zip(rows[label], (list(runs[arm].values()), pairs), strict=False):
-            shown = numbers(cell)
-            if values is pairs and arm == control:
-                assert shown == []
-                continue
-            step = 10.0 ** -len(re.findall(r"\d\.(\d+)", cell)[0])  # of the last digit that is shown
-            # One seed has no interval; "± –" stands for one that leaves what the quantity can be.
-            expected = interval(values)[: 1 if "± –" in cell else 2]
-            assert shown == pytest.approx(expected, abs=0.51 * step)
+    rows, labels = table(text), {cell["label"]: cell["arm"] for cell in found["cells"]}
+    assert set(rows) == SHOWN.get(name, set(labels))
+    runs = results_of(found)
+    plain = next(label for label in rows if rows[label][1] == "–")
+    control = runs[labels[plain]]
+    for label, (mean, difference) in ((label, row[:2]) for label, row in rows.items()):
+        values = runs[labels[label]]
+        compare(mean, list(values.values()))
+        if label != plain:
+            compare(difference, [value - control[seed] for seed, value in values.items() if seed in control])
+    assert f"(results/{name}.json), commit " in text
+    assert f"images/{name}.png" in text
+
+
+def test_the_arms_that_are_only_told_of_gain_what_is_said() -> None:
+    runs, text = results_of(recorded("pretraining-trec")), section(*SECTIONS["pretraining-trec"])
+    labels = {cell["arm"]: cell["label"] for cell in recorded("pretraining-trec")["cells"]}
+    plain = next(arm for arm, label in labels.items() if label == "No pretraining")
+    gains = [
+        interval([value - runs[plain][seed] for seed, value in runs[arm].items()])
+        for arm, label in labels.items()
+        if label not in SHOWN["pretraining-trec"]
+    ]
+    assert len(gains) == 7
+    assert all(half > mean for mean, half in gains)
+    means = [mean for mean, _ in gains]
+    assert f"gain {min(means):.3f} to {max(means):.3f}; every interval includes 0" in text
+
+
+@pytest.mark.parametrize("name", READING)
+def test_columns_of_the_texts_are_what_was_recorded(name: str) -> None:
+    """Means of the two controls, and paired differences of the other arms to that of their kind."""
+    found, text = recorded(name), section("reading", READING[name])
+    rows, labels = table(section("reading", "Results")), {c["label"]: c["arm"] for c in found["cells"]}
+    runs, column = results_of(found), [*READING].index(name)
+    assert {label for label, row in rows.items() if row[column] != "–"} == set(labels)
+    for label, arm in labels.items():
+        values, control = runs[arm], runs[labels["Demo, mean" if label.startswith("Demo") else "Mean"]]
+        if label in ("Mean", "Demo, mean"):
+            compare(rows[label][column], list(values.values()))
+        else:
+            pairs = [value - control[seed] for seed, value in values.items() if seed in control]
+            compare(rows[label][column], pairs)
     assert f"(results/{name}.json), commit " in text
     assert f"images/{name}.png" in text
 
@@ -92,7 +137,7 @@ def test_tables_are_what_was_recorded(name: str) -> None:
 @pytest.mark.parametrize("name", RERUNS)
 def test_cells_that_were_run_again_are_on_the_page_and_within_the_recorded_interval(name: str) -> None:
     text, found = section(RERUNS[name], "Run again with this script"), recorded(name)
-    rows = [*table(text).values()]
+    shown = re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)", text)
     for cell in found["cells"]:
         told = recorded(cell["recorded_in"].removesuffix(".json"))
         runs = [run for run in told["runs"] if run["arm"] == cell["arm"]]
@@ -102,12 +147,12 @@ def test_cells_that_were_run_again_are_on_the_page_and_within_the_recorded_inter
             values = cell["test"][metric]
             assert all(abs(value - kept["mean"]) <= kept["half_width"] for value in values)
             assert len(values) == len(found["seeds"])
-            mean = [sum(values) / len(values)] if len(values) > 1 else []
-            row = rows.pop(0)
-            shown = [number for one in row for number in numbers(one)]
-            step = 10.0 ** -len(re.findall(r"\d\.(\d+)", row[0])[0])  # of the last digit that is shown
-            assert shown == pytest.approx([kept["mean"], kept["half_width"], *values, *mean], abs=0.51 * step)
-    assert not rows
+            numbers_of_cell = shown.pop(0)
+            step = 10.0 ** -len(numbers_of_cell[0].split(".")[1])  # of the last digit that is shown
+            assert [float(one) for one in numbers_of_cell] == pytest.approx(
+                [float(np.mean(values)), kept["mean"], kept["half_width"]], abs=0.51 * step
+            )
+    assert not shown
     assert f"(results/{name}.json), commit {found['commit']}" in text
 
 
@@ -117,7 +162,7 @@ def test_the_sweep_on_the_page_is_the_one_that_was_recorded() -> None:
     assert list(rows) == list(found["arms"])
     for arm, row in found["arms"].items():
         entry = row["metrics"]["accuracy"]
-        for place, kind in ((1, "mean"), (2, "difference")):
+        for place, kind in ((0, "mean"), (1, "difference")):
             shown = numbers(rows[arm][place])
             expected = [] if kind not in entry else [entry[kind]["mean"], entry[kind]["half_width"]]
             assert shown == pytest.approx(expected, rel=1e-3)
@@ -162,45 +207,71 @@ def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():
 
     lines = "\n".join(which_heads.printed(recorded("which-heads")["summary"]))
     zero, _ = (part.split("\n\n", 1)[1] for part in re.split(r"\n\n(?=Spearman)", lines))
-    assert zero.strip() in page("docs/which-heads.md")
+    text = page("docs/which-heads.md").split("## What predicts")[1].split("## What the table shows")[0]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert set(rows) <= set(zero.strip().splitlines())
+    assert list(table(text)) == [
+        "total variation",
+        "relative deviation",
+        "output error",
+        "entropy",
+        "gradient",
+        "output norm",
+        "layer",
+        "zero elsewhere",
+        "random",
+    ]
 
 
 SEEDS = {
     "gaze": {
-        "readout, first order: bits": "models/readout, first_order/bits",
-        "readout, exact: bits": "models/readout, exact/bits",
-        "history: bits": "models/history, first_order/bits",
-        "Q among O: slope": "search/Q among O: bottom-up/slope",
-        "O among Q: slope": "search/O among Q: bottom-up/slope",
+        "bits: {}": "models/readout, first_order/bits",
+        "(exact {})": "models/readout, exact/bits",
+        "`history` {}": "models/history, first_order/bits",
+        "{} for Q among O": "search/Q among O: bottom-up/slope",
+        "{} for O among Q": "search/O among Q: bottom-up/slope",
     },
     "probe": {
-        "adjacent words": "models/adjacent words/uuas",
-        "layer 0": "models/layer 0/uuas",
-        "best layer": "models/layer BEST/uuas",
-        "best layer, exact": "models/layer BEST, exact/uuas",
-        "best layer, untrained": "models/layer BEST, untrained/uuas",
+        "adjacent words {}": "models/adjacent words/uuas",
+        "layer 0 {}": "models/layer 0/uuas",
+        "best layer (3) {}": "models/layer BEST/uuas",
+        "untrained {}": "models/layer BEST, untrained/uuas",
     },
     "explain": {
-        "words: gradient, τ to attention": "encoders/words/trained/gradient: tau to attention",
-        "lstm: gradient, τ to attention": "encoders/lstm/trained/gradient: tau to attention",
-        "words: hidden share": "encoders/words/trained/hidden share",
-        "words: other weights, distance": "encoders/words/trained/other weights: distance",
-        "words: adversarial weights, agrees": "encoders/words/models/adversarial weights/agrees",
-        "words: another seed, agrees": "encoders/words/models/another seed/agrees",
+        "{} for words": "encoders/words/trained/gradient: tau to attention",
+        "{} for the LSTM": "encoders/lstm/trained/gradient: tau to attention",
+        "hidden share of words is {}": "encoders/words/trained/hidden share",
+        "distance of other weights {}": "encoders/words/trained/other weights: distance",
+        "adversarial weights keep {}": "encoders/words/models/adversarial weights/agrees",
+        "another seed {}": "encoders/words/models/another seed/agrees",
     },
 }
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_other_seeds_are_shown_as_recorded(name: str) -> None:
-    rows, places = table(section(name, "Other seeds")), SEEDS[name]
-    others = sorted(one.stem for one in RESULTS.glob(f"{name}-seed*.json"))
-    assert [recorded(one)["options"]["seed"] for one in others] == list(range(1, len(others) + 1))
-    assert rows.keys() == places.keys()
-    for row, place in places.items():
-        expected = []
-        for found in map(recorded, (name, *others)):
+def test_other_seeds_are_told_as_recorded(name: str) -> None:
+    """Results of the other seeds, with intervals or as means alone, joined by "and"."""
+    text = page(f"docs/{name}.md").split("## Other seeds\n")[1]
+    others = [recorded(one) for one in sorted(one.stem for one in RESULTS.glob(f"{name}-seed*.json"))]
+    assert [one["options"]["seed"] for one in others] == list(range(1, len(others) + 1))
+    for words, place in SEEDS[name].items():
+        results = []
+        for found in others:
+            cell = found
             for part in place.replace("BEST", str(found.get("best"))).split("/"):
-                found = found[part]
-            expected.append("{:.3f} ± {:.3f}".format(*found).replace("-", "−"))
-        assert rows[row] == expected
+                cell = cell[part]
+            results.append(cell)
+        told = {
+            words.format(" and ".join(form.format(*one) for one in results).replace("-", "−"))
+            for form in ("{:.3f}", "{:.3f} ± {:.3f}")
+        }
+        assert any(one in text for one in told), told
+
+
+def test_exact_inference_makes_no_difference_to_the_probe_of_the_other_seeds() -> None:
+    for number in (1, 2):
+        found = recorded(f"probe-seed{number}")
+        first, exact = (
+            found["models"][f"layer {found['best']}{kind}"]["uuas"][0] for kind in ("", ", exact")
+        )
+        assert f"{exact - first:+.3f}".replace("-", "−") in section("probe", "Other seeds")
