@@ -61,6 +61,7 @@ COLUMNS = {
     "mean error": "mean_error",
 }
 SHOWN = ("input", "key", "total variation")  # on the page
+ROWS = ("demo, trained", "demo, untrained", "t5", "qwen3")  # of their own on the page
 PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 BEGIN, END = "<!-- architectures -->", "<!-- end of architectures -->"
 
@@ -85,11 +86,16 @@ def measured(model: Any, tokenizer: Any) -> dict[str, dict[str, float]]:
 def page(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """The table of the page."""
     lines = [f"| Model | {' | '.join(SHOWN)} |", f"|---|{'---|' * len(SHOWN)}"]
-    for name, kinds in rows.items():
+    for name in ROWS:
+        kinds = rows[name]
         for kind, row in kinds.items():
             cells = [f"{row[column]:.4f}" if column in row else "–" for column in SHOWN]
             called = name if len(kinds) == 1 else f"{name}, {kind.replace('_', ' ')}"
             lines.append(f"| {called} | {' | '.join(cells)} |")
+    others = [row for name, kinds in rows.items() if name not in ROWS for row in kinds.values()]
+    ranges = [[row[column] for row in others if column in row] for column in SHOWN]
+    cells = [f"{min(values):.4f} to {max(values):.4f}" for values in ranges]
+    lines.append(f"| the other families | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -43,7 +43,7 @@ OUTCOMES = ("works", "refused", "wrong", "not built", "no attention")
 TOLERANCE = 1e-4
 SECONDS = 8.0  # of process time, for one family
 MOST_INPUTS = 14
-MOST_NAMES = 20  # of families, in a cell of the page
+MOST_NAMES = 10  # of families, in a cell of the page
 PAGE = Path(__file__).parents[1] / "docs" / "transformers.md"
 BEGIN, END = "<!-- families -->", "<!-- end of families -->"
 

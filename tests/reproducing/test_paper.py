@@ -75,10 +75,8 @@ def test_the_table_of_figure_4a_is_what_was_recorded() -> None:
     columns = [
         *printed,
         [row[0] for row in panel["ours"]],
-        [row[0] for row in panel["twin"]],
         panel["beside"]["predicted_deviation"],
         panel["beside"]["total_variation"],
-        panel["twin_beside"]["total_variation"],
     ]
     expected = [
         [str(layer + 1), *(f"{c[layer]:.3f}" if layer < len(c) else "–" for c in columns)]
