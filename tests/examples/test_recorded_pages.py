@@ -213,7 +213,6 @@ def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():
     assert list(table(text)) == [
         "total variation",
         "relative deviation",
-        "output error",
         "entropy",
         "gradient",
         "output norm",

