@@ -256,7 +256,6 @@ SECTIONS = {
     "bandits": ("Bandits", "reward"),
     "distil": ("Distillation", "Spearman"),
     "glimpse": ("Glimpses", "right; distance"),
-    "glimpse-clutter": ("On a cluttered canvas", "right; distance"),
     "residual": ("Residual attention", "right; features"),
     "reversible": ("Reversible layers", "plain MB; reversible MB; times slower"),
 }
@@ -285,6 +284,14 @@ def test_results_in_sentences_are_those_that_were_recorded() -> None:
     assert f"Independent pixels have {fashion['independent pixels'][0]['-log p(d)']:.1f} bits" in text
     learned = fashion["wake and sleep"]
     assert f"F is {told(learned, 'F', 1)} and the tighter bound {told(learned, 'nearer bound', 1)}." in text
+    clutter, text = recorded("glimpse-clutter")["runs"], section("learners", "On a cluttered canvas")
+    right, distance = (
+        [told(clutter[arm], column, 1) for arm in ("learned", "random", "fixed")]
+        for column in ("right", "distance")
+    )
+    for arm, one in zip(("learned", "random", "fixed"), right, strict=True):
+        assert f"{one} % with {arm}" in text
+    assert f"at distances of {distance[0]}, {distance[1]} and {distance[2]}." in text
     policies = recorded("bandits")["runs"]
     assert f"the trained model has {told(policies['SNAIL'], 'reward, exact', 3)}:" in section(
         "learners", "Bandits"

@@ -14,7 +14,6 @@ RESULTS = ROOT / "docs" / "results"
 SECTIONS = {
     "translation": ("sweeps", "Translation"),
     "pretraining-blanks": ("sweeps", "Blanks"),
-    "pretraining-pairs": ("sweeps", "With and without the translation"),
     "pretraining-trec": ("sweeps", "Fine-tuned on TREC"),
     "captions-by-heart": ("sweeps", "Captions by heart"),
 }
@@ -99,6 +98,16 @@ def test_tables_are_what_was_recorded(name: str) -> None:
             compare(difference, [value - control[seed] for seed, value in values.items() if seed in control])
     assert f"(results/{name}.json), commit " in text
     assert f"images/{name}.png" in text
+
+
+def test_one_run_of_each_on_pairs_of_translations_is_told_of() -> None:
+    found, text = recorded("pretraining-pairs"), section("sweeps", "With and without the translation")
+    runs = results_of(found)
+    results = {cell["label"]: list(runs[cell["arm"]].values()) for cell in found["cells"]}
+    assert {label: len(values) for label, values in results.items()} == {"MLM": 1, "TLM": 1}
+    assert f"{results['TLM'][0]:.4f} against {results['MLM'][0]:.4f}. With one seed" in text
+    assert "(results/pretraining-pairs.json), commit " in text
+    assert "images/pretraining-pairs.png" in text
 
 
 def test_the_arms_that_are_only_told_of_gain_what_is_said() -> None:
