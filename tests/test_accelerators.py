@@ -17,8 +17,8 @@ import fenchel
 from fenchel import functional as F
 from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
+from fenchel.estimators import exact_solver
 from fenchel.functional import exact
-from fenchel.solver import driver
 from tests import accelerator_calls
 from tests.accelerator_calls import FIRST, READS, B, D, Looks, M, N, Run, masked, op, randn, transport
 from tests.compiling import compiled_afresh
@@ -200,7 +200,7 @@ def test_looks_of_the_exact_driver(
     calls = {"_mix": 0, "_extrapolated": 0, "_newton": 0, "_line": 0}
 
     def counted(name: str) -> Callable[..., Any]:
-        function = getattr(driver, name)
+        function = getattr(exact_solver, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             calls[name] += 1
@@ -209,7 +209,7 @@ def test_looks_of_the_exact_driver(
         return call
 
     for name in calls:
-        monkeypatch.setattr(driver, name, counted(name))
+        monkeypatch.setattr(exact_solver, name, counted(name))
     torch.manual_seed(0)
     query, key = torch.randn(1, 4, 64, 16), torch.randn(1, 4, 64, 16)
     key[:, :, 0] *= length

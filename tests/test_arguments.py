@@ -15,7 +15,7 @@ import fenchel
 from fenchel.arguments import ARGUMENTS as SHARED
 from fenchel.arguments import MOST_LAYERS, shown
 from fenchel.errors import FenchelError, InputError, ProblemError
-from fenchel.options import AuditOptions, ReproduceOptions, SwapOptions, declared
+from fenchel.run_options import AuditOptions, ReproduceOptions, SwapOptions, declared
 from fenchel.swap import swap
 
 ARGUMENTS = dict(SHARED) | {

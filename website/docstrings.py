@@ -26,7 +26,7 @@ class Docstrings(griffe.Extension):
         text = obj.docstring.value
         if "**options:" in text and obj.parent is not None and obj.parent.is_module:
             function = getattr(import_module(obj.module.path), obj.name)
-            # What fenchel.options.takes has written out.
+            # What fenchel.run_options.takes has written out.
             text = f"{inspect.getdoc(function)}" if hasattr(function, "__options__") else text
         obj.docstring.value = as_markdown(text)
 

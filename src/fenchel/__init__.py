@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from fenchel.errors import FenchelError as FenchelError
     from fenchel.errors import ProblemError as ProblemError
     from fenchel.estimate import Estimate as Estimate
+    from fenchel.estimators import Constrained as Constrained
+    from fenchel.estimators import Exact as Exact
+    from fenchel.estimators import FirstOrder as FirstOrder
+    from fenchel.estimators import GradientAscent as GradientAscent
+    from fenchel.estimators import InferenceProblem as InferenceProblem
+    from fenchel.estimators import SecondOrder as SecondOrder
     from fenchel.integrations.capture import Capture as Capture
     from fenchel.integrations.capture import CapturedHead as CapturedHead
     from fenchel.preference import Bernoulli as Bernoulli
@@ -41,12 +47,6 @@ if TYPE_CHECKING:
     from fenchel.preference import GaussianMixture as GaussianMixture
     from fenchel.preference import Laplace as Laplace
     from fenchel.preference import Poisson as Poisson
-    from fenchel.solver import Constrained as Constrained
-    from fenchel.solver import Exact as Exact
-    from fenchel.solver import FirstOrder as FirstOrder
-    from fenchel.solver import GradientAscent as GradientAscent
-    from fenchel.solver import InferenceProblem as InferenceProblem
-    from fenchel.solver import SecondOrder as SecondOrder
 
 __all__ = [
     "KL",
@@ -88,7 +88,7 @@ __all__ = [
 _PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
 # In this order they are asked for a name: errors need no torch, and the last two an extra.
 _HOMES = (
-    *("errors", "closeness", "estimate", "preference", "solver"),
+    *("errors", "closeness", "estimate", "preference", "estimators"),
     *("integrations.capture", "auditing", "comparing"),
 )
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import Kind
-from fenchel.auditing.moves import MOVE_COLUMNS
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable, schema
+from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.io.runs import Progress, ProgressClock
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model

@@ -22,8 +22,8 @@ from fenchel.auditing.advice import (
 )
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
-from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
 from fenchel.auditing.run import audit
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS
 from fenchel.cli import main
 from fenchel.drawing import percent
 from fenchel.swap.report import SwapReport

@@ -31,8 +31,8 @@ from fenchel.auditing.examples import (
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, Measures
-from fenchel.auditing.moves import TokenClasses, TokenClassifier, moves_by_class
 from fenchel.auditing.solution import Solving
+from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor

@@ -15,8 +15,8 @@ from fenchel.auditing.example_search import answers
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import OF_A_WINDOW, Measures
 from fenchel.auditing.measure import measure as measure_as
-from fenchel.auditing.moves import TokenClasses
 from fenchel.auditing.solution import Solving
+from fenchel.auditing.weight_moves import TokenClasses
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite

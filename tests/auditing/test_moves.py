@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.moves import KEY_CLASSES, MOVES, TOKEN_TYPES, TokenClasses, TokenClassifier, TokenTypes
+from fenchel.auditing.weight_moves import (
+    KEY_CLASSES,
+    MOVES,
+    TOKEN_TYPES,
+    TokenClasses,
+    TokenClassifier,
+    TokenTypes,
+)
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor

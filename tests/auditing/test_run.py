@@ -17,10 +17,10 @@ from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, counted_in_words
 from fenchel.auditing.manifest import KEYS, OUTCOMES, PARTS, PLACES, in_order
-from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
+from fenchel.auditing.weight_moves import KEY_CLASSES
 from fenchel.drawing import duration
 from fenchel.errors import FenchelError, InputError, MissingExtraError
 from fenchel.io.runs import ProgressClock

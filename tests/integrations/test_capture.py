@@ -14,7 +14,7 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.evidence import TransformerXL
-from fenchel.options import ABLATIONS
+from fenchel.run_options import ABLATIONS
 from fenchel.swap.conditions import Arm, sites_of
 from tests.swap.small_swaps import language_model
 from tests.swap.test_ablations import text_inputs

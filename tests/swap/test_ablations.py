@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import MultiheadAttention, TransportAttention
-from fenchel.options import ABLATIONS, SwapOptions
+from fenchel.run_options import ABLATIONS, SwapOptions
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
 from fenchel.swap.findings import share_left_in_words

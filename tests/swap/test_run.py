@@ -19,7 +19,7 @@ from fenchel.integrations.transformers import use_backend
 from fenchel.io.images import open_images
 from fenchel.loading import load_run
 from fenchel.nn import use_estimator
-from fenchel.options import SwapOptions
+from fenchel.run_options import SwapOptions
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import make_arms, sites_of
 from fenchel.swap.findings import finding, wording

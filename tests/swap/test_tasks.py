@@ -9,7 +9,7 @@ import torch
 from fenchel.errors import InputError, ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
-from fenchel.options import PairColumns, SwapOptions
+from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.observation import IGNORED, Step, observe
 from fenchel.swap.reading import read_pairs, scored_pairs
 from fenchel.swap.tasks import LanguageTask, SentenceTask

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
-from fenchel.auditing.moves import KEY_CLASSES, MOVES
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 
 if TYPE_CHECKING:

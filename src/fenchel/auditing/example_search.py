@@ -34,8 +34,8 @@ from fenchel.auditing.examples import (
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.layer import LayerProblem, layer_problem
 from fenchel.auditing.measure import FarthestQueries
-from fenchel.auditing.moves import KEY_CLASSES, TokenClasses
 from fenchel.auditing.solution import Solving, solutions_of
+from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 

@@ -14,7 +14,7 @@ from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
-from fenchel.options import AuditOptions, ReadingOptions
+from fenchel.run_options import AuditOptions, ReadingOptions
 
 __all__ = ["Batches", "Texts", "batches_of", "opened_batches", "opened_documents"]
 

@@ -30,7 +30,7 @@ from fenchel.nn.inference import attention_layers
 if TYPE_CHECKING:
     from fenchel.auditing.inputs import Batches
     from fenchel.loading import LoadedRun, RunModel
-    from fenchel.options import AuditOptions
+    from fenchel.run_options import AuditOptions
 
 __all__ = [
     "CONVENTIONS",

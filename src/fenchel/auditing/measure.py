@@ -32,8 +32,8 @@ from torch import Tensor
 
 from fenchel.auditing.heads import MEASURES
 from fenchel.auditing.layer import LayerProblem, layer_problem
-from fenchel.auditing.moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.auditing.solution import Solving, solutions_of
+from fenchel.auditing.weight_moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.integrations.capture import AttentionCall
 
 __all__ = ["OF_A_WINDOW", "FarthestQueries", "FarthestSearch", "Measures", "measure"]

@@ -14,12 +14,12 @@ from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import measure
-from fenchel.auditing.moves import TokenClassifier
 from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.table import query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
+from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
@@ -29,7 +29,7 @@ from fenchel.io.files import check_writable, removed_if_empty
 from fenchel.io.runs import Progress, ProgressClock, claimed
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
 from fenchel.nn.inference import attention_layers
-from fenchel.options import AuditOptions, takes
+from fenchel.run_options import AuditOptions, takes
 
 if TYPE_CHECKING:
     import polars
@@ -317,7 +317,7 @@ def audit(
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
             ready-made model inputs such as ``{"pixel_values": tensor}``, or of these under ``inputs`` with what else is
             known of a batch, as on the page on capture.
-        **options: The options of :class:`fenchel.options.AuditOptions`.
+        **options: The options of :class:`fenchel.run_options.AuditOptions`.
 
     Returns:
         What was found.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.measure import Measures
-from fenchel.auditing.moves import TokenClasses
+from fenchel.auditing.weight_moves import TokenClasses
 from fenchel.errors import InputError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch

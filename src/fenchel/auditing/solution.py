@@ -14,15 +14,15 @@ from fenchel.auditing.heads import SCALED
 from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
+from fenchel.estimators.closed_form import second_order_point
+from fenchel.estimators.exact_solver import WORKING_ARRAYS, Solution, infer, solved_block
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.preference import Discrete
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
-from fenchel.solver.closed_form import second_order_point
-from fenchel.solver.driver import WORKING_ARRAYS, Solution, infer, solved_block
 from fenchel.tensors import may_attend, norm, total
 
 if TYPE_CHECKING:
-    from fenchel.options import AuditOptions
+    from fenchel.run_options import AuditOptions
 
 __all__ = [
     "BlockSolution",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
-from fenchel.auditing.moves import MOVE_COLUMNS
 from fenchel.auditing.table import QueryTable, polars_module
+from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.errors import InputError, ProblemError
 
 if TYPE_CHECKING:

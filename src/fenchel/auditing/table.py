@@ -20,7 +20,7 @@ from torch import Tensor
 from fenchel.arguments import reason_of
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import KINDS, MEASURES, METRICS
-from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
 from fenchel.errors import InputError, MissingExtraError, ProblemError
 from fenchel.io.batches import Batch
 from fenchel.io.files import atomic_path

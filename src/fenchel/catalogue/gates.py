@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from fenchel import functional
-from fenchel.catalogue.drawn import drawn
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import CoinParts, Parts
+from fenchel.catalogue.random_inputs import drawn
 
 __all__ = ["ENTRIES", "coins"]
 

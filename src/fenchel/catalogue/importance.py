@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import believed, drawn, heads
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.random_inputs import believed, drawn, heads
 from fenchel.nn.preference import Context
 from fenchel.nn.preference.learned import ContextNetwork
 

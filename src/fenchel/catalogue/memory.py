@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import drawn, heads
 from fenchel.catalogue.entry import ESTIMATORS, Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import GaussianParts, Parts
+from fenchel.catalogue.random_inputs import drawn, heads
 
 __all__ = ["ENTRIES"]
 

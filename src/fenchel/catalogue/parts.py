@@ -12,10 +12,10 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
+from fenchel.estimators import InferenceProblem
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.relative import distance_index
 from fenchel.preference import Discrete, Gaussian
-from fenchel.solver import InferenceProblem
 
 __all__ = [
     "AbstractFiniteParts",

@@ -8,7 +8,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fenchel.arguments import shown
-from fenchel.catalogue import gates, importance, memory, mind, places, scores, sparse, textbook, vision
+from fenchel.catalogue import (
+    gates,
+    importance,
+    memory,
+    positions,
+    psychology,
+    scores,
+    sparse,
+    textbook,
+    vision,
+)
 from fenchel.catalogue.entry import Difference, Entry, difference
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import name_of
@@ -40,10 +50,10 @@ def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
 ENTRIES: Final = _by_name(
     textbook.ENTRIES,
     scores.ENTRIES,
-    places.ENTRIES,
+    positions.ENTRIES,
     vision.ENTRIES,
     gates.ENTRIES,
-    mind.ENTRIES,
+    psychology.ENTRIES,
     sparse.ENTRIES,
     memory.ENTRIES,
     importance.ENTRIES,
@@ -55,7 +65,7 @@ FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))
 
 """The headings, in order."""
 
-NOTES: Final = MappingProxyType({"Mind": mind.NOTE})
+NOTES: Final = MappingProxyType({"Mind": psychology.NOTE})
 
 """What is to be known of a whole family, by heading."""
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.drawn import believed, drawn, drawn_module, heads
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.nn.evidence import General
 from fenchel.nn.preference import Location, Window
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import drawn, heads
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, TransportParts
+from fenchel.catalogue.random_inputs import drawn, heads
 from fenchel.closeness import Tsallis
 
 __all__ = ["ENTRIES"]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import believed, drawn, drawn_module
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.random_inputs import believed, drawn, drawn_module
 from fenchel.nn.arguments import combined
 from fenchel.nn.preference import GridPosition, QuadraticGridPosition
 

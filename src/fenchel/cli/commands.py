@@ -17,7 +17,7 @@ import typer
 from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.cli.failure import interruptible, say
 from fenchel.io.runs import Shard
-from fenchel.options import (
+from fenchel.run_options import (
     AuditOptions,
     Option,
     Options,

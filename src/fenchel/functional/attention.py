@@ -12,6 +12,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness, Divergence
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import (
     broadcast_leading,
     checked_closeness,
@@ -30,7 +31,6 @@ from fenchel.functional.inference import (
 )
 from fenchel.functional.output import mean_at, output_and_mean_at, output_at, weights_at
 from fenchel.preference import Discrete
-from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import check_finite
 
 __all__ = [

@@ -4,8 +4,8 @@ The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Whe
 preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
 Whether they arrived is looked at once a call on an accelerator, which waits for that. The gradient is one more such
-solve, as it is of the exact one (:mod:`fenchel.solver.implicit`). No weights are kept, blocks have a bounded working
-memory, and what is broadcast is not copied.
+solve, as it is of the exact one (:mod:`fenchel.estimators.implicit`). No weights are kept, blocks have a bounded
+working memory, and what is broadcast is not copied.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.family import Block, TemplateFamily
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, without_autocast
-from fenchel.solver import Estimator, Exact, FirstOrder
-from fenchel.solver.closed_form import second_order_point, with_one_hessian
-from fenchel.solver.driver import infer
-from fenchel.solver.implicit import (
+from fenchel.estimators import Estimator, Exact, FirstOrder
+from fenchel.estimators.closed_form import second_order_point, with_one_hessian
+from fenchel.estimators.exact_solver import infer
+from fenchel.estimators.implicit import (
     AbstractEquation,
     Expansion,
     StationaryPoint,
     row_gradients,
     second_derivative_of,
 )
+from fenchel.family import Block, TemplateFamily
+from fenchel.functional.arguments import AttentionArguments, compute_dtype, without_autocast
 from fenchel.tensors import (
     CACHE_BYTES,
     Box,

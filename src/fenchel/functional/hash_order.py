@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.solver.implicit import differentiated_once
+from fenchel.estimators.implicit import differentiated_once
 from fenchel.tensors import keep_freed_memory, spans
 
 __all__ = ["HashOrder", "hashed_softmax"]

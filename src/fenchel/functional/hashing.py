@@ -12,12 +12,12 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import compute_dtype, without_autocast
 from fenchel.functional.attention import AttentionInference, attention, infer
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import Inference, Options, Variant
-from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import (
     BOOL,
     FLOATING,

@@ -19,6 +19,10 @@ from fenchel.arguments import ESTIMATORS
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
+from fenchel.estimators import ESTIMATORS as SOLVERS
+from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
+from fenchel.estimators.closed_form import second_order_point
+from fenchel.estimators.exact_solver import WORKING_ARRAYS, solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
     check_estimator,
@@ -32,10 +36,6 @@ from fenchel.functional.certificate import AttentionCertificate, certificate_of,
 from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
-from fenchel.solver import ESTIMATORS as SOLVERS
-from fenchel.solver import Estimator, Exact, FirstOrder, SecondOrder
-from fenchel.solver.closed_form import second_order_point
-from fenchel.solver.driver import WORKING_ARRAYS, solved_block
 from fenchel.tensors import (
     Box,
     boxes,

@@ -12,6 +12,8 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
+from fenchel.estimators import FirstOrder, SecondOrder
+from fenchel.estimators.closed_form import with_one_hessian
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -24,8 +26,6 @@ from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import by_inverse, preference_weights
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
 from fenchel.functional.output import output_at, plain_attention, weights_at
-from fenchel.solver import FirstOrder, SecondOrder
-from fenchel.solver.closed_form import with_one_hessian
 from fenchel.tensors import (
     broadcasts_to,
     check_device,

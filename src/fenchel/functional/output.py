@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from fenchel.estimators.implicit import second_derivative_of
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -29,7 +30,6 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.functional.exact import Grid, with_gradient
-from fenchel.solver.implicit import second_derivative_of
 from fenchel.tensors import Box, is_transformed, needs_gradient, part_of
 
 __all__ = [

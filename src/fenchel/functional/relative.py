@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
+from fenchel.estimators import FirstOrder
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -27,7 +28,6 @@ from fenchel.functional.certificate import (
     norm_of,
 )
 from fenchel.functional.inference import Inference, Options, Variant
-from fenchel.solver import FirstOrder
 from fenchel.tensors import (
     WHOLE,
     broadcasts_to,

@@ -27,6 +27,8 @@ from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_na
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
+from fenchel.estimators import FirstOrder
+from fenchel.estimators.implicit import differentiated_once
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -47,8 +49,6 @@ from fenchel.functional.inference import (
 )
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.solver import FirstOrder
-from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import (
     BOOL,
     Box,

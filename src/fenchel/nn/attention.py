@@ -14,6 +14,7 @@ from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.certificate import AttentionCertificate
@@ -47,7 +48,6 @@ from fenchel.nn.inference import (
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
-from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import MASK, check_flags, check_tensor, without_causal_bias
 
 __all__ = ["MultiheadAttention"]

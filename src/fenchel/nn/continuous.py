@@ -30,6 +30,7 @@ from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, EstimatorName, Exact, InferenceProblem
 from fenchel.functional.arguments import without_autocast
 from fenchel.functional.exact import untraced
 from fenchel.nn.arguments import (
@@ -47,7 +48,6 @@ from fenchel.nn.arguments import (
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import check_entries, widened
-from fenchel.solver import Estimator, EstimatorName, Exact, InferenceProblem
 from fenchel.tensors import check_flags, checked_argument, refuse_onnx
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]

@@ -10,11 +10,11 @@ from torch import nn
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
+from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional.inference import estimator_object
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
-from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import checked_argument
 
 __all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"]

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
+from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.inference import DEFAULT_STEPS, estimator_object
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
-from fenchel.solver import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.tensors import checked_argument
 
 __all__ = [

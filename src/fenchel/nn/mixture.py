@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Mixture
 from fenchel.nn.arguments import SequenceLayout, TorchCall, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
@@ -17,7 +18,6 @@ from fenchel.nn.cache import KeyValueCache
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
 
 __all__ = ["MixtureAttention"]

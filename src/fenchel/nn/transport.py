@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, EstimatorName
 from fenchel.nn.arguments import (
     SequenceLayout,
     TorchCall,
@@ -29,7 +30,6 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
-from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import (
     BOOL,
     WHOLE,

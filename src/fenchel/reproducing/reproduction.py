@@ -20,8 +20,8 @@ from fenchel.io.documents import open_documents
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, write_document
 from fenchel.loading import RunModel
-from fenchel.options import ReproduceOptions, takes
 from fenchel.reproducing.paper import BERT, FIGURES, SETTING, T5, UNSAID, PaperPanel
+from fenchel.run_options import ReproduceOptions, takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -182,7 +182,7 @@ def reproduce(
     Args:
         figure: ``figure4``, ``figure5`` or ``figures6-8``.
         texts: What to read, as for ``fenchel.audit``; the papers do not say what they read.
-        **options: The options of :class:`fenchel.options.ReproduceOptions`.
+        **options: The options of :class:`fenchel.run_options.ReproduceOptions`.
 
     Returns:
         The papers' numbers and ours.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fenchel.options import PairColumns
+from fenchel.run_options import PairColumns
 from fenchel.swap.report import SwapReport
 from fenchel.swap.run import swap
 

@@ -21,7 +21,7 @@ from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
-from fenchel.options import ABLATIONS, SwapOptions
+from fenchel.run_options import ABLATIONS, SwapOptions
 
 __all__ = [
     "MODEL",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fenchel.drawing import count, percent
-from fenchel.options import ABLATIONS
+from fenchel.run_options import ABLATIONS
 
 __all__ = [
     "ESTIMATORS",

@@ -29,7 +29,7 @@ from fenchel.io.documents import (
 from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, load_run, refuse_beside_loader
-from fenchel.options import PairColumns, SwapOptions
+from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
 from fenchel.swap.observation import mapped
 from fenchel.swap.tasks import (

@@ -31,7 +31,7 @@ from fenchel.io.storage import (
     write_document,
 )
 from fenchel.io.storage import Record as SavedRecord
-from fenchel.options import ABLATIONS
+from fenchel.run_options import ABLATIONS
 from fenchel.swap.findings import (
     ESTIMATORS,
     arm_name,

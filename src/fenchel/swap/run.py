@@ -41,7 +41,7 @@ from fenchel.io.storage import (
     write_tensors,
 )
 from fenchel.loading import RunModel, device_and_dtype, evaluating, on_device, seeded
-from fenchel.options import SwapOptions, takes
+from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
@@ -109,7 +109,7 @@ def swap(
             them), to (B,) numbers; lower is better.
         score: Likewise; higher is better.
         pairs: Scored pairs of sentences: a table with tabs, or (sentence, sentence, score) each.
-        **options: The options of :class:`fenchel.options.SwapOptions`.
+        **options: The options of :class:`fenchel.run_options.SwapOptions`.
 
     Returns:
         What was found.

@@ -26,7 +26,7 @@ from fenchel.io.tokens import (
 )
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import device_and_dtype
-from fenchel.options import SwapOptions
+from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Place, Step, mapped, observe, observe_layers
 
 __all__ = [

@@ -9,9 +9,9 @@ import torch
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample, Packing, Passage, TemplateWeight, packed
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
-from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import HeadEffect, SwapEffects
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS
 from tests.auditing.small_audits import known_statistics
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.examples import HeadExample, Packing, Picture, unpacked
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
-from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
 from fenchel.auditing.report.plots import AXES
+from fenchel.auditing.weight_moves import KEY_CLASSES
 from fenchel.drawing import json_number, short
 
 if TYPE_CHECKING:

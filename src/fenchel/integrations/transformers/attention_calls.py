@@ -34,7 +34,7 @@ from fenchel.integrations.transformers.backend import (
 )
 from fenchel.integrations.transformers.backend import infer as infer_heads
 from fenchel.integrations.transformers.key_map import KeyMap, Tracer, Visit, find_key_map
-from fenchel.integrations.transformers.log_preference import (
+from fenchel.integrations.transformers.masks_and_sinks import (
     LogPreference,
     LogPreferences,
     among_indices,

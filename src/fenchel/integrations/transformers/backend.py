@@ -19,9 +19,10 @@ from fenchel import functional
 from fenchel.arguments import ESTIMATORS
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.inference import estimator_object
-from fenchel.integrations.transformers.log_preference import (
+from fenchel.integrations.transformers.masks_and_sinks import (
     SINKS,
     LogPreferences,
     among_indices,
@@ -33,7 +34,6 @@ from fenchel.integrations.transformers.log_preference import (
 )
 from fenchel.integrations.transformers.registry import attention_modules, register_backend
 from fenchel.nn.inference import Inferred, joined
-from fenchel.solver import Estimator
 
 __all__ = [
     "CLOSENESSES",

@@ -14,6 +14,7 @@ from fenchel.arguments import checked, shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of as closeness_object
 from fenchel.errors import CaptureError, ModelError, ProblemError
+from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
@@ -25,7 +26,6 @@ from fenchel.integrations.transformers.registry import (
     register_backend,
 )
 from fenchel.nn.estimator_switch import chosen_layers
-from fenchel.solver import Estimator
 from fenchel.tensors import checked_argument, positive_tensor
 
 __all__ = ["HeadsInfer", "attention_names", "inference_for_now", "use_backend"]

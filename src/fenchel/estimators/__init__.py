@@ -20,23 +20,23 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import Conjugate, conjugate_of
 from fenchel.errors import ConvergenceError, DomainError, ProblemError
 from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
-from fenchel.family import Block
-from fenchel.preference import AbstractPreference
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
-from fenchel.solver.closed_form import (
+from fenchel.estimators.closed_form import (
     check_domain,
     first_order_points,
     second_order_point,
     second_order_points,
 )
-from fenchel.solver.constrained import within_radius
-from fenchel.solver.driver import WORKING_ARRAYS, ascended, solved_block
-from fenchel.solver.implicit import (
+from fenchel.estimators.constrained import within_radius
+from fenchel.estimators.exact_solver import WORKING_ARRAYS, ascended, solved_block
+from fenchel.estimators.implicit import (
     AbstractEquation,
     Expansion,
     StationaryPoint,
     implicit_dual_point,
 )
+from fenchel.family import Block
+from fenchel.preference import AbstractPreference
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
 from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
 
 __all__ = [

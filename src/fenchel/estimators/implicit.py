@@ -20,9 +20,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
+from fenchel.estimators.exact_solver import solved
 from fenchel.family import Block, Point, TemplatePoint
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
-from fenchel.solver.driver import solved
 from fenchel.tensors import total
 
 __all__ = [
@@ -196,7 +196,7 @@ def row_gradients(
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
-        unsure: See :func:`~fenchel.solver.driver.newton_direction`.
+        unsure: See :func:`~fenchel.estimators.exact_solver.newton_direction`.
     """
     point, nu = _adjoint(equation, block, dual, gradient, rtol=rtol, unsure=unsure)
     assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import DomainError
+from fenchel.estimators.exact_solver import solved
 from fenchel.family import Block, TemplateFamily
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
-from fenchel.solver.driver import solved
 
 __all__ = [
     "check_domain",

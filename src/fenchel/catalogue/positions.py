@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import believed, drawn, drawn_module, heads
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
+from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.nn import sinusoids
 from fenchel.nn.arguments import combined
 from fenchel.nn.evidence import (

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.drawn import drawn, heads
 from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.random_inputs import drawn, heads
 from fenchel.closeness import Hard
 
 __all__ = ["ENTRIES", "NOTE"]
