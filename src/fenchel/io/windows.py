@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
@@ -238,17 +239,14 @@ def _inputs_of(batch: Any) -> Any:
 
 def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """What is given beside the inputs of a batch, as tensors to digest; functions have no content."""
-    beside = {
-        f"beside inputs: {name}": value
-        for name, value in batch.items()
-        if name != "inputs" and value is not None and not callable(value)
-    }
-    return {
-        name: value
-        if isinstance(value, Tensor)
-        else torch.tensor(list(json.dumps(value, default=repr).encode()), dtype=torch.uint8)
-        for name, value in beside.items()
-    }
+    found = {}
+    for name, value in batch.items():
+        if name == "inputs" or value is None or callable(value):
+            continue
+        if not isinstance(value, Tensor):
+            value = torch.frombuffer(bytearray(json.dumps(value, default=repr).encode()), dtype=torch.uint8)
+        found[f"beside inputs: {name}"] = value
+    return found
 
 
 def _is_dense(inputs: Any) -> bool:
@@ -266,30 +264,14 @@ def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:
 
 def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> None:
     """Refuse one text or one image that stands where a batch of them is expected."""
-    pixels = inputs.get("pixel_values")
     single = [
         name for name in ("input_ids", "decoder_input_ids") if name in inputs and inputs[name].dim() == 1
     ]
-    if any(name.endswith(_GRID) for name in inputs):
-        pixels = None
-    # Patches that are cut already have three dimensions too, (rows, patches, width), and other inputs beside them.
-    if pixels is not None and (
-        pixels.dim() == 2
-        or (
-            pixels.dim() == 3
-            and len(pixels) in (1, 3, getattr(config, "num_channels", 3))
-            and (
-                pixels.shape[1] == pixels.shape[2]
-                or (
-                    len(pixels) == getattr(config, "num_channels", 3)
-                    and not any(
-                        other.dim() and len(other) == len(pixels)
-                        for name, other in inputs.items()
-                        if name != "pixel_values"
-                    )
-                )
-            )
-        )
+    has_grid = any(name.endswith(_GRID) for name in inputs)
+    if (
+        "pixel_values" in inputs
+        and not has_grid
+        and _is_one_image(inputs, getattr(config, "num_channels", 3))
     ):
         single.append("pixel_values")
     for name in single:
@@ -300,6 +282,16 @@ def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> No
             f"{expected}. For a "
             f"batch of one write {name}.unsqueeze(0)."
         )
+
+
+def _is_one_image(inputs: Mapping[str, Tensor], channels: int) -> bool:
+    """Whether ``pixel_values`` have no batch: patches that are cut have three dimensions too, rows, patches, width."""
+    pixels = inputs["pixel_values"]
+    if pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
+        return pixels.dim() == 2
+    others = [other for name, other in inputs.items() if name != "pixel_values" and other.dim()]
+    has_rows = any(len(other) == len(pixels) for other in others)
+    return pixels.shape[1] == pixels.shape[2] or (len(pixels) == channels and not has_rows)
 
 
 _GRID = "grid_thw"
@@ -519,9 +511,13 @@ class TokenWindows:
                 f"{self._room}. Shorten the pair or raise the max length."
             )
         tokens = (*self._prefix, *source, *self._suffix)
-        prefix, suffix = special_tokens(self.tokenizer, target=True)
+        prefix, suffix = self._around_target
         goals = (*prefix, *goal, *suffix)
         yield _Window(tokens, [True] * len(tokens), self._shifted(goals), [True] * len(goals)), 1.0
+
+    @cached_property
+    def _around_target(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return special_tokens(self.tokenizer, target=True)
 
     def _shifted(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return () if self._decoder_start is None else (self._decoder_start, *tokens[:-1])

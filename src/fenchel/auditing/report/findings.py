@@ -297,13 +297,13 @@ def sampled_sentence(findings: Findings, words: str | None) -> str | None:
         f"Measured were {words}, {count(findings.problems)} of {count(population)} "
         "problems: means are estimates for all of them"
     )
-    errors = {
-        metric: [head.value(metric, STANDARD_ERROR) for head in findings.heads if head.queries]
-        for metric in ("total_variation", "mean_error")
-    }
     known = {
-        metric: [error for error in given if error is not None and math.isfinite(error)]
-        for metric, given in errors.items()
+        metric: [
+            error
+            for head in findings.heads
+            if (error := head.value(metric, STANDARD_ERROR)) is not None and math.isfinite(error)
+        ]
+        for metric in ("total_variation", "mean_error")
     }
     if not all(known.values()):
         return f"{said}; a single window gives no standard errors."
