@@ -78,7 +78,10 @@ class Training:
         """
         self._open()
         done, steps = self.epoch * self.steps + self.step, self.options.epochs * self.steps
-        with tqdm(total=steps, initial=done, disable=self.options.quiet or not self.main, unit="step") as bar:
+        # A file of the output gets a line every ten seconds, a terminal ten a second.
+        interval = 0.1 if sys.stderr.isatty() else 10.0
+        quiet = self.options.quiet or not self.main
+        with tqdm(total=steps, initial=done, disable=quiet, unit="step", mininterval=interval) as bar:
             while self.epoch < self.options.epochs:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -175,7 +178,7 @@ class Training:
             self.optimiser.zero_grad()
             self.step, self.total, self.terms = number + 1, self.total + total, self.terms + int(every)
             bar.update()
-            bar.set_postfix(epoch=self.epoch + 1, loss=f"{self.total / self.terms:.4g}")
+            bar.set_postfix(epoch=self.epoch + 1, loss=f"{self.total / self.terms:.4g}", refresh=False)
             if due:
                 self.seconds += time.monotonic() - started
                 self._save()
