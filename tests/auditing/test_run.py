@@ -27,7 +27,6 @@ from fenchel.io.runs import ProgressClock
 from tests.auditing.small_audits import (
     PLACE,
     Interrupting,
-    numbers_of,
     rows_of,
     small_audit,
     small_model,
@@ -108,61 +107,6 @@ def test_layers_and_heads_choose_and_change_nothing_else(plain: AuditReport) -> 
     assert chosen.manifest["heads"] == [1, 4]
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("alpha", 0.2),
-        ("max_length", 10),
-        ("stride", 4),
-        ("space", "input"),
-        ("max_tokens", 33),
-        ("tol", 1e-1),
-    ],
-)
-def test_every_option_changes_something_and_is_in_the_manifest(
-    plain: AuditReport, option: str, value: Any
-) -> None:
-    changed = small_audit(**{option: value})
-    assert plain.heads != changed.heads
-    assert plain.manifest[option] != value
-    assert changed.manifest[option] == value
-    if option == "max_tokens":
-        assert {record["queries"] for record in changed.heads} == {changed.manifest["tokens"]} == {33}
-
-
-def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
-    manifest = small_audit(some_texts(seed=9), seed=3).manifest
-    assert manifest["model_class"] == "BertModel"
-    assert manifest["dtype"] == "float64"
-    assert manifest["device"] == "cpu"
-    assert manifest["torch"] == metadata.version("torch")
-    assert list(manifest) == [key for key in KEYS if key in manifest]
-    assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
-    assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
-    assert set(KEYS) > OUTCOMES | PLACES | PARTS
-    assert manifest["python"] == platform.python_version()
-    asked = [manifest[name] for name in ("alpha", "tol", "space", "seed")]
-    assert asked == [1.0, 2e-4, "key", 3]
-    assert (manifest["max_length"], manifest["stride"], manifest["batch_size"]) == (12, 8, 2)
-    assert manifest["shard"] == "0/1"
-    assert len(manifest["text_sha256"]) == 64
-    assert manifest["text_sha256"] != plain.manifest["text_sha256"]
-    assert "z = q" in manifest["convention"]
-    json.dumps(manifest, allow_nan=False)
-
-
-def test_texts_may_be_a_file(plain: AuditReport, tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(some_texts()) + "\n", encoding="utf-8")
-    from_file = small_audit(path)
-    assert list(numbers_of(from_file)) == list(numbers_of(plain))
-    assert from_file.manifest["texts"] == str(path)
-    whole = small_audit(path, whole_file=True)
-    assert whole.manifest["documents"] == 1
-    assert whole.manifest["whole_file"] is True
-    assert "whole_file" not in from_file.manifest
-
-
 def test_ready_made_inputs_need_no_tokenizer() -> None:
     images = [tiny_images(batch=2, seed=1), tiny_images(batch=1, seed=2)]
     report = audit(tiny_model("vit"), None, images)
@@ -188,17 +132,6 @@ def test_an_encoder_decoder_has_three_kinds() -> None:
     assert all(template.position <= 9 for template in example.templates)
 
 
-def test_a_model_may_be_named_by_its_folder(plain: AuditReport, tmp_path: Path) -> None:
-    small_model().save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    options: dict[str, Any] = {"max_length": 12, "stride": 8, "batch_size": 2}
-    named = audit(str(tmp_path), None, some_texts(), dtype="float64", **options)
-    assert named.manifest["model"] == str(tmp_path)
-    assert named.manifest["revision"].startswith("sha256:")
-    assert named.heads == plain.heads
-    assert audit(str(tmp_path), None, some_texts(1), **options).manifest["dtype"] == "float32"
-
-
 def test_examples_are_the_queries_with_the_largest_total_variation(
     kept: tuple[AuditReport, list[dict[str, Any]]],
 ) -> None:
@@ -218,28 +151,6 @@ def test_examples_are_the_queries_with_the_largest_total_variation(
         assert distance == pytest.approx(example.total_variation, abs=2e-3)
         heaviest = [max(t.first_order, t.exact) for t in example.templates]
         assert heaviest == sorted(heaviest, reverse=True)
-
-
-def test_the_model_is_left_as_it_was() -> None:
-    model = small_model()
-    model.train()
-    model.encoder.layer[0].eval()
-    state = torch.get_rng_state()
-    small_audit(model=model)
-    assert model.training
-    assert not model.encoder.layer[0].training
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_progress_is_told_from_the_start_to_the_end() -> None:
-    observer = Interrupting(after=-1, error=RuntimeError())
-    report = small_audit(observer=observer, model=small_model())
-    assert observer.calls == [f"started {report.manifest['model']}", "finished"]
-    assert [progress.tokens for progress in observer.seen] == sorted({p.tokens for p in observer.seen})
-    assert observer.seen[-1].tokens == report.manifest["tokens"]
-    assert observer.seen[-1].documents == report.manifest["documents"]
-    assert observer.seen[-1].fraction == 1.0
-    assert observer.seen[-1].seconds_left == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
@@ -278,40 +189,6 @@ def test_a_missing_package_shows_before_the_work(tmp_path: Path, monkeypatch: py
     with pytest.raises(MissingExtraError, match=r"jinja2 is not installed\. Run: pip install .*\[report\]'"):
         small_audit(directory=tmp_path, observer=observer)
     assert observer.calls == []
-
-
-def test_a_metric_that_is_not_a_number_stops_the_audit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    real = run.measure
-
-    def poisoned(call: Any, *solving: Any, **options: Any) -> Any:
-        measures = real(call, *solving, **options)
-        if call.site.layer == 2:
-            measures.values["gap"][0, 1, 2] = math.nan
-        return measures
-
-    monkeypatch.setattr(run, "measure", poisoned)
-    with pytest.raises(FenchelError, match=r"gap is nan for 1 of .* queries of encoder_self layer 2 head 2"):
-        small_audit(directory=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_queries_that_did_not_converge_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run.measure
-
-    def unconverged(call: Any, *solving: Any, **options: Any) -> Any:
-        measures = real(call, *solving, **options)
-        measures.converged[:, 0, 1] = False
-        return measures
-
-    monkeypatch.setattr(run, "measure", unconverged)
-    report = small_audit()
-    windows = 2 * report.heads[0]["not_converged"]
-    assert report.heads[0]["not_converged"] > 0
-    assert report.heads[1]["not_converged"] == 0
-    assert report.summary["not_converged"] == windows
-    assert report.summary["kinds"]["encoder_self"]["layers"][0]["not_converged"] == windows // 2
 
 
 def test_the_time_taken_is_kept_and_added_up(tmp_path: Path) -> None:
@@ -363,3 +240,57 @@ def test_templates_can_be_scaled_as_the_paper_prints() -> None:
         audited("bert", space="key", template_scale="sqrt_d")
     with pytest.raises(InputError, match=r"template.scale is .*; expected"):
         audited("bert", template_scale="d")
+
+
+def test_progress_is_told_and_the_model_left_as_it_was() -> None:
+    model, observer = small_model().train(), Interrupting(after=-1, error=RuntimeError())
+    model.encoder.layer[0].eval()
+    state = torch.get_rng_state()
+    report = small_audit(observer=observer, model=model)
+    assert (model.training, model.encoder.layer[0].training) == (True, False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert observer.calls == [f"started {report.manifest['model']}", "finished"]
+    assert [progress.tokens for progress in observer.seen] == sorted({p.tokens for p in observer.seen})
+    last = observer.seen[-1]
+    assert (last.tokens, last.documents) == (report.manifest["tokens"], report.manifest["documents"])
+    assert (last.fraction, last.seconds_left) == (1.0, pytest.approx(0.0))
+
+
+def test_values_that_are_no_numbers_stop_the_audit_and_queries_not_converged_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = run.measure
+
+    def changed(change: Any) -> None:
+        def tampered(call: Any, *solving: Any, **options: Any) -> Any:
+            measures = real(call, *solving, **options)
+            change(call, measures)
+            return measures
+
+        monkeypatch.setattr(run, "measure", tampered)
+
+    changed(lambda call, one: one.values["gap"][0, call.site.layer - 1, 2].fill_(math.nan))
+    with pytest.raises(FenchelError, match=r"gap is nan for 1 of .* queries of encoder_self layer 1 head 1"):
+        small_audit(directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    changed(lambda call, one: one.converged[:, 0, 1].fill_(False))
+    report = small_audit()
+    missed = report.heads[0]["not_converged"]
+    assert missed > report.heads[1]["not_converged"] == 0
+    assert report.summary["not_converged"] == 2 * missed
+    assert report.summary["kinds"]["encoder_self"]["layers"][0]["not_converged"] == missed
+
+
+def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
+    manifest = small_audit(some_texts(seed=9), seed=3).manifest
+    said = {
+        "model_class": "BertModel", "dtype": "float64", "device": "cpu", "torch": metadata.version("torch"),
+        "python": platform.python_version(), "alpha": 1.0, "tol": 2e-4, "space": "key", "seed": 3,
+        "max_length": 12, "stride": 8, "batch_size": 2, "shard": "0/1",
+    }  # fmt: skip
+    assert said.items() <= manifest.items()
+    assert list(manifest) == [key for key in KEYS if key in manifest]
+    assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
+    assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
+    assert set(KEYS) > OUTCOMES | PLACES | PARTS
+    assert manifest["text_sha256"] != plain.manifest["text_sha256"]

@@ -1,7 +1,6 @@
 """A sample of each window's queries: who is drawn, what is measured of them, and what is refused."""
 
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,17 +84,6 @@ def test_a_window_is_drawn_alike_wherever_it_stands() -> None:
     )
 
 
-def test_what_is_drawn_is_put_back_where_it_was() -> None:
-    counted = torch.tensor([[True] * 6, [False, True, False, True, False, False]])
-    found: SampledQueries = drawn(QuerySample(4, 0), counted, (1, 2))
-    values = torch.arange(12.0).reshape(2, 1, 6)
-    back = found._put_back(found._taken(values, 2))
-    assert torch.equal(back, values * found.counted[:, None])
-    assert found.counted.sum(1).tolist() == [4, 2]
-    assert found.population.tolist() == [6, 2]
-    assert found.there[1].tolist() == [True, True, False, False]
-
-
 @pytest.fixture(scope="module")
 def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, AuditReport]]:
     """A folder with an audit of all queries and one of some, which no test changes; and their reports."""
@@ -144,15 +132,6 @@ def test_a_query_stands_for_those_of_its_window(audits: tuple[Path, dict[str, Au
         for metric in METRICS:
             mean = np.average([row[metric] for row in own], weights=weights)
             assert record[f"{metric}_mean"] == pytest.approx(mean, rel=1e-6)
-
-
-def test_a_sample_that_takes_short_windows_whole_has_their_numbers() -> None:
-    texts = ["w1 w2 w3", "w4 w5", "w6 w7 w8 w9"]
-    everything, sampled = small_audit(texts, max_length=12), small_audit(texts, max_length=12, queries=8)
-    assert_close(everything.heads, sampled.heads)
-    assert_close(
-        [asdict(found) for found in everything.patterns], [asdict(found) for found in sampled.patterns]
-    )
 
 
 def test_batches_shards_and_interruptions_leave_no_trace(tmp_path: Path) -> None:
@@ -236,65 +215,6 @@ def test_a_sample_larger_than_the_queries_is_refused(tmp_path: Path) -> None:
         audit(tiny_model("vit"), None, images, queries=500)
 
 
-def test_other_samples_are_neither_merged_nor_resumed(tmp_path: Path) -> None:
-    texts = some_texts(3)
-    small_audit(texts, directory=tmp_path, shard=(0, 2), queries=4)
-    small_audit(texts, directory=tmp_path, shard=(1, 2), queries=5)
-    with pytest.raises(InputError, match="queries: 4 in the first, 5 in the second"):
-        merge(tmp_path)
-    small_audit(texts, directory=tmp_path, shard=(1, 2), overwrite=True)
-    with pytest.raises(InputError, match="queries: 4 in the first, None in the second"):
-        merge(tmp_path)
-    with pytest.raises(InputError, match="queries: 4 there, 3 asked for"):
-        small_audit(texts, directory=tmp_path, shard=(0, 2), queries=3, resume=True)
-
-
-def test_the_manifest_and_the_tables_say_what_was_sampled(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    report = small_audit(some_texts(2), directory=tmp_path, queries=1)
-    assert report.manifest["queries"] == 1
-    assert "queries" not in small_audit(some_texts(2)).manifest
-    columns = pq.read_schema(tmp_path / "heads.parquet").names
-    assert columns == list(report.heads[0]) == list(report.to_pandas().columns)
-    assert {"population", "gap_se"} <= set(columns)
-    assert report.summary["kinds"]["encoder_self"]["layers"][0]["gap_se"] > 0
-    assert sample_words(1) == "1 query of each window"
-
-
-def test_reports_say_what_was_sampled_and_how_good_it_is(
-    audits: tuple[Path, dict[str, AuditReport]], tmp_path: Path
-) -> None:
-    from rich.console import Console
-
-    folder, report, everything = audits[0], audits[1]["some"], audits[1]["all"]
-    console = Console(width=80, record=True)
-    console.print(terminal_table(report))
-    shown = console.export_text()
-    assert "± standard error, from 5 queries of each window" in shown
-    error = report.statistics.standard_error("total_variation", "encoder_self", 1)
-    assert f"±{error:.1g}" in shown
-    problems = (
-        sum(record["queries"] for record in report.heads),
-        sum(record["population"] for record in report.heads),
-    )
-    assert f"5 queries of each window, {problems[0]:,} of {problems[1]:,} problems" in " ".join(
-        headline(report)
-    )
-    assert "8 heads, 5 queries of each window: on average" in summary_sentence(report)
-    assert "of each window" not in " ".join([*headline(everything), summary_sentence(everything)])
-    page = (folder / "some" / "report.html").read_text()
-    assert "A sample: 5 queries of each window" in page
-    assert "--queries 5" in command({**report.manifest, "texts": "a.txt", "model": "demo", "revision": None})
-    assert "A sample" not in (folder / "all" / "report.html").read_text()
-
-    comparison = compare(folder / "all", folder / "some", directory=tmp_path / "compare")
-    assert ", 5 queries of each window" in (tmp_path / "compare" / "compare.html").read_text()
-    console.print(comparing_table(comparison))
-    assert "some: 5 queries of each window were measured." in " ".join(console.export_text().split())
-    assert [audit.sample for audit in comparison.audits] == [None, "5 queries of each window"]
-
-
 def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> None:
     texts = [" ".join(f"w{(7 * place + number) % 60}" for place in range(70)) for number in range(3)]
     found = small_audit(texts, max_length=60, stride=58, directory=tmp_path)
@@ -309,3 +229,30 @@ def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> N
     everything = small_audit(texts, max_length=60, stride=58, queries="all").manifest
     assert "queries" not in everything
     assert "queries='all'" in command(everything)
+
+
+def test_reports_say_what_was_sampled(
+    audits: tuple[Path, dict[str, AuditReport]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich import print as printed
+
+    folder, report, everything = audits[0], audits[1]["some"], audits[1]["all"]
+    comparison = compare(folder / "all", folder / "some", directory=tmp_path)
+    printed(terminal_table(report))
+    printed(comparing_table(comparison))
+    shown = capsys.readouterr().out
+    assert f"±{report.statistics.standard_error('total_variation', 'encoder_self', 1):.1g}" in shown
+    queries, population = (sum(record[name] for record in report.heads) for name in ("queries", "population"))
+    assert f"{queries:,} of {population:,} problems" in " ".join(headline(report))
+    pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]
+    for text in (shown, " ".join(headline(report)), summary_sentence(report), *pages):
+        assert sample_words(5) in " ".join(text.split())
+    plain = [
+        *headline(everything),
+        summary_sentence(everything),
+        (folder / "all" / "report.html").read_text(),
+    ]
+    assert "of each window" not in " ".join(plain)
+    assert "--queries 5" in command({**report.manifest, "texts": "a.txt", "model": "demo", "revision": None})
+    assert [audit.sample for audit in comparison.audits] == [None, sample_words(5)]
+    assert sample_words(1) == "1 query of each window"

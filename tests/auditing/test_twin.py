@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +15,6 @@ from fenchel.auditing.merge import merge
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
 from fenchel.errors import ModelError
 from tests.auditing.small_audits import (
-    Interrupting,
-    assert_close,
-    assert_same_audit,
     small_audit,
     small_model,
     some_texts,
@@ -43,33 +39,6 @@ def test_the_twin_has_the_numbers_of_a_model_with_those_weights() -> None:
     assert report.manifest["twin"] == "audited"
     assert report.manifest["baseline"] == "twin"
     assert [pattern.key for pattern in report.twin_patterns] == [pattern.key for pattern in report.patterns]
-
-
-def test_without_being_asked_a_report_has_it_and_a_call_without_folder_has_not(tmp_path: Path) -> None:
-    with_report = few(baseline=None, directory=tmp_path)
-    assert with_report.manifest["baseline"] == "auto"
-    assert with_report.twin_heads == AuditReport.load(tmp_path).twin_heads != []
-    alone = few(baseline=None)
-    assert (alone.manifest["baseline"], alone.manifest["twin"]) == ("none", "not audited")
-    assert alone.twin is None
-
-
-def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
-    few(directory=tmp_path / "whole")
-    parts: dict[str, Any] = {"directory": tmp_path / "parts", "checkpoint_seconds": 0}
-    with pytest.raises(RuntimeError):
-        few(observer=Interrupting(2, RuntimeError()), **parts)
-    few(resume=True, **parts)
-    assert_same_audit(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
-    for index in range(2):
-        few(directory=tmp_path, shard=(index, 2), batch_size=1)
-    merged, whole = merge(tmp_path), few(batch_size=1)
-    assert_close(merged.twin_heads, whole.twin_heads)
-    assert_close([asdict(p) for p in merged.patterns], [asdict(p) for p in whole.patterns])
-    assert merged.manifest["twin"] == "audited"
 
 
 def test_shards_of_which_one_lacks_it_have_none_together(
@@ -155,14 +124,16 @@ def test_where_it_cannot_be_built_only_who_asked_gets_an_error(monkeypatch: pyte
         small_audit(model=model, baseline="twin")
 
 
-def test_one_that_is_given_up_leaves_no_parts_and_a_saved_one_no_words(
+def test_a_folder_has_it_unless_it_is_given_up_which_leaves_no_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = small_audit(directory=tmp_path / "kept", baseline="twin")
-    assert kept.twin is not None
+    kept, alone = few(baseline=None, directory=tmp_path / "kept"), few(baseline=None)
+    assert kept.manifest["baseline"] == "auto"
+    assert kept.twin_heads == AuditReport.load(tmp_path / "kept").twin_heads != []
     assert list(json.loads((tmp_path / "kept" / "state.json").read_text())["twin"]) == ["parts"]
+    assert (alone.manifest["baseline"], alone.manifest["twin"], alone.twin) == ("none", "not audited", None)
     answers = iter([None, None, "it takes longer than a minute", *[None] * 99])
     monkeypatch.setattr("fenchel.auditing.twin.TwinCost.too_much", lambda *_: next(answers))
-    report = small_audit(directory=tmp_path / "left", baseline="auto", checkpoint_seconds=0)
+    report = few(directory=tmp_path / "left", baseline="auto", checkpoint_seconds=0)
     assert "longer than a minute" in report.manifest["twin"]
     assert not list((tmp_path / "left").glob("twin/*"))
