@@ -74,44 +74,30 @@ def kept_of(examples: list[HeadExample]) -> FarQueries:
     return kept
 
 
-def test_the_farthest_of_each_pattern_is_kept_and_of_equals_the_earliest() -> None:
-    others = [
-        example(0.9, document=2),
-        example(0.9, document=2, position=2),
-        example(0.8, document=2, position=3),
-    ]
-    assert kept_of(others)[KEY] == (others[0],)
-    other = example(0.6, document=2, leaves="itself")
-    assert kept_of([*others, other])[KEY] == (others[0], other)
-
-
-def test_the_farthest_of_different_windows_are_kept_too() -> None:
-    some = [example(0.9 - document / 100, document) for document in range(1, 9)]
-    assert kept_of(some)[KEY] == tuple(some[:MOST_WINDOWS])
-    assert not is_full(kept_of(some)[KEY])
-    assert is_full(kept_of(many_examples())[KEY])
-
-
-def test_neither_order_nor_grouping_matters() -> None:
+def test_the_farthest_of_each_pattern_and_of_some_windows_are_kept_whatever_the_order() -> None:
+    """Of equals the earliest; of patterns those that are far enough."""
     examples = many_examples()
     whole = kept_of(examples)
-    assert MOST_PATTERNS <= len(whole[KEY]) <= MOST_PATTERNS + MOST_WINDOWS
+    first = min(examples, key=lambda one: (-one.total_variation, one.document, one.position))
+    assert whole[KEY][0] == first
     assert len({one.pattern for one in whole[KEY]}) >= MOST_PATTERNS
     assert len({one.document for one in whole[KEY]}) >= MOST_WINDOWS
+    assert len(whole[KEY]) <= MOST_PATTERNS + MOST_WINDOWS
+    assert is_full(whole[KEY])
     for seed in range(20):
         draw = random.Random(seed)  # noqa: S311
         draw.shuffle(examples)
-        parts = [kept_of(examples[i::3]) for i in range(3)]
         together: FarQueries = {}
-        for part in parts:
+        for part in (kept_of(examples[i::3]) for i in range(3)):
             keep_the_farthest(together, (one for some in part.values() for one in some))
         assert together == whole
-
-
-def test_what_is_near_is_not_kept_beside_what_is_far() -> None:
-    far = example(0.8)
-    near = example(0.8 * LEAST_SHARE - 1e-6, leaves="itself")
-    enough = example(0.8 * LEAST_SHARE, leaves="itself")
+    windows = [example(0.9 - document / 100, document) for document in range(1, 9)]
+    assert kept_of(windows)[KEY] == tuple(windows[:MOST_WINDOWS])
+    assert not is_full(kept_of(windows)[KEY])
+    far, near, enough = (
+        example(0.8),
+        *(example(0.8 * LEAST_SHARE - less, leaves="itself") for less in (1e-6, 0.0)),
+    )
     assert kept_of([near, far])[KEY] == (far,)
     assert kept_of([enough, far])[KEY] == (far, enough)
 
@@ -205,14 +191,13 @@ def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measu
     return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
 
 
-def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
+def call_of(counted: Tensor) -> AttentionCall:
     """A call in which query, key and input are told by their numbers: row, head and position are their digits."""
-    site = AttentionSite("attention", kind, layer=3, num_heads=4)  # pyright: ignore[reportArgumentType]
     batch, length = counted.shape
     rows = torch.arange(batch)[:, None, None, None] * 100.0
     keys = torch.arange(length)[:, None] + rows
     return AttentionCall(
-        site=site,
+        site=AttentionSite("attention", "encoder_self", layer=3, num_heads=4),
         query=keys + torch.arange(4)[:, None, None] * 10.0,
         key=keys + torch.arange(2)[:, None, None] * 10.0,
         scaling=1.0,
@@ -224,45 +209,17 @@ def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
     )
 
 
-SOLVING = Solving("key", alpha=1.0, tol=1e-6, memory_budget=2**24)
-
-
-def search_of(examples: FarQueries | None = None) -> ExampleSearch:
-    return ExampleSearch({} if examples is None else examples, {}, SOLVING)
-
-
-def look(
-    search: ExampleSearch,
-    counted: Tensor,
-    variation: Tensor,
-    batch: Batch,
-    heads: tuple[int, ...] = (1,),
-    kind: str = "encoder_self",
-) -> None:
-    """Have a search look at a call with these counted queries and total variations."""
-    classifier, call = TokenClassifier(), call_of(counted, kind)
-    classifier.begin_batch(batch)
-    classes = classifier.of(call, batch)
-    search.look(call, heads, measured(variation, counted, classes), batch, classes)
-
-
-def searched(
-    *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
-) -> ExampleSearch:
+def searched(*batches: tuple[Tensor, Tensor, Batch]) -> ExampleSearch:
     """What is kept after batches of (counted, total variation, batch)."""
-    search = search_of()
+    search = ExampleSearch({}, {}, Solving("key", alpha=1.0, tol=1e-6, memory_budget=2**24))
     for counted, variation, batch in batches:
         search.begin_batch()
-        look(search, counted, variation, batch, heads, kind)
+        classifier, call = TokenClassifier(), call_of(counted)
+        classifier.begin_batch(batch)
+        classes = classifier.of(call, batch)
+        search.look(call, HEADS, measured(variation, counted, classes), batch, classes)
         search.end_batch()
     return search
-
-
-def found_in(
-    *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
-) -> dict[HeadKey, HeadExample]:
-    """The farthest query of every head after batches of (counted, total variation, batch)."""
-    return {key: some[0] for key, some in searched(*batches, heads=heads, kind=kind).examples.items()}
 
 
 def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> None:
@@ -272,13 +229,12 @@ def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> Non
     variation[1, 1, 4] = 0.75  # is not counted
     counted = torch.ones(2, TOKENS, dtype=torch.bool)
     counted[1, 4] = False
-    examples = found_in((counted, variation, batch_of((7, 7), (1, 2))), heads=HEADS)
+    examples = searched((counted, variation, batch_of((7, 7), (1, 2)))).examples
     assert list(examples) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
-    first, second = examples.values()
+    first, second = (some[0] for some in examples.values())
     assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
     assert first.relative_deviation == pytest.approx(0.13)
-    assert first.token == "w8"  # noqa: S105
-    assert first.context == "w5 w6 w7 w8 w9"
+    assert (first.token, first.context) == ("w8", "w5 w6 w7 w8 w9")
     assert first.context[slice(*(first.context_token or ()))] == "w8"
     assert first.passage is not None
     assert first.passage.pieces == ("w5", " w6", " w7", " w8", " w9")
@@ -290,49 +246,6 @@ def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> Non
     assert (second.key.head, second.window, second.position, second.token) == (4, 1, 3, "w2")
 
 
-def test_of_equals_the_earliest_in_the_text_is_kept() -> None:
-    counted = torch.ones(3, TOKENS, dtype=torch.bool)
-    counted[1, 0] = False
-    variation = torch.full((3, 1, TOKENS), 0.5)
-    batch = batch_of((9, 2, 2), (1, 1, 2))
-    [found] = found_in((counted, variation, batch)).values()
-    assert (found.document, found.window, found.position) == (2, 1, 2)
-
-
-def test_only_a_farther_query_takes_the_place_of_the_one_kept() -> None:
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    search = searched((counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,))))
-    [key] = search.examples
-    for where, value, document in [(5, 0.5, 4), (3, 0.4, 4), (5, 0.6, 5), (3, 0.6, 3)]:
-        search.begin_batch()
-        variation = torch.full((1, 1, TOKENS), value)
-        look(search, ~counted, variation, batch_of((1,), (1,)))
-        look(search, counted, variation, batch_of((where,), (1,)))
-        search.end_batch()
-        assert search.examples[key][0].document == document
-
-
-def test_queries_of_different_patterns_are_kept() -> None:
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    variation = torch.tensor([[[0.3, 0.5, 0.4, 0.9, 0.1]]])
-    [some] = searched((counted, variation, batch_of((1,), (1,)))).examples.values()
-    # The third is not half as far as the fourth.
-    assert [(one.position, one.pattern) for one in some] == [
-        (4, ("rest", "rest", "itself")),
-        (2, ("rest", "itself", "rest")),
-    ]
-
-
-def test_a_batch_that_does_not_end_leaves_nothing() -> None:
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    search = search_of()
-    search.begin_batch()
-    look(search, counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,)))
-    search.begin_batch()
-    search.end_batch()
-    assert search.examples == search.matrices == {}
-
-
 def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
     counted = torch.ones(2, TOKENS, dtype=torch.bool)
     variation = torch.rand(2, 2, TOKENS, generator=torch.Generator().manual_seed(0))
@@ -342,7 +255,7 @@ def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
         (counted, variation, batch_of((6, 5), (1, 1))),
     ]
     for order in (batches, batches[::-1]):
-        matrices = searched(*order, heads=HEADS).matrices
+        matrices = searched(*order).matrices
         assert list(matrices) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
         found: AttentionMatrix = matrices[HeadKey("encoder_self", 3, 4)]
         assert (found.document, found.window, found.window_tokens) == (5, 1, 5)
@@ -352,56 +265,6 @@ def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
         first_order = torch.tensor(unpacked(found.first_order, Packing.ROUGH)).view(TOKENS, TOKENS + 1)
         torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1), atol=0.003, rtol=0)
         assert float(first_order[:, -1].max()) < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("kind", "query", "template"),
-    [("encoder_self", "w8", "w8"), ("decoder_self", "w18", "w18"), ("cross", "w18", "w8")],
-)
-def test_tokens_are_those_of_the_stack_that_they_belong_to(kind: str, query: str, template: str) -> None:
-    decoder_ids = torch.arange(TOKENS)[None, :] + 4 + 15
-    batch = batch_of((1, 1), (1, 2), decoder_input_ids=decoder_ids.repeat(2, 1))
-    variation = torch.zeros(2, 1, TOKENS)
-    variation[1, 0, 3] = 0.5
-    counted = torch.ones(2, TOKENS, dtype=torch.bool)
-    [found] = found_in((counted, variation, batch), kind=kind).values()
-    assert found.token == query
-    assert found.templates[0].token == template
-
-
-def test_a_decoder_alone_reads_the_only_tokens() -> None:
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    variation = torch.zeros(1, 1, TOKENS)
-    [found] = found_in((counted, variation, batch_of((1,), (1,))), kind="decoder_self").values()
-    assert (found.token, found.position) == ("w0", 1)
-
-
-QUESTION = "Not every question is answered by the one who was asked it"
-
-
-def pieces_of(text: str) -> tuple[str, ...]:
-    words = text.split()
-    return tuple(word if i == 0 else f" {word}" for i, word in enumerate(words))
-
-
-def shown(pieces: tuple[str, ...], position: int, most: int) -> str:
-    passage = passage_around(Sentences(pieces), position, most)
-    assert position in passage
-    assert 0 < len(passage) <= most
-    return "".join(pieces[place] for place in passage).strip()
-
-
-@pytest.mark.parametrize("position", range(2, 14))
-def test_a_sentence_that_fits_keeps_its_first_word(position: int) -> None:
-    pieces = pieces_of(f"Well . {QUESTION} . So it goes on and on and on for a long time .")
-    assert shown(pieces, position, 14).startswith("Not every question")
-
-
-def test_neighbouring_sentences_come_along_whole() -> None:
-    pieces = pieces_of("One two . Three four five . Six . Seven eight nine ten .")
-    assert shown(pieces, 4, 6) == "Three four five . Six ."
-    assert shown(pieces, 4, 9) == "One two . Three four five . Six ."
-    assert shown(pieces, 4, 14) == "One two . Three four five . Six . Seven eight nine ten ."
 
 
 def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:
@@ -418,14 +281,14 @@ def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:
         assert passage.stop == 60 or pieces[passage.stop].startswith(" ")
 
 
-def test_a_word_that_does_not_fit_is_cut_anywhere() -> None:
-    pieces = ["a", " d", *["o"] * 40, " end"]
-    for position in range(len(pieces)):
-        passage = passage_around(Sentences(pieces), position, 5)
+def test_a_passage_is_whole_sentences_or_cut_between_words() -> None:
+    sentences = "One two . Three four five . Six . Seven eight nine ten ."
+    pieces = [word if i == 0 else f" {word}" for i, word in enumerate(sentences.split())]
+    for most, expected in ((6, (3, 9)), (9, (0, 9)), (14, (0, 14))):
+        assert passage_around(Sentences(pieces), 4, most) == range(*expected)
+    assert passage_around(Sentences(('"', "No", '."', " She", " left", ".")), 4, 3) == range(3, 6)
+    long = ["a", " d", *["o"] * 40, " end"]  # a word that does not fit is cut anywhere
+    for position in range(len(long)):
+        passage = passage_around(Sentences(long), position, 5)
         assert position in passage
         assert len(passage) <= 5
-
-
-def test_a_quotation_ends_with_its_mark() -> None:
-    pieces = ('"', "No", '."', " She", " left", ".")
-    assert passage_around(Sentences(pieces), 4, 3) == range(3, 6)

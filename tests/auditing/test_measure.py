@@ -34,15 +34,18 @@ def call(
     key_heads: int = 4,
     d_h: int = 5,
     width: int = 7,
-    seed: int = 0,
+    scale: float = 1.0,
+    scaling: float = 0.6,
+    dtype: torch.dtype = torch.float64,
 ) -> AttentionCall:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+        return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
 
     batch, m = 2, n
     inputs, weight, bias = normal(batch, n, width), normal(key_heads, d_h, width), normal(key_heads, d_h)
+    weight = weight * width**-0.5 if scale > 1 else weight
     key = torch.einsum("bnw,hdw->bhnd", inputs, weight) + bias[:, None]
     counted = torch.ones(batch, m, dtype=torch.bool)
     counted[1, -2:] = False
@@ -57,9 +60,10 @@ def call(
         "bias": normal(1, heads, m, n),
         "bias padding": normal(1, heads, m, n) + padding,
     }[preference]
-    return AttentionCall(
-        SITE, normal(batch, heads, m, d_h), key, 0.6, log_preference, counted, inputs, weight, bias
-    )
+    if log_preference is not None:
+        log_preference = log_preference.to(torch.promote_types(dtype, torch.float32))
+    query = scale * normal(batch, heads, m, d_h)
+    return AttentionCall(SITE, query, key, scaling, log_preference, counted, inputs, weight, bias)
 
 
 def measure(
@@ -124,21 +128,21 @@ PREFERENCES = ["none", "padding", "causal", "causal padding", "bias", "bias padd
 
 @pytest.mark.parametrize("space", ["input", "key"])
 @pytest.mark.parametrize(
-    ("preference", "n"), [*((name, 9) for name in PREFERENCES), ("causal padding", 3), ("causal padding", 16)]
+    ("preference", "n", "key_heads", "alpha"),
+    [
+        *((name, 9, 4, 1.0) for name in PREFERENCES),
+        *(("causal padding", n, 4, 1.0) for n in (3, 16)),
+        ("bias padding", 9, 2, 0.5),
+    ],
 )
-def test_measures_are_what_they_are_defined_to_be(space: str, preference: str, n: int) -> None:
+def test_measures_are_what_they_are_defined_to_be(
+    space: str, preference: str, n: int, key_heads: int, alpha: float
+) -> None:
     """Few templates go through the Gram matrix, many (n > 2d) through the templates."""
-    given = call(preference, n=n)
-    measures = measure(given, space=space, alpha=1.0, tol=1e-9)
-    assert worst_disagreement(given, measures, space, 1.0) < 1e-5
+    given = call(preference, n=n, key_heads=key_heads)
+    measures = measure(given, space=space, alpha=alpha, tol=1e-9)
+    assert worst_disagreement(given, measures, space, alpha) < 1e-5
     assert bool(measures.converged.transpose(1, 2)[given.counted].all())
-
-
-@pytest.mark.parametrize("space", ["input", "key"])
-def test_grouped_query_heads_share_their_keys(space: str) -> None:
-    given = call("bias padding", key_heads=2)
-    measures = measure(given, space=space, alpha=0.5, tol=1e-9)
-    assert worst_disagreement(given, measures, space, 0.5) < 1e-5
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
@@ -179,14 +183,6 @@ def test_float32_agrees_with_float64_to_its_tolerance() -> None:
         torch.testing.assert_close(
             rounded.values[name].double()[kept], exact.values[name][kept], rtol=2e-3, atol=1e-5
         )
-
-
-def test_the_tolerance_and_the_step_limit_have_an_effect() -> None:
-    given = call("padding")
-    loose, tight = measure(given, space="input", tol=0.5), measure(given, space="input", tol=1e-9)
-    assert int(loose.newton_steps.sum()) < int(tight.newton_steps.sum())
-    stopped = measure(given, space="input", tol=1e-9, max_steps=1)
-    assert not bool(stopped.converged.transpose(1, 2)[given.counted].all())
 
 
 @pytest.mark.parametrize("memory_budget", [2**29, 20_000])
