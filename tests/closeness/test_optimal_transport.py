@@ -1,12 +1,9 @@
 """Optimal transport as a closeness: its primitives, its problem, an interior-point referee, and what is refused."""
 
-import itertools
 import math
 import warnings
 from typing import Any
 
-import cvxpy as cp
-import numpy as np
 import ot
 import pytest
 import torch
@@ -46,67 +43,6 @@ def transport_problem(
     return InferenceProblem(u, evidence * normal(5, 4), alpha, closeness)
 
 
-def by_interior_point(problem: InferenceProblem, query: int) -> np.ndarray:
-    """The p of (21), from the primal alone."""
-    closeness = problem.closeness
-    assert isinstance(closeness, OptimalTransport)
-    cost = closeness.cost.matrix(problem.templates, problem.preference.templates).numpy()
-    u = problem.preference.weights()[min(query, len(problem.preference.weights()) - 1)].numpy()
-    target = (problem.mean(problem.rest_weights()) + problem.evidence)[query].numpy()
-    plan = cp.Variable(cost.shape, nonneg=True)
-    p = plan @ np.ones(cost.shape[1])
-    fit = float(problem.alpha) / 2 * cp.sum_squares(target - problem.templates.numpy().T @ p)
-    transport = cp.sum(cp.multiply(cost, plan)) - float(closeness.gamma) * cp.sum(cp.entr(plan))
-    cp.Problem(cp.Minimize(fit + transport), [cp.Zero(plan.T @ np.ones(cost.shape[0]) - u)]).solve(
-        solver=cp.CLARABEL
-    )
-    assert plan.value is not None
-    return plan.value.sum(1)
-
-
-@pytest.mark.parametrize("cost", COSTS)
-def test_exact_is_what_an_interior_point_solver_finds(cost: str) -> None:
-    problem = transport_problem(cost=cost, alpha=3.0)
-    estimate = problem.solve("exact", tol=1e-10)
-    for query in range(3):
-        expected = by_interior_point(problem, query)
-        np.testing.assert_allclose(estimate.weights[query].numpy(), expected, atol=2e-5)
-    attention = problem.solve("first_order").weights[0].numpy()
-    assert np.abs(attention - by_interior_point(problem, 0)).max() > 0.01
-
-
-def test_the_true_preference_approaches_the_preference_as_gamma_falls() -> None:
-    distances = []
-    for gamma in (1.0, 0.1, 0.01):
-        problem = transport_problem(gamma=gamma)
-        true = problem.rest_weights()
-        u = torch.nn.functional.pad(problem.preference.weights(), (0, 9))
-        value = problem.closeness.value(true, problem.preference.log_weights)
-        assert float(value) <= float(
-            problem.closeness.value(0.99 * true + 0.01 * u, problem.preference.log_weights)
-        )
-        torch.testing.assert_close(problem.weights(torch.zeros(1, 4, dtype=torch.float64)), true)
-        distances.append(float((true - u).abs().sum()))
-    assert distances[0] > distances[1] > distances[2]
-    assert distances[2] < 1e-3
-
-
-def test_templates_of_a_group_share_the_weight_of_the_one_that_is_preferred() -> None:
-    groups = torch.tensor([0, 0, 0, 1, 1, 2])
-    cost = torch.zeros(6, 6, dtype=torch.float64).masked_fill(groups[:, None] != groups, math.inf)
-    centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
-    u = Discrete(centres, torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log())
-    order = torch.tensor([0, 3, 5, 1, 2, 4])
-    closeness = OptimalTransport(cost[order][:, order], 0.8, centres[torch.tensor([0, 0, 1])])
-    problem = InferenceProblem(u, torch.tensor([[0.4, -0.3]], dtype=torch.float64), closeness=closeness)
-    expected = torch.tensor([[0.5 / 3, 0.3 / 2, 0.2, 0.5 / 3, 0.5 / 3, 0.3 / 2]], dtype=torch.float64)
-    for estimator in ESTIMATORS:
-        torch.testing.assert_close(problem.solve(estimator).weights, expected)
-    whole = Discrete(centres[groups], torch.tensor([0.5, 0, 0, 0.3, 0, 0.2], dtype=torch.float64).log())
-    same = InferenceProblem(whole, problem.evidence, closeness=OptimalTransport(cost, 0.8))
-    torch.testing.assert_close(same.solve("exact").weights[:, order], expected)
-
-
 def test_a_cost_knows_its_templates() -> None:
     with pytest.raises(ProblemError, match=r"does not know the templates that its cost is between"):
         OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), torch.zeros(1, 3).log_softmax(-1))
@@ -141,15 +77,6 @@ def test_sets_of_templates_side_by_side_are_solved_as_if_alone(lead: tuple[int, 
         OptimalTransport("squared_euclidean", float(gamma[where]), closeness.atoms[where]),
     ).solve("exact", tol=1e-10)
     torch.testing.assert_close(together.weights[where], alone.weights, atol=1e-9, rtol=0)
-
-
-def test_float32_is_refined_until_it_is_certified() -> None:
-    problem = transport_problem(dtype=torch.float32, alpha=20.0, gamma=0.1)
-    estimate = problem.solve("exact", tol=3e-7)
-    assert estimate.mean.dtype == torch.float32
-    assert bool(estimate.converged.all())
-    wide = transport_problem(alpha=20.0, gamma=0.1).solve("exact", tol=1e-10)
-    torch.testing.assert_close(estimate.dual.double(), wide.dual, atol=0, rtol=1e-3)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -344,17 +271,6 @@ def test_float32_is_right_to_rounding_where_factors_underflow(scale: float) -> N
     torch.testing.assert_close(
         coupling.weights().double(), weights, atol=2e-7 * max(10.0, 10 * scale), rtol=0
     )
-
-
-def test_the_value_becomes_that_of_exact_transport_as_gamma_falls() -> None:
-    """W − γ(H(p) + H(u)) ≤ W_γ ≤ W, as 0 ≤ H(X) ≤ H(p) + H(u); W by POT's network simplex."""
-    entropy = -(P * P.log()).sum(-1) - (U * U.log()).sum()
-    exact = torch.tensor([float(np.asarray(ot.emd2(p.numpy(), U[0].numpy(), M.numpy()))) for p in P])
-    missing = [exact - transport_value(P, U.log(), M, gamma(10.0**-exponent)) for exponent in range(4)]
-    for exponent, one in enumerate(missing):
-        assert (one >= -1e-10).all()
-        assert (one <= 10.0**-exponent * entropy + 1e-10).all()
-    assert all((less < more / 5).all() for more, less in itertools.pairwise(missing))
 
 
 def test_the_page_prints_what_becomes_the_area_between_distribution_functions(capsys: Any) -> None:

@@ -107,14 +107,6 @@ def test_a_level_that_all_scores_share_costs_no_digits(kind: str, csiszar: bool,
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("a", [0.2, 0.5, 1.0])
-def test_one_form_is_the_other_at_another_temperature_where_the_preference_is_uniform(a: float) -> None:
-    f = scores(10, 20, scale=3)
-    torch.testing.assert_close(
-        sparse_weights(20**a * f, None, a, csiszar=True), sparse_weights(f, None, a), rtol=1e-10, atol=1e-13
-    )
-
-
 @both_forms
 @every_order
 def test_masked_is_removed_and_a_score_of_minus_infinity_is_masked(a: float, csiszar: bool) -> None:
@@ -159,18 +151,6 @@ def test_every_gradient_is_that_of_finite_differences(a: float, csiszar: bool) -
         if len(ends) == 3:
             expected = (4 * ends[1] - ends[0] - 3 * ends[2]) / (2 * step)
         assert float((gradient * along).sum()) == pytest.approx(expected, rel=1e-5, abs=1e-7)
-
-
-def test_the_gradient_to_the_order_is_that_of_entmax() -> None:
-    f = scores(20, 15, scale=2)
-    for value in (1.2, 1.5, 1.9):
-        ours = torch.full((20, 1), value, dtype=torch.float64, requires_grad=True)
-        theirs = ours.detach().clone().requires_grad_()
-        direction = scores(20, 15, seed=1)
-        (sparse_weights(f, None, ours - 1) * direction).sum().backward()
-        by_bisection_of_theirs: Any = entmax.entmax_bisect
-        (by_bisection_of_theirs(f, alpha=theirs, dim=-1, n_iter=100) * direction).sum().backward()
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
 @both_forms
@@ -283,7 +263,7 @@ def test_a_training_step_compiled() -> None:
     loss(*expected).backward()
     found = [part.clone().requires_grad_() for part in (f, log_u, a)]
     with compiled_afresh():
-        torch.compile(loss, fullgraph=True)(*found).backward()
+        torch.compile(loss, fullgraph=True, backend="aot_eager")(*found).backward()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
 

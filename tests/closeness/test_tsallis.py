@@ -1,19 +1,14 @@
 """Tsallis closenesses: facts of theirs, against CVXPY, and as problems."""
 
 import math
-import warnings
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
-from fenchel.closeness import sparse_weights
 from tests.problems import rows_of
 
 both_forms = pytest.mark.parametrize("relative", ["bregman", "csiszar"])
@@ -94,71 +89,6 @@ def test_the_limit_of_order_1_is_kl(relative: str) -> None:
     assert torch.equal(here.mean_error, there.mean_error)
 
 
-@both_forms
-def test_a_tensor_of_order_1_is_kl_with_a_gradient(relative: str) -> None:
-    order = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
-    f = drawn(2, 4, 5)
-    found = Tsallis(order, relative).weights(f, LOG_U)
-    torch.testing.assert_close(found, KL().weights(f, LOG_U), rtol=1e-12, atol=1e-15)
-    direction = drawn(2, 4, 5, seed=1)
-    (gradient,) = torch.autograd.grad((found * direction).sum(), order)
-    step = 1e-5
-    ends = [(Tsallis(1 + k * step, relative).weights(f, LOG_U) * direction).sum((-2, -1)) for k in (0, 1, 2)]
-    torch.testing.assert_close(
-        gradient.squeeze(-1), (4 * ends[1] - ends[2] - 3 * ends[0]) / (2 * step), rtol=1e-5, atol=1e-7
-    )
-
-
-@pytest.mark.parametrize("order", [1.2, 1.5, 2.0])
-def test_the_uniform_preference_gives_entmax(order: float) -> None:
-    f, log_u = drawn(5, 8, scale=2), torch.zeros(1, 8, dtype=torch.float64).log_softmax(-1)
-    entmax = sparse_weights(f, None, order - 1)
-    torch.testing.assert_close(Tsallis(order).weights(f, log_u), entmax)
-    torch.testing.assert_close(Tsallis(order, "csiszar").weights(8 ** (order - 1) * f, log_u), entmax)
-    bregman = Tsallis(order).weights(f, LOG_U.expand(1, 5).masked_fill(LOG_U.isneginf(), -20)[..., [0] * 8])
-    torch.testing.assert_close(bregman, entmax)
-
-
-@pytest.mark.parametrize("order", [1.3, 1.5, 2.0])
-def test_the_bregman_form_is_entmax_of_shifted_scores(order: float) -> None:
-    f, a = drawn(5, 4, scale=2), order - 1
-    shift = LOG_U[:, :4].exp() ** a / a
-    expected = sparse_weights(f + shift, None, a)
-    torch.testing.assert_close(Tsallis(order).weights(f, LOG_U[:, :4]), expected)
-
-
-@every_order
-def test_at_rest_the_curvature_of_csiszars_form_is_the_covariance_of_u_whatever_the_order(
-    order: float,
-) -> None:
-    v = drawn(3, 5)
-    found = Tsallis(order, "csiszar", 0.5).curvature(torch.zeros(3, 5, dtype=torch.float64), LOG_U)(v)
-    torch.testing.assert_close(found, KL().curvature(torch.zeros_like(v), LOG_U)(v) / 0.5)
-    u, z = Discrete(drawn(5, 3), LOG_U), drawn(4, 3)
-    second = [
-        InferenceProblem(u, z, 0.8, closeness).solve("second_order").dual
-        for closeness in (Tsallis(order, "csiszar", 2.0), Tsallis(1, temperature=2.0))
-    ]
-    torch.testing.assert_close(second[0], second[1])
-
-
-@both_forms
-@every_order
-@given(st.integers(0, 10**6))
-@settings(max_examples=25)
-def test_strong_convexity(relative: str, order: float, seed: int) -> None:
-    """Its modulus: ``D(p) - D(q) - <D'(q), p - q> >= modulus / 2 |p - q|^2`` in the 1-norm, by which D* is smooth."""
-    closeness = on(5, order, relative, 0.6)
-    f = drawn(8, 5, seed=seed, scale=10 ** (seed % 4 - 2))
-    g = drawn(8, 5, seed=seed + 1, scale=10 ** (seed % 3 - 1))
-    p, other = closeness.weights(f, LOG_U), closeness.weights(g, LOG_U)
-    squared = (p - other).abs().sum(-1).square()
-    # What D at p exceeds its tangent at other by is a Fenchel-Young gap, since g is in the subdifferential there.
-    gap = closeness.fenchel_young_gap(p, g, LOG_U)
-    assert bool((gap >= closeness.modulus / 2 * squared - 1e-12).all())
-    assert bool(((p - other).abs().sum(-1) <= (f - g).abs().amax(-1) / closeness.modulus + 1e-12).all())
-
-
 def test_the_moduli_are_sharp_enough_to_be_reached() -> None:
     """N^(1 - order) is attained at the uniform distribution, and 1 by half of all weight moving to the other half."""
     n, step = 6, 1e-4
@@ -170,65 +100,6 @@ def test_the_moduli_are_sharp_enough_to_be_reached() -> None:
             closeness = on(n, order, relative)
             quotient = closeness.value(p, log_u) / ((n * step) ** 2 / 2)
             torch.testing.assert_close(float(quotient), float(closeness.modulus), rtol=1e-3, atol=0)
-
-
-def by_interior_point(given: InferenceProblem) -> np.ndarray:
-    """P of every row by a conic solver."""
-    closeness: Any = given.closeness
-    order, theta = closeness.order, closeness.temperature
-    found: list[np.ndarray] = []
-    for _, templates, u, z, alpha in rows_of(given):
-        keep = u > 0
-        t, believed = templates[keep], u[keep]
-        p = cp.Variable(int(keep.sum()), nonneg=True)
-        if closeness.relative == "bregman":
-            linear = believed ** (order - 1) / (order - 1)
-            divergence = cp.sum(cp.power(p, order, approx=False)) / (order * (order - 1)) - linear @ p
-        else:
-            scaled = cp.multiply(believed ** (1 - order), cp.power(p, order, approx=False))
-            divergence = cp.sum(scaled) / (order * (order - 1))
-        shortfall = believed @ t + z - t.T @ p
-        objective = alpha / 2 * cp.sum_squares(shortfall) + theta * divergence
-        tolerances = {f"tol_{name}": 1e-9 for name in ("gap_abs", "gap_rel", "feas")}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-            stated = cp.Problem(cp.Minimize(objective), [cp.Zero(cp.sum(p) - 1)])
-            stated.solve(solver=cp.CLARABEL, **tolerances)
-        everywhere = np.zeros(len(u))
-        everywhere[keep] = p.value
-        found.append(everywhere)
-    return np.stack(found).reshape(*given.shape, -1)
-
-
-@both_forms
-@pytest.mark.parametrize("order", [1.3, 1.5, 2.0])
-@pytest.mark.parametrize("kind", ["uniform", "masked", "tied"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_exact_answer_is_that_of_an_interior_point_method(
-    relative: str, order: float, kind: str, dtype: torch.dtype
-) -> None:
-    given = problem(order, relative, n=6, d=3, m=3, scale=1.5, kind=kind, temperature=0.8, dtype=dtype)
-    found = given.solve("exact", tol=1e-5 if dtype == torch.float32 else 1e-10)
-    wanted = torch.from_numpy(by_interior_point(given))
-    # The conic solver's gap of about 1e-9 leaves its weights off by as much as the root of that, in places.
-    torch.testing.assert_close(found.weights.double(), wanted, rtol=0, atol=1e-4)
-    wide = given.to(torch.float64)
-    lower = wide.primal(found.weights.double()) - wide.primal(wanted / wanted.sum(-1, keepdim=True))
-    # Weights in float32 sum to one to that.
-    slack = 1e-5 if dtype == torch.float32 else 1e-9
-    assert bool((lower <= slack).all())
-    assert bool(
-        (wide.primal(wanted / wanted.sum(-1, keepdim=True)) - wide.dual(found.dual.double()) >= -slack).all()
-    )
-
-
-@both_forms
-@pytest.mark.parametrize("order", [2.0, 1.5, 1.2])
-def test_every_hard_problem_converges(relative: str, order: float) -> None:
-    """Large templates: p has few weights that are not 0 and its Hessian is singular nearly everywhere."""
-    found = problem(order, relative, m=400, scale=10.0, kind="uniform").solve("exact", tol=1e-8, throw=False)
-    assert int(found.converged.sum()) == 400
-    assert bool((found.dual_error <= 1e-8 * found.dual.norm(dim=-1)).all())
 
 
 @both_forms
@@ -243,12 +114,11 @@ def test_all_problems_with_long_templates_converge(
 
 
 @both_forms
-@pytest.mark.parametrize("order", [2.0, 1.6])
-@pytest.mark.parametrize("kind", ["any", "masked", "tied"])
+@pytest.mark.parametrize("order", [2.0, 1.6, 1.2])
+@pytest.mark.parametrize("kind", ["any", "uniform", "masked", "tied"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_every_hard_problem_converges_masked_or_tied(
-    relative: str, order: float, kind: str, dtype: torch.dtype
-) -> None:
+def test_every_hard_problem_converges(relative: str, order: float, kind: str, dtype: torch.dtype) -> None:
+    """Large templates: p has few weights that are not 0 and its Hessian is singular nearly everywhere."""
     given = problem(order, relative, m=25, scale=10.0, kind=kind, dtype=dtype)
     found = given.solve("exact", tol=1e-4, throw=False)
     assert int(found.converged.sum()) == 25

@@ -89,6 +89,13 @@ def test_exact_is_the_maximum_that_scipy_finds(family: Family) -> None:
 
 
 @every_family
+def test_second_order_is_one_step_of_newtons_method(family: Family) -> None:
+    problem, found = solved(family.name, "second_order")
+    bent = problem.conjugate.curvature(torch.zeros_like(found.dual))(found.dual)
+    torch.testing.assert_close(found.dual / problem.alpha_column + bent, problem.evidence.expand_as(bent))
+
+
+@every_family
 @every_estimator
 def test_every_bound_is_a_bound(family: Family, estimator: str) -> None:
     problem, truth = solved(family.name, "exact", 1e-12)
