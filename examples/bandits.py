@@ -70,8 +70,8 @@ class Attending(nn.Module):
     def __init__(self, width: int, estimator: str) -> None:
         super().__init__()
         self.query, self.width = nn.Linear(width, READ), width + READ
-        told = {"kdim": width, "vdim": width, "batch_first": True, "preference": Causal()}
-        self.attention = MultiheadAttention(READ, 1, estimator=estimator, **told)
+        options = {"kdim": width, "vdim": width, "batch_first": True, "preference": Causal()}
+        self.attention = MultiheadAttention(READ, 1, estimator=estimator, **options)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, t, width) with what is read beside it."""

@@ -36,7 +36,7 @@ from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 @dataclass
 class CaptionOptions(CosineOptions):
-    """What a training can be told; the defaults are those of the recorded results."""
+    """Options of a training; the defaults are those of the recorded results."""
 
     epochs: int = option(40, "passes over the captions")
     batch_size: int = option(32, "captions in a step, over all processes")
@@ -247,8 +247,8 @@ class Captioning(Task):
         nats = decoding.surprise(scores.float(), batch["labels"]).tolist()
         together = zip(batch["captions"], self.captions(model, batch["images"]), nats, strict=True)
         names = ("image", "caption", "right", "nats", "pieces")
-        told = [(one.number, text, one.texts, nat, len(one.pieces) - 1) for one, text, nat in together]
-        return [dict(zip(names, one, strict=True)) for one in told]
+        options = [(one.number, text, one.texts, nat, len(one.pieces) - 1) for one, text, nat in together]
+        return [dict(zip(names, one, strict=True)) for one in options]
 
     def captions(self, model: nn.Module, images: Tensor, **how: Any) -> list[str]:
         """What is said of images; ``how``: see ``decoding.search``."""
@@ -323,21 +323,21 @@ class UseOptions(decoding.SearchOptions):
     heatmap: str = option("", "file for a picture of where the model looks for each word of the first image")
 
 
-def use(task: Captioning, model: Captioner, told: UseOptions) -> None:
+def use(task: Captioning, model: Captioner, options: UseOptions) -> None:
     """Print a caption for each image, and draw where the model looked for its words."""
     tests = list({one.number: one.image for one in task.splits["test"]}.values())[:4]
-    found = [opened(file, 3, task.options.image_size) for file in told.images] or tests
+    found = [opened(file, 3, task.options.image_size) for file in options.images] or tests
     images = torch.stack(found).float() / 255
-    said = task.captions(model, images, **told.arguments())
+    said = task.captions(model, images, **options.arguments())
     for number, text in enumerate(said):
-        print(f"{told.images[number] if told.images else f'test image {number + 1}'}: {text}")
-    if told.heatmap:
+        print(f"{options.images[number] if options.images else f'test image {number + 1}'}: {text}")
+    if options.heatmap:
         ids = task.tokenizer.encode(said[0]).ids
         weights = decoding.weights_of(model, images=images[:1], words=torch.tensor([[BEGIN, *ids]]))[0]
         names = [*decoding.piece_names(task.tokenizer, torch.tensor([[*ids, END]]))[0]]
         side = round(weights.shape[1] ** 0.5)
         columns = [f"{row + 1}, {column + 1}" for row in range(side) for column in range(side)]
-        heatmap(weights, names, columns, told.heatmap, title="cells of the image: row, column")
+        heatmap(weights, names, columns, options.heatmap, title="cells of the image: row, column")
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:

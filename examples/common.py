@@ -122,15 +122,15 @@ class Training:
     def _open(self) -> None:
         """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
         options, file = self.options, self.folder / OPTIONS
-        told = {"task": self.task.name} | {k: v for k, v in asdict(options).items() if k not in FREE}
+        kept = {"task": self.task.name} | {k: v for k, v in asdict(options).items() if k not in FREE}
         if options.resume:
             if not (there := checkpoints(self.folder)):
                 raise InputError(f"{self.folder} has no checkpoint to resume. Begin with --overwrite.")
             before = json.loads(file.read_text())
-            for name in told:
-                if before.get(name) != told[name]:
+            for name in kept:
+                if before.get(name) != kept[name]:
                     raise InputError(
-                        f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. "
+                        f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {kept[name]!r}. "
                         "Give the same options, or another --out."
                     )
             self.accelerator.load_state(str(there[-1]))
@@ -144,7 +144,7 @@ class Training:
                 path.unlink(missing_ok=True)
             for path in checkpoints(self.folder):
                 shutil.rmtree(path)
-            write(file, json.dumps(told, indent=1) + "\n")
+            write(file, json.dumps(kept, indent=1) + "\n")
         self.accelerator.wait_for_everyone()
 
     def _train_epoch(self, bar: tqdm) -> None:
@@ -163,8 +163,8 @@ class Training:
             # A process without an example of its own computes one without weight: gradients are still gathered.
             counts = bool(own)
             due = time.monotonic() - saved >= options.checkpoint_seconds
-            told = torch.tensor([float(loss.detach()) * counts, terms * counts, due])
-            total, every, due = cast(Tensor, accelerator.reduce(told.to(accelerator.device))).tolist()
+            sums = torch.tensor([float(loss.detach()) * counts, terms * counts, due])
+            total, every, due = cast(Tensor, accelerator.reduce(sums.to(accelerator.device))).tolist()
             if not math.isfinite(total):
                 raise InputError(
                     f"the loss is {total} at epoch {self.epoch + 1}, step {number + 1}. Lower --learning_rate or give "
@@ -268,11 +268,13 @@ def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, 
     folder = Path(folder)
     if not (folder / BEST).is_file():
         raise InputError(f"{folder} holds no run with an epoch that has ended. Give the --out of a training.")
-    told = json.loads((folder / OPTIONS).read_text())
-    name = told.pop("task")
-    if unknown := sorted({*told} - {one.name for one in fields(kind)}):
-        raise InputError(f"{folder} is a run of {name}, which was told {unknown[0]}. Use examples/{name}.py.")
-    task = make(kind(**told, out=str(folder)))
+    options = json.loads((folder / OPTIONS).read_text())
+    name = options.pop("task")
+    if unknown := sorted({*options} - {one.name for one in fields(kind)}):
+        raise InputError(
+            f"{folder} is a run of {name}, which has the option {unknown[0]}. Use examples/{name}.py."
+        )
+    task = make(kind(**options, out=str(folder)))
     model = task.model()
     load_model(model, folder / BEST)
     return task, model.eval()
@@ -301,7 +303,7 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
-    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
+    kinds = {"train": kind, "use": use_kind} | {name: options for name, (_, options) in others.items()}
     if command not in kinds:
         usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
         sys.exit(f"usage: {script} {usage}; each has --help")
@@ -309,16 +311,16 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
     if command == "use":
         parser.add_argument("run", metavar="DIR", help="--out of the training")
     try:
-        told, *named, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+        options, *named, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
         if unknown:
             raise InputError(f"there is no option {unknown[0]}. {script} {command} --help lists all.")
         if command == "train":
-            result = Training(make, told).run()
+            result = Training(make, options).run()
             if accelerate.PartialState().is_main_process:
-                print(f"test: {json.dumps(result['test'])}; in {told.out}/{METRICS}")
+                print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
         elif command == "use":
-            use(*load_run(make, kind, named[0].run), told)
+            use(*load_run(make, kind, named[0].run), options)
         else:
-            others[command][0](told)
+            others[command][0](options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")

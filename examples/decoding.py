@@ -117,7 +117,7 @@ class Attention(AttendingLayer, nn.Module):
 
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
-        """Calls inside are queries of one problem, one after another; an audit is told of them once, side by side."""
+        """Calls inside are queries of one problem, one after another; an audit sees them once, side by side."""
         captured, calls = vars(self).pop("answer", None), list[Any]()
         if captured is not None:
             own = self.answer
@@ -170,7 +170,7 @@ def bleu(said: Sequence[str], references: Sequence[Sequence[str]], *, lower: boo
 
 @dataclass
 class SearchOptions:
-    """What ``use`` can be told of both."""
+    """Options of ``use``, for both."""
 
     beam: int = option(1, "how many beginnings are kept; 1: greedy")
     length_power: float = option(1.0, "beams are compared by log P / length^power")

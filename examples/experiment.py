@@ -23,7 +23,7 @@ Runs = dict[str, list[dict[str, float]]]  # of each arm, the metrics of each see
 
 @dataclass
 class ExperimentOptions:
-    """What every comparison can be told."""
+    """Options of every comparison."""
 
     seeds: int = option(3, "of each arm: its weights, and what is drawn in training")
     processes: int = option(1, "in which arms and seeds are run side by side")
@@ -82,14 +82,14 @@ def main(
         sys.exit(f"{script}: {error}")
     print("\n".join(printed(found)))
     if options.out:
-        told = {
+        settings = {
             "command": shlex.join(["python", f"examples/{script}", *sys.argv[1:]]),
             "commit": commit(),
             "threads": torch.get_num_threads(),
             "cpu_seconds": round(cpu_seconds()),
             "options": asdict(options),
         }
-        text, folder = json.dumps(told | found, indent=1), os.environ.get("FENCHEL_DATA")
+        text, folder = json.dumps(settings | found, indent=1), os.environ.get("FENCHEL_DATA")
         Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")
 
 

@@ -67,9 +67,9 @@ class Frozen(nn.Module):
         return self.encoder(input_ids=words, attention_mask=real.long())[0] * real.unsqueeze(-1)
 
 
-def prepared(told: Options, name: str) -> tuple[Reading, Callable[[str], Classifier]]:
+def prepared(options: Options, name: str) -> tuple[Reading, Callable[[str], Classifier]]:
     """The texts, and what makes a classifier with an attention of reading.py."""
-    known = {"data": told.data, "width": told.width, "dropout": 0.1, "quiet": True}
+    known = {"data": options.data, "width": options.width, "dropout": 0.1, "quiet": True}
     encoder, tokenizer = None, None
     if name not in ("words", "lstm"):
         encoder, tokenizer, _ = load_model(name)
@@ -77,13 +77,13 @@ def prepared(told: Options, name: str) -> tuple[Reading, Callable[[str], Classif
     task = Reading(ReadingOptions(**known, encoder=name if encoder is None else "words"))
     if len(task.texts) > 1:
         raise InputError(
-            f"{told.data} has pairs of texts; expected single texts. Give --data toy, or others."
+            f"{options.data} has pairs of texts; expected single texts. Give --data toy, or others."
         )
     if tokenizer is not None:
         task.tokenizer = tokenizer.backend_tokenizer
         task.tokenizer.no_padding()
         task.splits = {split: [*map(task.with_words, some)] for split, some in task.splits.items()}
-    task.splits["train"] = task.splits["train"][: told.train]
+    task.splits["train"] = task.splits["train"][: options.train]
 
     return task, maker(task, encoder)
 
@@ -276,38 +276,38 @@ def summary(columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return {name: interval(values)[:2] for name, values in columns.items()}
 
 
-def study(told: Options) -> dict[str, Any]:
+def study(options: Options) -> dict[str, Any]:
     """All results, by encoder.
 
     Raises:
         InputError: If the texts or the run cannot be used.
     """
     found: dict[str, Any] = {}
-    for name in ["run"] if told.run else told.encoders or ["words"]:
-        torch.manual_seed(told.seed)
-        if told.run:
-            task, model = load_run(Reading, ReadingOptions, told.run)
+    for name in ["run"] if options.run else options.encoders or ["words"]:
+        torch.manual_seed(options.seed)
+        if options.run:
+            task, model = load_run(Reading, ReadingOptions, options.run)
             if not isinstance(model, Classifier) or task.options.attention != "soft":
                 raise InputError(
-                    f"{told.run} has no soft attention to single texts. Train with --attention soft."
+                    f"{options.run} has no soft attention to single texts. Train with --attention soft."
                 )
             make = maker(task)
         else:
-            task, make = prepared(told, name)
-            model = trained(task, make("soft"), told.epochs)
+            task, make = prepared(options, name)
+            model = trained(task, make("soft"), options.epochs)
         new = make("soft").eval()
         models = {
             "as trained": model,
-            "another seed": trained(task, make("soft"), told.epochs),
-            "uniform weights": trained(task, make("mean"), told.epochs),
-            "adversarial weights": trained(task, make("soft"), told.epochs, model),
+            "another seed": trained(task, make("soft"), options.epochs),
+            "uniform weights": trained(task, make("mean"), options.epochs),
+            "adversarial weights": trained(task, make("soft"), options.epochs, model),
         }
         texts = [torch.tensor(one["words"][0]) for one in task.splits["test"] if len(one["words"][0]) > 2]
         one: dict[str, Any] = {
             "models": {kind: summary(tested(task, other, model)) for kind, other in models.items()}
         }
         for kind, other in (("trained", model), ("untrained", new)):
-            rows = [explained(other, words, told.estimator) for words in texts[: told.texts]]
+            rows = [explained(other, words, options.estimator) for words in texts[: options.texts]]
             one[kind] = summary({column: [row[column] for row in rows] for column in rows[0]})
         found[name] = one
     return {"encoders": found}

@@ -277,8 +277,8 @@ class FillMask(Task):
         ]
         if self.options.objective in ("mask_next", "classify"):
             loss = cross_entropy(found["classes"].float(), batch["labels"], reduction="none")
-            told = {"label": batch["labels"], "answer": found["classes"].argmax(-1), "label_loss": loss}
-            for name, values in told.items():
+            options = {"label": batch["labels"], "answer": found["classes"].argmax(-1), "label_loss": loss}
+            for name, values in options.items():
                 for record, value in zip(records, values.tolist(), strict=True):
                     record[name] = value
         return records
@@ -325,11 +325,11 @@ class UseOptions:
     top: int = option(3, "words for each blank")
 
 
-def use(task: FillMask, model: Blanks, told: UseOptions) -> None:
+def use(task: FillMask, model: Blanks, options: UseOptions) -> None:
     """Print the likeliest words of each blank, or the class of each text."""
-    if not told.texts:
+    if not options.texts:
         raise InputError('no text was given. Give --texts "the [MASK] near the river sings ."')
-    for text in told.texts:
+    for text in options.texts:
         ids = []
         for part in text.split("[MASK]"):
             ids += [MASK, *task.tokenizer.encode(part).ids]
@@ -345,7 +345,7 @@ def use(task: FillMask, model: Blanks, told: UseOptions) -> None:
             print(f"{text}: {task.classes[int(best.indices)]} {best.values:.3f}")
             continue
         for number, blank in enumerate(found["words"].softmax(-1), start=1):
-            best = blank.topk(told.top)
+            best = blank.topk(options.top)
             words = [f"{task.tokenizer.id_to_token(int(k))} {p:.3f}" for p, k in zip(*best, strict=True)]
             print(f"{text}, blank {number}: {', '.join(words)}")
 

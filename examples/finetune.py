@@ -168,17 +168,17 @@ class UseOptions:
     save: str = option("", "folder to write the classifier into as transformers does")
 
 
-def use(task: Finetune, model: Any, told: UseOptions) -> None:
+def use(task: Finetune, model: Any, options: UseOptions) -> None:
     """Print the class of each text, and write the classifier where transformers finds it."""
-    if told.texts:
-        batch = task.batch([(text, 0) for text in told.texts], training=False)
+    if options.texts:
+        batch = task.batch([(text, 0) for text in options.texts], training=False)
         with torch.no_grad():
             chances = task.logits(model, batch).softmax(-1)
-        for text, row in zip(told.texts, chances, strict=True):
+        for text, row in zip(options.texts, chances, strict=True):
             print(f"{text}: {task.classes[int(row.argmax())]} {float(row.max()):.3f}")
-    if told.save:
-        model.save_pretrained(told.save)
-        task.tokenizer.save_pretrained(told.save)
+    if options.save:
+        model.save_pretrained(options.save)
+        task.tokenizer.save_pretrained(options.save)
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:

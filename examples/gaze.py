@@ -137,8 +137,10 @@ def toy(count: int = 45) -> Iterator[dict[str, Any]]:
         places = (np.concatenate([middles[one] for one in looked]) + draw.normal(0, 2, (20, 2))) * SCALE
         stored = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stored, "PNG")
-        told = (*np.indices((5, 4)).reshape(2, -1), *places.T[::-1])
-        yield {"image": {"bytes": stored.getvalue()}} | dict(zip(COLUMNS[1:], map(list, told), strict=True))
+        options = (*np.indices((5, 4)).reshape(2, -1), *places.T[::-1])
+        yield {"image": {"bytes": stored.getvalue()}} | dict(
+            zip(COLUMNS[1:], map(list, options), strict=True)
+        )
 
 
 class Gaze(nn.Module):
@@ -168,8 +170,8 @@ class Gaze(nn.Module):
         templates = self.readout(features)[:, None]
         query = self.evidence.expand(len(features), 1, 1 if lags is None else lags.shape[1], -1)
         alpha = 1.0 if lags is None else self.log_alpha.exp()
-        told = {"log_preference": preference, "alpha": alpha, "scale": 1.0, "estimator": self.estimator}
-        return infer(query, templates, **told).weights[:, 0].clamp_min(1e-30).log()
+        options = {"log_preference": preference, "alpha": alpha, "scale": 1.0, "estimator": self.estimator}
+        return infer(query, templates, **options).weights[:, 0].clamp_min(1e-30).log()
 
     def history(self, lags: Tensor) -> Tensor:
         """Log-preference (B, m, n): a learned function of the displacement from each of the last places, added up."""
@@ -191,14 +193,16 @@ class Gaze(nn.Module):
         return total
 
 
-def fit(model: Gaze, inputs: Sequence[Tensor], images: Sequence[Seen], told: Options, *, past: bool) -> Gaze:
+def fit(
+    model: Gaze, inputs: Sequence[Tensor], images: Sequence[Seen], options: Options, *, past: bool
+) -> Gaze:
     """Maximum likelihood of the fixations: of all at once, or (past) of eight an image after those before them."""
-    draw, size = torch.Generator().manual_seed(told.seed), 8
+    draw, size = torch.Generator().manual_seed(options.seed), 8
     learned = (
         [*model.past.parameters(), model.log_alpha] if past else [*model.readout.parameters(), model.evidence]
     )
     optimiser = torch.optim.Adam(learned, 5e-3)
-    epochs = -(-told.epochs // 2) if past else told.epochs
+    epochs = -(-options.epochs // 2) if past else options.epochs
     steps = epochs * math.ceil(len(images) / size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=steps)
     for _ in range(epochs):
@@ -271,10 +275,10 @@ def attended(templates: Tensor, evidence: Tensor, count: int, near: Tensor, how:
         how: ``winner`` takes all, by the closeness ``Hard``; or the estimator of the weights that draw a place.
     """
     free, found = torch.ones(len(templates), dtype=torch.bool), []
-    told: dict[str, Any] = {"closeness": fenchel.Hard()} if how == "winner" else {"estimator": how}
+    options: dict[str, Any] = {"closeness": fenchel.Hard()} if how == "winner" else {"estimator": how}
     query, key = evidence.view(1, 1, 1, -1), templates[None, None]
     while free.any() and len(found) < count:
-        weights = infer(query, key, log_preference=free, scale=1.0, **told).weights.flatten()
+        weights = infer(query, key, log_preference=free, scale=1.0, **options).weights.flatten()
         found.append(int(weights.argmax() if how == "winner" else torch.multinomial(weights, 1)))
         free = free & ~near[found[-1]]
     return found
@@ -329,9 +333,9 @@ def display(kind: str, size: int, draw: np.random.Generator) -> Tensor:
     return torch.stack([maps[:, y - 12 : y + 13, x - 12 : x + 13].mean((1, 2)) for y, x in middles])
 
 
-def search(told: Options) -> dict[str, Any]:
+def search(options: Options) -> dict[str, Any]:
     """Items attended until the target is found, by kind of display, guidance and number of items."""
-    draw, found = np.random.default_rng(told.seed), {}
+    draw, found = np.random.default_rng(options.seed), {}
     for kind in KINDS:
         known = torch.stack([display(kind, 8, draw) for _ in range(20)])
         mean, spread = known.mean((0, 1)), known.flatten(0, 1).std(0).clamp_min(1e-3)
@@ -347,7 +351,7 @@ def search(told: Options) -> dict[str, Any]:
         }
         counts: dict[str, list[list[int]]] = {name: [] for name in arms}
         for size in SIZES:
-            shown = [(display(kind, size, draw) - mean) / spread for _ in range(told.displays)]
+            shown = [(display(kind, size, draw) - mean) / spread for _ in range(options.displays)]
             for name, (evidence, how) in arms.items():
                 orders = (attended(items, evidence, size, torch.eye(size).bool(), how) for items in shown)
                 counts[name].append([order.index(0) + 1 for order in orders])
@@ -365,8 +369,8 @@ def cueing(estimator: str, trials: int = 2000, strength: float = 1.5) -> dict[st
     evidence = noise + strength * torch.tensor([1.0, 0.0])
     for name, chance in {"valid": 0.8, "neutral": 0.5, "invalid": 0.2}.items():
         cue = torch.tensor([chance, 1 - chance]).log()
-        told = {"log_preference": cue, "scale": 1.0, "estimator": estimator}
-        weights = infer(evidence, torch.eye(2)[None, None], **told).weights[0, 0, :, 0]
+        options = {"log_preference": cue, "scale": 1.0, "estimator": estimator}
+        weights = infer(evidence, torch.eye(2)[None, None], **options).weights[0, 0, :, 0]
         found[name] = interval(weights.tolist())[:2]
     return found
 
@@ -376,25 +380,25 @@ def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {name: interval([row[name] for row in rows])[:2] for name in rows[0]}
 
 
-def study(told: Options) -> dict[str, Any]:
+def study(options: Options) -> dict[str, Any]:
     """All results.
 
     Raises:
         InputError: If the data cannot be used.
     """
-    torch.manual_seed(told.seed)
+    torch.manual_seed(options.seed)
     frozen = None
-    if told.frozen:
+    if options.frozen:
         try:
-            frozen = pkgutil.resolve_name(told.frozen)
+            frozen = pkgutil.resolve_name(options.frozen)
         except (ImportError, AttributeError, ValueError) as error:
-            raise InputError(f"frozen is {told.frozen!r}: {error}. Give PACKAGE.MODULE:NAME.") from error
-    images = read(told.data)
-    if min(len(images), told.images or 15) < 15:
-        raise InputError(f"{told.data} gives {len(images)} images; expected 15 at least. Give more.")
-    draw = torch.Generator().manual_seed(told.seed)
-    order = torch.randperm(len(images), generator=draw)[: told.images or len(images)].tolist()
-    count = min(told.test, len(order) // 3)
+            raise InputError(f"frozen is {options.frozen!r}: {error}. Give PACKAGE.MODULE:NAME.") from error
+    images = read(options.data)
+    if min(len(images), options.images or 15) < 15:
+        raise InputError(f"{options.data} gives {len(images)} images; expected 15 at least. Give more.")
+    draw = torch.Generator().manual_seed(options.seed)
+    order = torch.randperm(len(images), generator=draw)[: options.images or len(images)].tolist()
+    count = min(options.test, len(order) // 3)
     parts = {"train": [images[one] for one in order[count:]], "test": [images[one] for one in order[:count]]}
     train, test = parts.values()
     centre = centre_bias(train)
@@ -404,13 +408,13 @@ def study(told: Options) -> dict[str, Any]:
     inputs = {name: [((one - mean) / spread).half() for one in some] for name, some in inputs.items()}
     salient = {name: [itti_koch(one.pixels) for one in some[:count]] for name, some in parts.items()}
     lone = {name: [one[:, None] / 0.1 for one in some] for name, some in salient.items()}
-    fitted = fit(Gaze(1, centre, "first_order", 0), lone["train"], train[:count], told, past=False)
+    fitted = fit(Gaze(1, centre, "first_order", 0), lone["train"], train[:count], options, past=False)
     models: dict[str, Gaze] = {}
-    for name in told.estimators or ["first_order"]:
-        torch.manual_seed(told.seed)
+    for name in options.estimators or ["first_order"]:
+        torch.manual_seed(options.seed)
         models[name] = Gaze(known.shape[-1], centre, name)
-        fit(models[name], inputs["train"], train, told, past=False)
-    first = fit(models[next(iter(models))], inputs["train"], train, told, past=True)
+        fit(models[name], inputs["train"], train, options, past=False)
+    first = fit(models[next(iter(models))], inputs["train"], train, options, past=True)
 
     def said(model: Gaze, at: int, **more: Tensor) -> Tensor:
         return model(inputs["test"][at][None].float(), **more)[0]
@@ -436,7 +440,7 @@ def study(told: Options) -> dict[str, Any]:
     sizes = {"train": len(train), "test": len(test), "fixations": int(total.sum())}
     gold = found["other viewers"]["bits"][0]
     shares = {name: one["bits"][0] / gold for name, one in found.items() if "bits" in one}
-    parts = {"search": search(told), "cues": {name: cueing(name) for name in ("first_order", "exact")}}
+    parts = {"search": search(options), "cues": {name: cueing(name) for name in ("first_order", "exact")}}
     return {"images": sizes, "models": found, "shares": shares, "paths": paths} | parts
 
 

@@ -112,28 +112,28 @@ def tree(block: Sequence[str], place: str, first: int) -> Sentence:
     return Sentence(words, at, np.array(kept), distances)
 
 
-def read(told: Options) -> list[list[Sentence]]:
+def read(options: Options) -> list[list[Sentence]]:
     """Sentences of train, dev and test.
 
     Raises:
         InputError: If a file is missing or malformed.
     """
-    if told.data == "toy":
+    if options.data == "toy":
         found = [[*sentences(toy(name, 300 if name == "train" else 60), "toy")] for name in SPLITS]
     else:
         found = []
         for name in SPLITS:
-            files = [*Path(told.data).glob(f"*{name}.conllu*")]
+            files = [*Path(options.data).glob(f"*{name}.conllu*")]
             if len(files) != 1:
                 raise InputError(
-                    f"{told.data} has {len(files)} files *{name}.conllu; expected one. UD English-EWT is at "
+                    f"{options.data} has {len(files)} files *{name}.conllu; expected one. UD English-EWT is at "
                     "https://github.com/UniversalDependencies/UD_English-EWT; or use --data toy."
                 )
             with (gzip.open if files[0].suffix == ".gz" else open)(files[0], "rt", encoding="utf-8") as file:
                 found.append([*sentences(file.read(), str(files[0]))])
-    counts = (told.train, told.test, told.test)
-    short = ([one for one in some if 2 <= len(one.words) <= told.longest] for some in found)
-    draw = random.Random(told.seed)  # noqa: S311
+    counts = (options.train, options.test, options.test)
+    short = ([one for one in some if 2 <= len(one.words) <= options.longest] for some in found)
+    draw = random.Random(options.seed)  # noqa: S311
     return [draw.sample(some, min(count, len(some))) for some, count in zip(short, counts, strict=True)]
 
 
@@ -173,8 +173,8 @@ def states(model: Any, tokenizer: Any, some: Sequence[Sentence], estimator: str 
     order = sorted(range(len(some)), key=lambda one: len(some[one].words))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
-        told = {"is_split_into_words": True, "padding": True, "truncation": True, "return_tensors": "pt"}
-        batch = tokenizer([some[one].words for one in chosen], **told)
+        options = {"is_split_into_words": True, "padding": True, "truncation": True, "return_tensors": "pt"}
+        batch = tokenizer([some[one].words for one in chosen], **options)
         with use_backend(model, estimator=estimator) if estimator else nullcontext():
             layers = torch.stack(model(**batch, output_hidden_states=True).hidden_states)
         for row, one in enumerate(chosen):
@@ -190,23 +190,25 @@ def squares(mapped: Tensor) -> tuple[Tensor, Tensor]:
     return (norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * mapped @ mapped.mT).clamp_min(0), norms
 
 
-def fitted(inputs: Sequence[Tensor], some: Sequence[Sentence], told: Options) -> tuple[Tensor, Tensor]:
+def fitted(inputs: Sequence[Tensor], some: Sequence[Sentence], options: Options) -> tuple[Tensor, Tensor]:
     """Maps of each layer (layers, d, rank), of distances and of depths, by least absolute errors.
 
     Raises:
         InputError: If the rank is above the width of the states.
     """
     layers, _, width = inputs[0].shape
-    if not 0 < told.rank <= width:
+    if not 0 < options.rank <= width:
         raise InputError(
-            f"rank is {told.rank} and states have {width} numbers; expected 1 to {width}. Change --rank."
+            f"rank is {options.rank} and states have {width} numbers; expected 1 to {width}. Change --rank."
         )
-    draw = torch.Generator().manual_seed(told.seed)
-    maps = [nn.Parameter(torch.randn(layers, width, told.rank, generator=draw) / width) for _ in range(2)]
+    draw = torch.Generator().manual_seed(options.seed)
+    maps = [nn.Parameter(torch.randn(layers, width, options.rank, generator=draw) / width) for _ in range(2)]
     optimiser = torch.optim.Adam(maps, 3e-3)
     order = torch.tensor(sorted(range(len(some)), key=lambda one: len(some[one].words))).split(BATCH)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, total_iters=told.epochs * len(order))
-    for _ in range(told.epochs):
+    schedule = torch.optim.lr_scheduler.LinearLR(
+        optimiser, 1.0, 0.02, total_iters=options.epochs * len(order)
+    )
+    for _ in range(options.epochs):
         for at in torch.randperm(len(order), generator=draw).tolist():
             read = pad_sequence([inputs[one].transpose(0, 1) for one in order[at]], batch_first=True).float()
             read, loss = read.permute(2, 0, 1, 3), torch.zeros(())  # (layers, sentences, n, d)
@@ -275,21 +277,21 @@ def tested(
     return [summary(row) for row in rows]
 
 
-def study(told: Options) -> dict[str, Any]:
+def study(options: Options) -> dict[str, Any]:
     """All results.
 
     Raises:
         InputError: If the data or the rank cannot be used.
     """
-    train, dev, test = read(told)
-    model, tokenizer, _ = load_model(told.model)
-    torch.manual_seed(told.seed)
+    train, dev, test = read(options)
+    model, tokenizer, _ = load_model(options.model)
+    torch.manual_seed(options.seed)
     models = {
         "trained": model,
         "untrained": AutoModel.from_config(model.config).eval(),
-        told.estimator: model,
+        options.estimator: model,
     }
-    found: dict[str, Any] = {"sentences": [len(train), len(dev), len(test)], "rank": told.rank}
+    found: dict[str, Any] = {"sentences": [len(train), len(dev), len(test)], "rank": options.rank}
     lines = [np.abs(np.subtract.outer(*2 * [np.arange(len(one.words))])) for one in test]
     rows = [scores(line, line[0], one) for line, one in zip(lines, test, strict=True)]
     found["models"], best = {"adjacent words": summary(rows)}, slice(None)
@@ -298,7 +300,7 @@ def study(told: Options) -> dict[str, Any]:
         known, new = (
             [one[best] for one in states(encoder, tokenizer, some, estimator)] for some in (train, test)
         )
-        maps = fitted(known, train, told)
+        maps = fitted(known, train, options)
         results = tested(maps, new, test)
         if name == "trained":
             choice = tested(maps, states(encoder, tokenizer, dev), dev)

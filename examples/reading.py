@@ -410,20 +410,20 @@ class UseOptions:
     heatmap: str = option("", "file to draw the weights of the first text or pair in")
 
 
-def use(task: Reading, model: nn.Module, told: UseOptions) -> None:
+def use(task: Reading, model: nn.Module, options: UseOptions) -> None:
     """Print what the model says of texts, or of some of the test data, a JSON object a line; draw where it looks."""
     count, examples = len(task.texts), task.splits["test"][:5]
-    if told.text:
-        if len(told.text) % count or not all(text.strip() for text in told.text):
+    if options.text:
+        if len(options.text) % count or not all(text.strip() for text in options.text):
             kind = "texts" if count == 1 else "pairs of texts (--text FIRST SECOND)"
-            raise InputError(f"--text is {told.text}; this model reads {kind}, each of some words.")
-        parts = [told.text[place : place + count] for place in range(0, len(told.text), count)]
+            raise InputError(f"--text is {options.text}; this model reads {kind}, each of some words.")
+        parts = [options.text[place : place + count] for place in range(0, len(options.text), count)]
         examples = [task.with_words({"texts": texts}) for texts in parts]
     with torch.no_grad():
         for record in task.records(model, task.batch(examples, training=False)):
             print(json.dumps(record, ensure_ascii=False))
-        if told.heatmap:
-            draw_weights(task, model, examples[0], told.heatmap)
+        if options.heatmap:
+            draw_weights(task, model, examples[0], options.heatmap)
 
 
 def draw_weights(task: Reading, model: nn.Module, example: Record, path: str) -> None:

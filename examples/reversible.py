@@ -90,8 +90,8 @@ class Attend(nn.Module):
 
     def __init__(self, o: ReversibleOptions) -> None:
         super().__init__()
-        told: dict[str, Any] = {"preference": Causal(), "estimator": o.estimator, "batch_first": True}
-        self.norm, self.attention = nn.LayerNorm(o.width), MultiheadAttention(o.width, o.heads, **told)
+        options: dict[str, Any] = {"preference": Causal(), "estimator": o.estimator, "batch_first": True}
+        self.norm, self.attention = nn.LayerNorm(o.width), MultiheadAttention(o.width, o.heads, **options)
 
     def forward(self, x: Tensor) -> Tensor:
         """What is added to the other stream."""

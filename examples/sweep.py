@@ -82,13 +82,13 @@ class Cell:
         return last
 
 
-def planned(told: Sequence[str]) -> tuple[dict[str, Any], Any]:
+def planned(arguments: Sequence[str]) -> tuple[dict[str, Any], Any]:
     """The plan, and the other options, of the command line.
 
     Raises:
         InputError: If something is missing or is there twice.
     """
-    given, shared = list(told), []
+    given, shared = list(arguments), []
     if "--" in given:
         place = given.index("--")
         given, shared = given[:place], given[place + 1 :]
@@ -259,9 +259,9 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def main(told: Sequence[str]) -> int:
+def main(options: Sequence[str]) -> int:
     """Run what has not finished, and compare; 1 if a cell failed."""
-    plan, asked = planned(told)
+    plan, asked = planned(options)
     folder = Path(asked.out)
     cells = cells_of(plan, folder)
     with ThreadPoolExecutor(asked.jobs) as pool:

@@ -1,4 +1,4 @@
-"""What a task of the examples is, and what it can be told."""
+"""What a task of the examples is, and its options."""
 
 import math
 import random
@@ -35,7 +35,7 @@ def several(text: str) -> Any:
 
 @dataclass
 class Options:
-    """What every example can be told."""
+    """Options of every example."""
 
     data: str = option("toy", "toy, a folder with train.parquet, a file, or the name of a dataset of the hub")
     out: str = option("", "folder of the run")

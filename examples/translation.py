@@ -35,7 +35,7 @@ POOL = 50  # batches whose pairs are sorted by length together
 
 @dataclass
 class TranslationOptions(CosineOptions):
-    """What a training can be told; the defaults are those of the recorded results, but for toy data."""
+    """Options of a training; the defaults are those of the recorded results, but for toy data."""
 
     source: str = option("en", "column to translate from (toy data have none)")
     target: str = option("de", "column to translate into")
@@ -385,8 +385,14 @@ class Translation(Task):
             said = self.said(model, batch["source"])
         names, found = ("source", "reference", "translation", "nats", "pieces"), []
         for pair, one, lost in zip(batch["pairs"], said, nats, strict=True):
-            told = pair.source, pair.target, self.tokenizers[1].decode(one.words), lost, len(pair.labels) - 1
-            found.append(dict(zip(names, told, strict=True)))
+            options = (
+                pair.source,
+                pair.target,
+                self.tokenizers[1].decode(one.words),
+                lost,
+                len(pair.labels) - 1,
+            )
+            found.append(dict(zip(names, options, strict=True)))
         return found
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
@@ -416,15 +422,19 @@ class Translation(Task):
 
 @dataclass
 class UseOptions(decoding.SearchOptions):
-    """What ``use`` can be told."""
+    """Options of ``use``."""
 
     heatmap: str = option("", "file for a picture of where the first translation looks")
     sentences: list[str] = several("by default of the test")
 
 
-def use(task: Translation, model: Any, told: UseOptions) -> None:
+def use(task: Translation, model: Any, options: UseOptions) -> None:
     """Print a JSON line for each translation; of the test also BLEU and its signature."""
-    texts, how, said = told.sentences or [one.source for one in task.splits["test"]], told.arguments(), []
+    texts, how, said = (
+        options.sentences or [one.source for one in task.splits["test"]],
+        options.arguments(),
+        [],
+    )
     if not all(text.strip() for text in texts):
         raise InputError("a sentence is empty; expected words.")
     rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
@@ -434,13 +444,13 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
     for text, translation, one in zip(texts, found, said, strict=True):
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
         print(json.dumps(line, ensure_ascii=False))
-    if not told.sentences:
+    if not options.sentences:
         print(json.dumps(decoding.bleu(found, [[one.target for one in task.splits["test"]]])))
-    if told.heatmap:
+    if options.heatmap:
         source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
         weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]
         (read,), (written,) = map(decoding.piece_names, task.tokenizers, (source, target))
-        heatmap(weights, written[1:], read, told.heatmap)
+        heatmap(weights, written[1:], read, options.heatmap)
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:

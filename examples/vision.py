@@ -269,23 +269,23 @@ class UseOptions:
     picture: str = option("", "file for the images, above how much each pixel moves the logit of the answer")
 
 
-def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
+def use(task: Vision, model: VisionTransformer, options: UseOptions) -> None:
     """Print the three likeliest classes of each image, and draw which pixels the answer depends on."""
-    names = told.images or [f"test image {number + 1}" for number in range(4)]
+    names = options.images or [f"test image {number + 1}" for number in range(4)]
     images = [image for image, _ in task.splits["test"][:4]]
-    if told.images:
-        images = [opened(file, task.channels, task.size) for file in told.images]
+    if options.images:
+        images = [opened(file, task.channels, task.size) for file in options.images]
     batch = task.batch([(image, torch.tensor(0)) for image in images], training=False)
     pixels = batch["images"].requires_grad_()
     logits = model(pixels)
     for name, row in zip(names, logits.softmax(-1), strict=True):
         best = row.topk(min(3, len(row)))
         print(f"{name}: " + ", ".join(f"{task.classes[int(k)]} {p:.3f}" for p, k in zip(*best, strict=True)))
-    if told.picture:
+    if options.picture:
         (gradient,) = torch.autograd.grad(logits.amax(1).sum(), pixels)
         moved = gradient.abs().amax(1)
         shown = torch.stack(images).float().mean(1) / 255, moved / moved.amax((1, 2), keepdim=True)
-        plt.imsave(told.picture, torch.cat([torch.cat([*row], 1) for row in shown]).numpy(), cmap="gray")
+        plt.imsave(options.picture, torch.cat([torch.cat([*row], 1) for row in shown]).numpy(), cmap="gray")
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
@@ -333,30 +333,30 @@ class TableOptions:
     mixed_precision: str = choice("no, bf16 or fp16", "no", "bf16", "fp16")
 
 
-def table(told: TableOptions) -> None:
+def table(options: TableOptions) -> None:
     """Run what is missing of a table, and print accuracies with 95 % intervals over seeds below the paper's.
 
     Raises:
         InputError: If there is no folder for the runs.
     """
-    if not told.out:
+    if not options.out:
         raise InputError("no folder was given for the runs. Give --out DIR.")
-    arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
-    if told.table == "search":
+    arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if options.table in "12" else ARMS
+    if options.table == "search":
         shape = "--model vit --depth {0} --width {1} --mlp_width {2}"
         arms = {f"{depth}-layers-of-{w}": shape.format(depth, w, 2 * w) for depth, w in SHAPES}
-    rates = (3e-3, 3e-4, 3e-5) if told.table == "1" else (3e-4,)
+    rates = (3e-3, 3e-4, 3e-5) if options.table == "1" else (3e-4,)
     failed = 0
-    for data, rate in product(told.data or HUB.get(told.table, HUB["2"][:1]), rates):
+    for data, rate in product(options.data or HUB.get(options.table, HUB["2"][:1]), rates):
         name, caption = Path(data).name, f"{Path(data).name}, learning rate {rate:g}"
         for (known, its_rate), accuracies in PAPER.items():
             if its_rate == rate and re.match(rf"{known}(?!\d)", name):
                 caption += f"; the paper: {accuracies}"
-        given = [__file__, "--out", f"{told.out}/{name}-{rate:g}", "--seeds", str(told.seeds)]
+        given = [__file__, "--out", f"{options.out}/{name}-{rate:g}", "--seeds", str(options.seeds)]
         given += ["--metric", "accuracy", "--caption", caption]
-        for arm, options in arms.items():
-            given += ["--arm", arm, f"{options} {BUDGETS[told.budget]}"]
-        shared = ["--data", data, "--learning_rate", str(rate), "--mixed_precision", told.mixed_precision]
+        for arm, of_arm in arms.items():
+            given += ["--arm", arm, f"{of_arm} {BUDGETS[options.budget]}"]
+        shared = ["--data", data, "--learning_rate", str(rate), "--mixed_precision", options.mixed_precision]
         failed += sweep.main([*given, "--", *shared])
     sys.exit(min(failed, 1))
 

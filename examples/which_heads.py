@@ -253,21 +253,23 @@ def by_place(rows: Mapping[int, Tensor]) -> dict[Place, float]:
     return {(layer, head): float(one) for layer, row in rows.items() for head, one in enumerate(row, start=1)}
 
 
-def measure(told: MeasureOptions, run: str) -> dict[str, Any]:
+def measure(options: MeasureOptions, run: str) -> dict[str, Any]:
     """All numbers of every head of a model, and what happens without it.
 
     Raises:
         InputError: If there is nothing to read, or a loss is missing.
     """
     started = time.monotonic()
-    if told.loader:
-        model, batches = loaded(told.loader, run)
+    if options.loader:
+        model, batches = loaded(options.loader, run)
     else:
         model, tokenizer, _ = load_model(run)
-        batches = sentence_batches(model, tokenizer, told.data, 2 * told.rows)
+        batches = sentence_batches(model, tokenizer, options.data, 2 * options.rows)
     if any("loss" not in batch for batch in batches):
-        raise InputError(f"{told.loader} gives batches without a loss, by which heads are removed. Give one.")
-    first, second = halves(batches, told.rows)
+        raise InputError(
+            f"{options.loader} gives batches without a loss, by which heads are removed. Give one."
+        )
+    first, second = halves(batches, options.rows)
     report = fenchel.audit(model, None, first)
     passes = Passes(model, report)
     numbers: dict[str, Mapping[Place, float]] = dict(audit_means(report))
@@ -290,7 +292,7 @@ def measure(told: MeasureOptions, run: str) -> dict[str, Any]:
     ]
     whole = passes.loss(second)
     orders = {name: sorted(places, key=lambda place: numbers[name][place]) for name in NUMBERS}
-    draw = random.Random(told.seed)  # noqa: S311
+    draw = random.Random(options.seed)  # noqa: S311
     for number in range(ORDERS):
         orders[f"random {number}"] = draw.sample(places, len(places))
     together = {
@@ -300,8 +302,8 @@ def measure(told: MeasureOptions, run: str) -> dict[str, Any]:
     rows = [sum(batch_rows(batch) for batch in part) for part in (first, second)]
     return {
         "run": run,
-        "loader": told.loader,
-        "data": told.data,
+        "loader": options.loader,
+        "data": options.data,
         "rows": rows,
         "loss": whole,
         "heads": heads,
@@ -388,10 +390,10 @@ def row_of(name: str, cells: Sequence[str]) -> str:
     )
 
 
-def table(told: TableOptions, files: Sequence[str]) -> None:
+def table(options: TableOptions, files: Sequence[str]) -> None:
     """Print tables, and write them with all numbers of the files."""
     runs = [json.loads(Path(file).read_text()) for file in files]
-    names = told.group or [Path(file).stem for file in files]
+    names = options.group or [Path(file).stem for file in files]
     if len(names) != len(files):
         raise InputError(f"there are {len(files)} files and {len(names)} names. Give --group a name a file.")
     groups: dict[str, list[Any]] = defaultdict(list)
@@ -399,8 +401,8 @@ def table(told: TableOptions, files: Sequence[str]) -> None:
         groups[name].append(run)
     found = {name: summary(some) for name, some in groups.items()}
     print("\n".join(printed(found)))
-    if told.out:
-        Path(told.out).write_text(json.dumps({"summary": found, "runs": groups}) + "\n")
+    if options.out:
+        Path(options.out).write_text(json.dumps({"summary": found, "runs": groups}) + "\n")
 
 
 def main() -> None:
@@ -412,14 +414,14 @@ def main() -> None:
     parser = HfArgumentParser(kinds[command], prog=f"which_heads.py {command}")
     parser.add_argument("given", nargs="+" if command == "table" else 1, metavar="RUN")
     try:
-        told, other = parser.parse_args_into_dataclasses(rest)
+        options, other = parser.parse_args_into_dataclasses(rest)
         if command == "table":
-            table(told, other.given)
+            table(options, other.given)
             return
-        if not told.out:
+        if not options.out:
             raise InputError("no file was given for the results. Give --out FILE.")
-        found = measure(told, other.given[0])
-        Path(told.out).write_text(json.dumps(found) + "\n")
+        found = measure(options, other.given[0])
+        Path(options.out).write_text(json.dumps(found) + "\n")
     except FenchelError as error:
         sys.exit(f"which_heads.py: {error}")
 
