@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.layer import layer_problem
-from fenchel.auditing.solution import BlockSolution, Solving, exact_solutions
+from fenchel.auditing.solution import BlockSolution, Solving, solutions_of
 from fenchel.integrations.capture import AttentionCall
 from tests.auditing.test_measure import PREFERENCES, call, measure, slow
 
@@ -31,7 +31,7 @@ def dual_of(solution: BlockSolution) -> Tensor:
         whole = queries if group._lift is None else queries @ group._lift[solution.block.where[1]]
         whole = whole.flatten(1, 2)
         outside = whole - whole @ group._basis @ group._basis.mT
-        lam = lam @ group._basis.mT + group._alpha * outside
+        lam = lam @ group._basis.mT + group._solving.alpha * outside
     return lam.reshape(*solution.converged.shape, -1)
 
 
@@ -42,7 +42,7 @@ def exact_duals(given: AttentionCall, **solving: Any) -> tuple[Tensor, Tensor]:
         shape = problem.queries.shape[:3]
         dual = problem.queries.new_zeros((*shape, problem.vectors.shape[-1]), dtype=torch.float64)
         converged = torch.zeros(shape, dtype=torch.bool)
-        for solution in exact_solutions(problem, problem.counted(given), Solving(**solving)):
+        for solution in solutions_of(problem, problem.counted(given), Solving(**solving)):
             dual[solution.block.where] = dual_of(solution)
             converged[solution.block.where] = solution.converged
     return dual.reshape(len(given.query), -1, *dual.shape[2:]), problem.by_head(converged)

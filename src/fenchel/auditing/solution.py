@@ -13,25 +13,20 @@ from torch import Tensor
 from fenchel.auditing.heads import SCALED
 from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import conjugate_of
 from fenchel.estimators.closed_form import second_order_point
-from fenchel.estimators.exact_solver import WORKING_ARRAYS, Solution, infer, solved_block
+from fenchel.estimators.exact_solver import WORKING_ARRAYS, Solution, infer
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.preference import Discrete
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
+from fenchel.problem import DEFAULT_MEMORY_BUDGET
 from fenchel.tensors import may_attend, norm, total
 
 if TYPE_CHECKING:
     from fenchel.run_options import AuditOptions
 
-__all__ = [
-    "BlockSolution",
-    "CloseSolution",
-    "Solving",
-    "close_solutions",
-    "exact_solutions",
-    "solutions_of",
-]
+__all__ = ["BlockSolution", "Solving", "solutions_of"]
+
+BEYOND = 0.05
+"""Under a closeness, λ* is solved for this far below the tolerance: what is compared with it is its own."""
 
 
 @dataclass(frozen=True)
@@ -62,50 +57,6 @@ class Solving:
         )
 
 
-def _ratios(
-    *,
-    alpha: Tensor,
-    first_off: Tensor,
-    second_off: Tensor,
-    predicted: Tensor,
-    exact: Tensor,
-    second: Tensor,
-    error: Tensor,
-    evidence: Tensor,
-    shift: Tensor,
-    mean_off: Tensor,
-    mean: Tensor,
-) -> dict[str, Tensor]:
-    """The measures that lengths alone give.
-
-    Args:
-        alpha: α.
-        first_off: ‖λ* - αz‖.
-        second_off: ‖λ* - λ₂‖.
-        predicted: ‖λ₂ - αz‖.
-        exact: ‖λ*‖.
-        second: ‖λ₂‖.
-        error: A bound on the error of λ*.
-        evidence: ‖z‖.
-        shift: ‖ĥ - μ‖.
-        mean_off: ‖ĥ - h*‖.
-        mean: ‖h*‖, above 0.
-    """
-    room = evidence - shift
-    values = {
-        "relative_deviation": first_off / exact,
-        "second_order_deviation": second_off / exact,
-        "mean_error": mean_off / mean,
-        "certificate": torch.where(room > 0, shift / room, torch.inf),
-        "gap": alpha / 2 * shift.square(),
-        "predicted_deviation": predicted / second.clamp(min=torch.finfo(second.dtype).tiny),
-        "evidence_norm": evidence,
-        "dual_error": error / exact,
-    }
-    # No evidence: λ* = αz = 0, and every estimator is exact.
-    return values | {name: values[name].masked_fill(exact == 0, 0) for name in SCALED}
-
-
 class LayerGroup:
     r"""What queries with the same templates share, computed in float64 and rounded once.
 
@@ -115,7 +66,7 @@ class LayerGroup:
     Args:
         problem: The layer.
         where: The groups.
-        alpha: α.
+        solving: How its queries are solved.
 
     Attributes:
         where: The groups.
@@ -124,8 +75,8 @@ class LayerGroup:
         templates: The templates less their centre, float64, (g, n, k).
     """
 
-    def __init__(self, problem: LayerProblem, where: slice, alpha: float) -> None:
-        self.where, self._alpha, self._dtype = where, alpha, problem.queries.dtype
+    def __init__(self, problem: LayerProblem, where: slice, solving: Solving) -> None:
+        self.where, self._solving, self._dtype = where, solving, problem.queries.dtype
         preference = problem.log_preference
         preference = preference if len(preference) == 1 else preference[where]
         templates = problem.vectors[where].double() * problem.scaling
@@ -139,6 +90,8 @@ class LayerGroup:
             self._basis, triangle = torch.linalg.qr(templates.mT)
             templates = triangle.mT
         self.templates = templates
+        closeness = solving.closeness
+        self._closeness = None if closeness is None else closeness.bind(Discrete(templates))
         self.centre = (middle if self._basis is None else middle @ self._basis).to(self._dtype)
         self.centre_length = norm(middle).to(self._dtype)
 
@@ -181,9 +134,9 @@ class LayerGroup:
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, *block.queries.shape[1:3], -1)
         preference = preference.flatten(1, 2).double().log_softmax(-1)
-        alpha = torch.full((1, 1, 1), self._alpha, dtype=torch.float64, device=evidence.device)
-        beyond = None if outside is None else self._alpha * outside.double()
-        return Block(TemplateFamily(self.templates, preference), evidence, alpha, beyond)
+        alpha = torch.full((1, 1, 1), self._solving.alpha, dtype=torch.float64, device=evidence.device)
+        beyond = None if outside is None else self._solving.alpha * outside.double()
+        return Block(TemplateFamily(self.templates, preference, self._closeness), evidence, alpha, beyond)
 
     def second_order(self, rows: Block) -> Tensor:
         """λ₂ of a block's rows, (g, r, k)."""
@@ -247,26 +200,30 @@ class BlockSolution:
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
-        values = _ratios(
-            alpha=rows.alpha,
-            first_off=norm(exact - first),
-            second_off=norm(exact - second),
-            predicted=norm(second - first),
-            exact=self._length(exact),
-            second=self._length(second),
-            error=self.found.error,
-            evidence=self._length(first) / rows.alpha,
-            shift=norm(at_first.shift),
-            mean_off=norm(at_first.shift - at_exact.shift),
-            mean=mean.clamp(min=torch.finfo(mean.dtype).tiny).sqrt(),
-        )
+        mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
+        size, size_of_second = self._length(exact), self._length(second)
+        evidence, shift = self._length(first) / rows.alpha, norm(at_first.shift)
+        room = evidence - shift
+        values = {
+            "relative_deviation": norm(exact - first) / size,
+            "second_order_deviation": norm(exact - second) / size,
+            "mean_error": norm(at_first.shift - at_exact.shift) / mean,
+            "certificate": torch.where(room > 0, shift / room, torch.inf),
+            "gap": rows.alpha / 2 * shift.square(),
+            "predicted_deviation": norm(second - first)
+            / size_of_second.clamp(min=torch.finfo(second.dtype).tiny),
+            "evidence_norm": evidence,
+            "dual_error": self.found.error / size,
+        }
+        # No evidence: λ* = αz = 0, and every estimator is exact.
+        values |= {name: values[name].masked_fill(size == 0, 0) for name in SCALED}
         values["total_variation"] = total((at_first.weights - at_exact.weights).abs()) / 2
         values["entropy"] = at_first.entropy
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 
 
-def exact_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[BlockSolution]:
-    """Solve a layer, each row to a certificate that includes what rounding can hide.
+def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[BlockSolution]:
+    """Attention's answer and the exact one of every query, to a certificate that includes what rounding can hide.
 
     Args:
         problem: The layer.
@@ -276,10 +233,10 @@ def exact_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) ->
     Yields:
         Solutions of blocks of queries that together make the layer.
     """
-    group = None
+    group, tol = None, solving.tol if solving.closeness is None else BEYOND * solving.tol
     for block in problem.blocks(solving.memory_budget, WORKING_ARRAYS):
         if group is None or group.where != block.where[0]:
-            group = LayerGroup(problem, block.where[0], solving.alpha)
+            group = LayerGroup(problem, block.where[0], solving)
         wanted = counted[block.where]
         evidence, outside = group.evidence(block)
         mask = wanted.flatten(1, 2).unsqueeze(-1)
@@ -288,112 +245,6 @@ def exact_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) ->
         rows = group.rows(block, evidence, outside).to(problem.queries.dtype)
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        found = infer(rows, tol=solving.tol, max_steps=solving.max_steps, shift=first.shift)
+        found = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
         converged = (found.error <= solving.tol * found.reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, first, outside, found, converged)
-
-
-ARRAYS = 40
-
-"""Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
-
-BEYOND = 0.05
-
-"""How far below the tolerance λ* is solved for, so that what is compared with it is its own."""
-
-
-@dataclass(frozen=True)
-class CloseSolution:
-    """Attention's answer and the exact one of every query of a block.
-
-    Attributes:
-        block: The queries.
-        problem: Theirs, in float64, with (g, h, q) queries.
-        dual: λ*, float64, (g, h, q, d).
-        second: λ₂, float64, (g, h, q, d).
-        steps: Of the exact solve, (g, h, q).
-        converged: Whether the float64 certificate meets the tolerance, bool (g, h, q).
-        error: A bound on the error of λ*, float64, (g, h, q).
-    """
-
-    block: LayerBlock
-    problem: Problem
-    dual: Tensor
-    second: Tensor
-    steps: Tensor
-    converged: Tensor
-    error: Tensor
-
-    @cached_property
-    def _first(self) -> Tensor:
-        return self.problem.alpha_column * self.problem.evidence
-
-    @cached_property
-    def _inferred(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Weights and shift h - μ of attention's answer, and of the exact one."""
-        return self.problem.finite.infer(self._first), self.problem.finite.infer(self.dual)
-
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """Attention's weights and the exact ones, each (g, r, n), in the dtype of the queries."""
-        first, exact = (found[0].flatten(1, 2).to(self.block.queries.dtype) for found in self._inferred)
-        return first, exact
-
-    def measures(self) -> dict[str, Tensor]:
-        """Each of ``MEASURES`` that needs no values, (g, h, q)."""
-        (first, of_first), (exact, of_exact) = self._inferred
-        problem, lam = self.problem, self._first
-        mean = (problem.conjugate.rest_mean() + of_exact).norm(dim=-1)
-        values = _ratios(
-            alpha=problem.alpha,
-            first_off=(self.dual - lam).norm(dim=-1),
-            second_off=(self.dual - self.second).norm(dim=-1),
-            predicted=(self.second - lam).norm(dim=-1),
-            exact=self.dual.norm(dim=-1),
-            second=self.second.norm(dim=-1),
-            error=self.error,
-            evidence=problem.evidence.norm(dim=-1),
-            shift=of_first.norm(dim=-1),
-            mean_off=(of_first - of_exact).norm(dim=-1),
-            mean=mean.clamp(min=torch.finfo(mean.dtype).tiny),
-        )
-        values["total_variation"] = (first - exact).abs().sum(-1) / 2
-        values["entropy"] = torch.special.entr(first).sum(-1)
-        return {name: value.to(self.block.queries.dtype) for name, value in values.items()}
-
-
-def close_solutions(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[CloseSolution]:
-    """Solve a layer under a closeness; as ``exact_solutions``."""
-    for block in problem.blocks(solving.memory_budget, ARRAYS):
-        g, h, _ = block.where
-        queries = block.queries * counted[block.where].unsqueeze(-1)
-        evidence = queries if problem.lift is None else queries @ problem.lift[h]
-        templates = (problem.vectors[g] * problem.scaling).unsqueeze(1)
-        conjugate = conjugate_of(Discrete(templates, block.log_preference), solving.closeness)
-        asked = Problem(conjugate, evidence, solving.alpha)
-        yield _solved(block, asked, counted[block.where], solving)
-
-
-def _solved(block: LayerBlock, problem: Problem, counted: Tensor, solving: Solving) -> CloseSolution:
-    def of_part(part: Block) -> dict[str, Tensor]:
-        certificate, steps = solved_block(
-            part, problem.dtype, tol=BEYOND * solving.tol, max_steps=solving.max_steps
-        )
-        return {
-            "dual": certificate.dual.double(),
-            "second": second_order_point(part.to(torch.float64)),
-            "steps": steps,
-            "converged": certificate.meets(solving.tol),
-            "error": certificate.dual_error.double(),
-        }
-
-    found = QueryLayout(problem).solved(of_part, solving.memory_budget, WORKING_ARRAYS)
-    found["converged"] &= counted
-    return CloseSolution(block, problem.to(torch.float64), *found.values())
-
-
-def solutions_of(
-    problem: LayerProblem, counted: Tensor, solving: Solving
-) -> Iterator[BlockSolution] | Iterator[CloseSolution]:
-    """Attention's answer and the exact one of every query, block by block; as ``exact_solutions``."""
-    solve = exact_solutions if solving.closeness is None else close_solutions
-    return solve(problem, counted, solving)
