@@ -6,14 +6,16 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+import torch
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import Kind
+from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import decimal, percent, short
 from fenchel.errors import InputError, MissingExtraError
-from tests.auditing.report.samples import HOSTILE, sample_report
+from tests.auditing.report.samples import HOSTILE, manifest, sample_report
+from tests.auditing.small_audits import known_statistics
 
 T5_SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "decoder_self": (2, 3), "cross": (2, 3)}
 
@@ -145,17 +147,11 @@ def test_an_unbounded_certificate_is_shown_as_such() -> None:
     assert embedded(html)["rows"][0][place] == "inf"
 
 
-def test_all_metrics_unbounded_or_missing_still_make_a_page() -> None:
-    report = sample_report({"cross": (1, 3)}, queries=2)
-    counts = {"not_converged": 0, "certificate_unbounded": 0}
-    bare = dict.fromkeys(AuditStatistics.record_keys()) | {"kind": "cross", "layer": 1, **counts}
-    report.__dict__["heads"] = [
-        {**bare, "head": 1, "queries": 0, "population": 0},
-        {**bare, "head": 3, "queries": 2, "population": 2},
-    ]
+def test_all_metrics_unbounded_still_make_a_page() -> None:
+    columns = {metric: torch.full((2, 2), math.inf) for metric in METRICS}
+    report = AuditReport(manifest(), known_statistics([("cross", 1, (1, 3), columns)]))
     page = Page(render_html(report))
-    assert page.cells["relative_deviation", 0] == ("missing", "–")
-    assert page.cells["total_variation", 1] == ("unbounded", "∞")
+    assert page.cells["relative_deviation", 0] == page.cells["total_variation", 1] == ("unbounded", "∞")
 
 
 def test_what_did_not_converge_is_said_first() -> None:
@@ -187,8 +183,11 @@ def test_the_sentences_have_the_numbers_of_the_audit() -> None:
 
 
 def test_a_head_that_a_layer_lacks_leaves_a_gap() -> None:
-    report = sample_report({"encoder_self": (2, 2)})
-    report.heads.remove(next(r for r in report.heads if (r["layer"], r["head"]) == (2, 1)))
+    layers: list[Any] = [
+        ("encoder_self", layer, heads, {metric: torch.rand(len(heads), 3) for metric in METRICS})
+        for layer, heads in ((1, (1, 2)), (2, (2,)))
+    ]
+    report = AuditReport(manifest(), known_statistics(layers))
     html = render_html(report)
     assert html.count('class="absent"') == 4
     assert len(Page(html).cells) == 12

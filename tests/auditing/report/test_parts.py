@@ -45,7 +45,7 @@ def test_an_outline_has_the_area_of_its_bars() -> None:
 def test_a_distribution_counts_every_query_and_puts_the_mean_of_all() -> None:
     report = sample_report({"encoder_self": (2, 3)}, queries=40)
     for axis in AXES:
-        layers, rows = panels(report.statistics, Findings.of(report), axis)["encoder_self"]
+        layers, rows = panels(Findings.of(report), axis)["encoder_self"]
         mean = report.statistics.mean(axis.metric, "encoder_self", 2)
         assert [(panel.queries, panel.mean) for panel in layers][1] == (120, short(mean))
         assert [panel.queries for _, heads in rows for panel in heads if panel] == [40] * 6

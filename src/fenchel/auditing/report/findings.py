@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.twin import twin_line
 from fenchel.drawing import count, percent, short
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
     from fenchel.auditing.state import AuditState
+    from fenchel.auditing.statistics import AuditStatistics
 
 __all__ = [
     "KIND_NAMES",
@@ -69,58 +68,63 @@ STANDARD_ERROR = "se"
 """The suffix of the standard errors of means, which records of a sample have."""
 
 
-@dataclass(frozen=True)
-class Head:
-    """One head's record with its numbers read: None where one is missing, ``inf`` where it is unbounded."""
+class Head(NamedTuple):
+    """One head with what :meth:`fenchel.auditing.statistics.AuditStatistics.of` says of it."""
 
     key: HeadKey
-    queries: int
-    not_converged: int
-    certificate_unbounded: int
-    newton_steps: float | None
-    values: Mapping[str, float | None]
-    population: int
+    numbers: Mapping[str, Any]
 
-    def value(self, metric: str, statistic: str = "mean") -> float | None:
-        """The number recorded under ``metric_statistic``."""
-        return self.values.get(f"{metric}_{statistic}")
+    @property
+    def queries(self) -> int:
+        """How many were measured."""
+        return self.numbers["queries"]
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Head:
-        """Read a record of ``heads.json``, in which an unbounded number is null, and a standard error not known."""
-        unbounded = math.inf if record["queries"] else None
-        values = {
-            f"{metric}_{statistic}": record[f"{metric}_{statistic}"]
-            for metric in METRICS
-            for statistic in (*STATISTICS, STANDARD_ERROR)
-        }
-        return cls(
-            key=HeadKey(record["kind"], record["layer"], record["head"]),
-            queries=record["queries"],
-            not_converged=record["not_converged"],
-            certificate_unbounded=record["certificate_unbounded"],
-            newton_steps=record["newton_steps_mean"],
-            values={
-                name: unbounded if value is None and not name.endswith(f"_{STANDARD_ERROR}") else value
-                for name, value in values.items()
-            },
-            population=record["population"],
-        )
+    @property
+    def population(self) -> int:
+        """How many the means speak for."""
+        return self.numbers["population"]
+
+    @property
+    def not_converged(self) -> int:
+        """How many missed the tolerance."""
+        return self.numbers["not_converged"]
+
+    @property
+    def newton_steps(self) -> float:
+        """Mean number of steps of the solver."""
+        return self.numbers["newton_steps"] / self.queries
+
+    def value(self, metric: str, statistic: str = "mean") -> float:
+        """A statistic of a metric, infinite where it is unbounded; a standard error that is not known is NaN."""
+        return self.numbers[f"{metric}_{statistic}"]
 
 
-@dataclass(frozen=True)
 class Findings:
-    """All heads of an audit and what they come to.
+    """All heads of an audit, or of its twin, and what they come to.
 
     Args:
+        statistics: Of at least one head.
+
+    Attributes:
+        statistics: The same.
         heads: Sorted by kind, layer and head.
+        kinds: The kinds of attention that occur.
+        problems: How many problems were solved: queries, summed over heads.
+        not_converged: How many of them missed the tolerance.
+        unbounded_queries: For how many of them the certificate says nothing.
     """
 
-    heads: tuple[Head, ...]
+    def __init__(self, statistics: AuditStatistics) -> None:
+        self.statistics = statistics
+        self.heads = tuple(Head(key, statistics.of(*key)) for key in statistics.keys())  # noqa: SIM118
+        self.kinds: tuple[Kind, ...] = tuple(dict.fromkeys(head.key.kind for head in self.heads))
+        self.problems = sum(head.queries for head in self.heads)
+        self.not_converged = sum(head.not_converged for head in self.heads)
+        self.unbounded_queries = sum(head.numbers["certificate_unbounded"] for head in self.heads)
 
     @classmethod
     def of(cls, report: AuditState) -> Findings:
-        """Read a report's records.
+        """Of the model that a report is of.
 
         Raises:
             InputError: If the report holds no head.
@@ -129,19 +133,12 @@ class Findings:
             raise InputError(
                 "the report holds 0 heads, expected at least 1; did the audit stop before its first batch?"
             )
-        return cls.of_records(report.heads)
+        return cls(report.statistics)
 
     @classmethod
-    def of_records(cls, records: Iterable[Mapping[str, Any]]) -> Findings:
-        """Read records of ``heads.json``, of a model or of its twin."""
-        heads = [Head.from_record(record) for record in records]
-        heads.sort(key=lambda head: (KINDS.index(head.key.kind), head.key.layer, head.key.head))
-        return cls(tuple(heads))
-
-    @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of attention that occur."""
-        return tuple(kind for kind in KINDS if any(head.key.kind == kind for head in self.heads))
+    def of_twin(cls, report: AuditState) -> Findings | None:
+        """Of its untrained twin; None where that was not audited."""
+        return None if report.twin is None or not report.twin_heads else cls(report.twin)
 
     def of_kind(self, kind: Kind) -> tuple[Head, ...]:
         """The heads of one kind."""
@@ -149,68 +146,34 @@ class Findings:
 
     def layers(self, kind: Kind) -> list[int]:
         """The layers of one kind."""
-        return sorted({head.key.layer for head in self.of_kind(kind)})
+        return [layer for found, layer in self.statistics.layers() if found == kind]
 
     def head_numbers(self, kind: Kind) -> list[int]:
         """The numbers of the heads of one kind, over all layers."""
         return sorted({head.key.head for head in self.of_kind(kind)})
 
-    @cached_property
-    def problems(self) -> int:
-        """How many problems were solved: queries, summed over heads."""
-        return sum(head.queries for head in self.heads)
-
-    @cached_property
+    @property
     def queries_per_head(self) -> int | None:
         """How many queries each head answered, where that is the same for all."""
         counts = {head.queries for head in self.heads}
         return counts.pop() if len(counts) == 1 else None
 
-    @cached_property
-    def not_converged(self) -> int:
-        """How many problems missed the tolerance."""
-        return sum(head.not_converged for head in self.heads)
-
-    @cached_property
-    def unbounded(self) -> int:
-        """In how many heads the certificate of at least one query says nothing."""
-        return sum(
-            head.certificate_unbounded > 0 or head.value("certificate", "max") == math.inf
-            for head in self.heads
-        )
-
-    @cached_property
-    def unbounded_queries(self) -> int:
-        """For how many problems the certificate says nothing."""
-        return sum(head.certificate_unbounded for head in self.heads)
-
     def shown_statistic(self, metric: str) -> str:
         """What to show of a metric: the mean, or the median where some head's mean is unbounded."""
         return "p50" if any(head.value(metric) == math.inf for head in self.heads) else "mean"
 
-    def median_of_medians(self, metric: str) -> float | None:
+    def median_of_medians(self, metric: str) -> float:
         """The middle one of the heads' medians, which stays finite where few queries are unbounded."""
-        medians = [value for head in self.heads if (value := head.value(metric, "p50")) is not None]
-        return statistics.median(medians) if medians else None
+        return statistics.median(head.value(metric, "p50") for head in self.heads)
 
-    def mean(self, metric: str, heads: Sequence[Head] | None = None) -> float | None:
-        """The mean over all queries of ``heads`` (all where None); None where nothing was measured."""
-        measured = [
-            (head.population, value)
-            for head in (self.heads if heads is None else heads)
-            if head.queries and (value := head.value(metric)) is not None
-        ]
-        total = sum(queries for queries, _ in measured)
-        return math.fsum(queries * value for queries, value in measured) / total if total else None
-
-    def layer_mean(self, metric: str, kind: Kind, layer: int) -> float | None:
-        """The mean over all queries of a layer."""
-        return self.mean(metric, [head for head in self.of_kind(kind) if head.key.layer == layer])
+    def mean(self, metric: str) -> float:
+        """The mean over all queries."""
+        total = sum(head.population for head in self.heads)
+        return math.fsum(head.population * head.value(metric) for head in self.heads) / total
 
     def farthest(self, metric: str, number: int) -> list[Head]:
         """The heads with the greatest means, greatest first; the earlier head where two are equal."""
-        measured = [head for head in self.heads if head.value(metric) is not None]
-        return sorted(measured, key=lambda head: -(head.value(metric) or 0.0))[:number]
+        return sorted(self.heads, key=lambda head: -head.value(metric))[:number]
 
 
 def head_name(key: HeadKey, *, several_kinds: bool) -> str:
@@ -246,7 +209,7 @@ def headline(report: AuditState) -> list[str]:
     Raises:
         InputError: If the report holds no head.
     """
-    findings, twin = Findings.of(report), _twin(report)
+    findings, twin = Findings.of(report), Findings.of_twin(report)
     sentences = (
         otherwise_sentence(report.manifest),
         moved_sentence(findings, twin),
@@ -282,8 +245,6 @@ def moved_sentence(findings: Findings, twin: Findings | None = None) -> str:
         return said
     without = twin.mean("total_variation")
     said += f" In the untrained twin it is {percent(without)} and {percent(twin.mean('mean_error'))}"
-    if moved is None or without is None:
-        return f"{said}."
     learned = "most of it came" if moved >= _LEARNED * without else "little of it needs to have come"
     return f"{said}, so {learned} with training."
 
@@ -299,9 +260,7 @@ def sampled_sentence(findings: Findings, words: str | None) -> str | None:
     )
     known = {
         metric: [
-            error
-            for head in findings.heads
-            if (error := head.value(metric, STANDARD_ERROR)) is not None and math.isfinite(error)
+            error for head in findings.heads if math.isfinite(error := head.value(metric, STANDARD_ERROR))
         ]
         for metric in ("total_variation", "mean_error")
     }
@@ -344,7 +303,7 @@ def summary_sentence(report: AuditState) -> str:
     Raises:
         InputError: If the report holds no head.
     """
-    findings, twin = Findings.of(report), _twin(report)
+    findings, twin = Findings.of(report), Findings.of_twin(report)
     heads, missed = len(findings.heads), findings.not_converged
     outcome = (
         f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge, the others are certified"
@@ -370,7 +329,3 @@ def summary_sentence(report: AuditState) -> str:
         f"{percent(findings.mean('relative_deviation'))} off the exact one, where the covariance alone predicts "
         f"{percent(findings.mean('predicted_deviation'))}; {outcome}."
     )
-
-
-def _twin(report: AuditState) -> Findings | None:
-    return Findings.of_records(report.twin_heads) if report.twin_heads else None

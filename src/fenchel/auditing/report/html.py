@@ -298,18 +298,15 @@ def _order_pairs(findings: Findings, kind: Kind, highest: float | None) -> Itera
     for layer in findings.layers(kind):
         pair: dict[str, Any] = {"layer": layer}
         for name, metric in (("first", "relative_deviation"), ("second", "second_order_deviation")):
-            value = findings.layer_mean(metric, kind, layer)
-            drawn = bool(highest) and _is_finite(value)
-            pair |= {
-                name: value,
-                f"{name}_at": round(100 * (value or 0.0) / (highest or 1.0), 2) if drawn else None,
-            }
+            value = findings.statistics.mean(metric, kind, layer)
+            at = round(100 * value / highest, 2) if highest and math.isfinite(value) else None
+            pair |= {name: value, f"{name}_at": at}
         yield pair
 
 
 def _highest_order_mean(findings: Findings) -> float | None:
     return highest_finite(
-        findings.layer_mean(metric, kind, layer)
+        findings.statistics.mean(metric, kind, layer)
         for kind in findings.kinds
         for layer in findings.layers(kind)
         for metric in ("relative_deviation", "second_order_deviation")
@@ -325,8 +322,8 @@ def _kind_section(
         "name": KIND_NAMES[kind],
         "layers": findings.layers(kind),
         "heads": findings.head_numbers(kind),
-        "means": {metric: findings.mean(metric, findings.of_kind(kind)) for metric in METRICS},
-        "not_converged": sum(head.not_converged for head in findings.of_kind(kind)),
+        "means": {metric: findings.statistics.mean(metric, kind) for metric in METRICS},
+        "not_converged": findings.statistics.of(kind)["not_converged"],
         "heat_maps": heat_maps(findings, kind),
         "layer_panels": [(axis, of_kind[kind][0]) for axis, of_kind in drawn],
         "head_panels": [] if crowded else [(axis, of_kind[kind][1]) for axis, of_kind in drawn],
@@ -346,13 +343,9 @@ def _base_rate(report: AuditState, suggestion: Suggestion) -> float | None:
     )
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _difference(value: float | None, other: float | None, write: Callable[[float | None], str]) -> str:
+def _difference(value: float, other: float, write: Callable[[float | None], str]) -> str:
     """What the first has more, with its sign."""
-    if value is None or other is None or not (math.isfinite(value) and math.isfinite(other)):
+    if not (math.isfinite(value) and math.isfinite(other)):
         return number.MISSING
     return f"{'−' if value < other else '+'}{write(abs(value - other))}"
 
@@ -372,7 +365,7 @@ def render_html(report: AuditState) -> str:
     """
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
-    drawn = [(axis, panels(report.statistics, findings, axis)) for axis in AXES]
+    drawn = [(axis, panels(findings, axis)) for axis in AXES]
     return rendered_page(
         _SHARED,
         "report.html.jinja",
@@ -381,7 +374,7 @@ def render_html(report: AuditState) -> str:
         styles=("report.css", "opened.css"),
         head_name=head_name,
         difference=_difference,
-        is_finite=_is_finite,
+        is_finite=math.isfinite,
         percent=number.percent,
         metric_names=METRIC_NAMES,
         metrics=METRICS,
@@ -406,7 +399,7 @@ def render_html(report: AuditState) -> str:
         importance=report.importance,
         scatters=[] if report.effects is None else scatters(report.effects),
         addresses={head.key: head_address(head.key, findings.kinds) for head in findings.heads},
-        twin=Findings.of_records(report.twin_heads) if report.twin_heads else None,
+        twin=Findings.of_twin(report),
         command=command(report.manifest),
         entries=manifest_entries(report.manifest),
     )

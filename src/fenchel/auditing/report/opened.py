@@ -274,13 +274,14 @@ def opened_data(report: AuditState, findings: Findings) -> dict[str, Any]:
         findings: Its heads.
     """
     keys = [head.key for head in findings.heads]
-    far = sorted(findings.heads, key=lambda head: -(head.value("total_variation") or 0.0))
+    far = findings.farthest("total_variation", len(keys))
     most = max(1, min(_QUERIES_OF_A_HEAD, MOST_QUERIES // len(keys)))
     with_queries = {head.key for head in far[: MOST_QUERIES // most]}
     with_matrix = {head.key for head in far[:MOST_MATRICES]}
     texts, sentences, images = _Numbered(), _Numbered(), _Numbered()
     patterns = {pattern.key: pattern for pattern in report.patterns}
-    twins = {head.key: head for head in map(Head.from_record, report.twin_heads)}
+    twin = Findings.of_twin(report)
+    twins = {} if twin is None else {head.key: head for head in twin.heads}
     effects = {} if report.effects is None else {effect.key: effect for effect in report.effects.heads}
     return {
         "addresses": [head_address(key, findings.kinds) for key in keys],
@@ -340,26 +341,20 @@ def _numbers(head: Head) -> list[float | str | None]:
     return [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
 
 
-def _histograms(report: AuditState, findings: Findings) -> list[list[list[Any] | None]]:
+def _histograms(report: AuditState, findings: Findings) -> list[list[list[Any]]]:
     """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
-    found: dict[HeadKey, list[list[Any] | None]] = {head.key: [] for head in findings.heads}
+    found: dict[HeadKey, list[list[Any]]] = {head.key: [] for head in findings.heads}
     for axis in AXES:
-        uppers = {
-            head.key: upper for head in findings.heads if (upper := _upper(head, axis.metric)) is not None
-        }
+        uppers = {head.key: _upper(head, axis.metric) for head in findings.heads}
         counts = report.statistics.histograms(axis.metric, uppers, _BINS)
         twins = None if report.twin is None else report.twin.histograms(axis.metric, uppers, _BINS)
         for key, entries in found.items():
-            entries.append(
-                [uppers[key], counts[key], None if twins is None else twins[key]] if key in uppers else None
-            )
+            entries.append([uppers[key], counts[key], None if twins is None else twins[key]])
     return list(found.values())
 
 
-def _upper(head: Head, metric: str) -> float | None:
+def _upper(head: Head, metric: str) -> float:
     high, most = head.value(metric, "p95"), head.value(metric, "max")
-    if high is None or most is None or not head.queries:
-        return None
     # One query far out does not squeeze all others into the first bins.
     return _round_number(most if most <= 1.6 * high else 1.25 * high)
 

@@ -12,7 +12,6 @@ from fenchel.auditing.report.findings import Findings
 from fenchel.drawing import level, short
 
 if TYPE_CHECKING:
-    from fenchel.auditing.statistics import AuditStatistics
     from fenchel.auditing.swap_effects import SwapEffects
 
 __all__ = [
@@ -97,10 +96,8 @@ def outline(fractions: Sequence[float]) -> str:
     return "".join(steps) + "H100V100Z"
 
 
-def _position(value: float | None, axis: Axis) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return round(min(100.0, 100 * value / axis.upper), 2)
+def _position(value: float, axis: Axis) -> float | None:
+    return round(min(100.0, 100 * value / axis.upper), 2) if math.isfinite(value) else None
 
 
 def _panel(axis: Axis, layer: int, head: int | None, counts: Sequence[int], mean: float) -> Panel:
@@ -110,12 +107,13 @@ def _panel(axis: Axis, layer: int, head: int | None, counts: Sequence[int], mean
 
 
 def panels(
-    statistics: AuditStatistics, findings: Findings, axis: Axis
+    findings: Findings, axis: Axis
 ) -> dict[Kind, tuple[list[Panel], list[tuple[int, list[Panel | None]]]]]:
     """By kind one panel a layer, as in figure 4, and one a head, a row a layer, as in figure 5.
 
     Where a layer lacks a head, its row has None.
     """
+    statistics = findings.statistics
     counts = statistics.histograms(axis.metric, axis.upper, BINS)
     found = {}
     for kind in findings.kinds:
@@ -144,7 +142,7 @@ def strips(findings: Findings, axis: Axis, kind: Kind) -> list[dict[str, Any]]:
     for layer in findings.layers(kind):
         means = [head.value(axis.metric) for head in findings.of_kind(kind) if head.key.layer == layer]
         ticks = sorted({place for mean in means if (place := _position(mean, axis)) is not None})
-        average = findings.layer_mean(axis.metric, kind, layer)
+        average = findings.statistics.mean(axis.metric, kind, layer)
         path = "".join(f"M{place:g} 15V85" for place in ticks)
         place, mean = _position(average, axis), short(average)
         drawn.append({"layer": layer, "path": path, "mean_at": place, "mean": mean})
@@ -160,7 +158,7 @@ class Cell:
 
     Args:
         index: Its place among all heads of the report.
-        style: The CSS class of its colour: a step of the scale, ``unbounded`` or ``missing``.
+        style: The CSS class of its colour: a step of the scale, or ``unbounded``.
         text: Its number.
     """
 
@@ -223,9 +221,7 @@ def highest_finite(values: Iterable[float | None]) -> float | None:
     return max((v for v in values if v is not None and math.isfinite(v)), default=None)
 
 
-def _style(value: float | None, highest: float | None) -> str:
-    if value is None:
-        return "missing"
+def _style(value: float, highest: float | None) -> str:
     if math.isinf(value) or highest is None:
         return "unbounded"
     return f"q{level(value, highest)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -75,27 +76,22 @@ def terminal_table(report: AuditState) -> RenderableType:
     if sampled is not None:
         name += f"\n± standard error, from {sampled}"
 
-    def written(mean: float | None, error: float | None) -> str:
+    def written(found: Mapping[str, Any], metric: str) -> str:
+        mean, error = found[f"{metric}_mean"], found[f"{metric}_{STANDARD_ERROR}"]
         if sampled is None:
             return short(mean)
-        known = error is not None and math.isfinite(error)
-        return f"{short(mean)}\n{f'±{error:.1g}' if known else ''}"
+        return f"{short(mean)}\n{f'±{error:.1g}' if math.isfinite(error) else ''}"
 
     layers = table(name, *kind_column, "Layer", *columns.values(), "Queries")
     for kind in findings.kinds:
         numbers = findings.layers(kind)
         for i, layer in enumerate(numbers):
-            heads = [head for head in findings.of_kind(kind) if head.key.layer == layer]
+            found = report.statistics.of(kind, layer)
             layers.add_row(
                 *([SHORT_KIND_NAMES[kind] if i == 0 else ""] if kind_column else []),
                 str(layer),
-                *(
-                    written(
-                        findings.mean(metric, heads), report.statistics.standard_error(metric, kind, layer)
-                    )
-                    for metric in columns
-                ),
-                count(sum(head.queries for head in heads)),
+                *(written(found, metric) for metric in columns),
+                count(found["queries"]),
                 end_section=i == len(numbers) - 1,
             )
     title = "Heads in which most weight would move"
@@ -105,7 +101,7 @@ def terminal_table(report: AuditState) -> RenderableType:
             *([SHORT_KIND_NAMES[head.key.kind]] if kind_column else []),
             str(head.key.layer),
             str(head.key.head),
-            *(written(head.value(metric), head.value(metric, STANDARD_ERROR)) for metric in columns),
+            *(written(head.numbers, metric) for metric in columns),
         )
     parts: list[Any] = [layers, farthest]
     if findings.not_converged:
@@ -123,7 +119,7 @@ def _missed(findings: Findings) -> list[str]:
     return [
         f"{SHORT_KIND_NAMES[kind].lower()} {count(missed)}"
         for kind in findings.kinds
-        if (missed := sum(head.not_converged for head in findings.of_kind(kind)))
+        if (missed := findings.statistics.of(kind)["not_converged"])
     ]
 
 
@@ -137,7 +133,7 @@ _TABLE = 'style="border-collapse:separate;border-spacing:1px;font-size:11px;line
 
 _LABEL = 'style="padding:0 .4em;text-align:right;font-weight:normal;opacity:.7"'
 
-_PLAIN = {"unbounded": ("#dde1e8", "#10131a"), "missing": ("#f6f7f9", "#596274")}
+_UNBOUNDED = "#dde1e8", "#10131a"
 
 
 def notebook_map(findings: Findings, kind: Kind) -> str:
@@ -172,8 +168,8 @@ def notebook_map(findings: Findings, kind: Kind) -> str:
 def _cell(cell: Cell | None, shown: HeatMap, layer: int, place: int) -> str:
     if cell is None:
         return "<td></td>"
-    if cell.style in _PLAIN:
-        paper, written = _PLAIN[cell.style]
+    if cell.style == "unbounded":
+        paper, written = _UNBOUNDED
     else:
         paper = SCALE[int(cell.style.removeprefix("q"))]
         written = ink(paper)
@@ -208,9 +204,9 @@ def notebook_html(report: AuditState) -> str:
     rows = []
     for kind in findings.kinds:
         for i, layer in enumerate(findings.layers(kind)):
-            heads = [head for head in findings.of_kind(kind) if head.key.layer == layer]
-            numbers = [str(layer), *(short(findings.mean(metric, heads)) for metric in COLUMNS)]
-            numbers.append(count(sum(head.queries for head in heads)))
+            found = report.statistics.of(kind, layer)
+            numbers = [str(layer), *(short(found[f"{metric}_mean"]) for metric in COLUMNS)]
+            numbers.append(count(found["queries"]))
             cells = "".join(f"<td {_RIGHT}>{number}</td>" for number in numbers)
             name = KIND_NAMES[kind] if i == 0 else ""
             rows.append(f"<tr><td {_LEFT}>{name}</td>{cells}</tr>")
