@@ -12,10 +12,9 @@ from transformers import AutoImageProcessor, ViTModel
 
 import fenchel
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import Packing, Picture, packed, unpacked
+from fenchel.auditing.examples import Packing, unpacked
 from fenchel.auditing.heads import counted_in_words
 from fenchel.auditing.report.html import command
-from fenchel.auditing.report.opened import drawn_picture
 from fenchel.auditing.state import AuditState
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
@@ -112,29 +111,6 @@ def test_a_picture_with_other_weights_than_positions_is_refused(model_folder: Pa
     for change in ({"rows": 3}, {"more": 1}):
         with pytest.raises(Mismatch, match="picture"):
             HeadExample.from_json({**record, "picture": record["picture"] | change})
-
-
-def weights(*values: float) -> str:
-    return packed(torch.tensor(values), Packing.FINE)
-
-
-def test_a_drawing_shows_the_query_what_comes_and_what_leaves() -> None:
-    picture = Picture(
-        "data:image/jpeg;base64,AAAA", 1, 3, 1, weights(0.1, 0.6, 0.2, 0.1), weights(0.1, 0.2, 0.6, 0.1)
-    )
-    drawing = drawn_picture(picture, query=3)
-    assert drawing.count("<svg") == 3
-    assert (
-        drawing.count('<rect x="10" y="0" width="10" height="10" fill="none"') == 6
-    )  # a frame of two lines each
-    attention, exact, moved = drawing.split("<figure>")[1:]
-    assert '<rect x="0"' not in attention  # the heaviest patch has no veil
-    assert '<rect x="10" y="0" width="10" height="10" fill="#000"' not in exact
-    (ring,) = re.findall(r'<circle cx="(\S+)"[^>]*fill="none"', moved)
-    (disc,) = re.findall(r'<circle cx="(\S+)"[^>]*fill="#a9d0fb"', moved)
-    assert (ring, disc) == ("5", "15")  # the third patch does not move
-    assert "10 % of attention’s weight" in drawing
-    assert "The query is no patch" in drawn_picture(picture, query=1)
 
 
 @pytest.mark.parametrize(

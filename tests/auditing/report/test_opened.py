@@ -13,6 +13,8 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import Packing, Picture, packed, unpacked
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
+from fenchel.auditing.report.findings import Findings
+from fenchel.auditing.report.opened import farthest_heads
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE
@@ -434,6 +436,22 @@ def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, p
     assert last["x"] + last["width"] == pytest.approx(box["x"] + box["width"], abs=1)
     assert last["y"] + last["height"] == pytest.approx(box["y"] + box["height"], abs=1)
     assert last["width"] == pytest.approx(box["width"] / COLUMNS, abs=1)
+    assert not seen.troubles
+
+
+def test_the_cards_of_the_farthest_heads_have_the_picture_of_their_query(
+    visit: Any, pictured_html: str, pictured: AuditReport
+) -> None:
+    seen = visit(pictured_html)
+    cards = seen.page.locator("#farthest .card")
+    assert cards.locator(".picture .of-image").count() == cards.count() == len(pictured.heads)
+    for number, card in enumerate(farthest_heads(pictured, Findings.of(pictured))):
+        assert card.example is not None
+        assert card.example.picture is not None
+        image = cards.nth(number).locator(".picture img").first
+        assert image.get_attribute("src") == card.example.picture.image
+        moved_most = max(map(abs, moved(card.example.picture)))
+        assert short(moved_most) in cards.nth(number).locator(".readout").inner_text()
     assert not seen.troubles
 
 

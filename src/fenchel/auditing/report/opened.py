@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.examples import HeadExample, Packing, Picture, unpacked
+from fenchel.auditing.examples import HeadExample, Packing, unpacked
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
 from fenchel.auditing.report.plots import AXES
@@ -17,7 +17,7 @@ from fenchel.drawing import json_number, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
-    from fenchel.auditing.examples import AttentionMatrix, HeadExample
+    from fenchel.auditing.examples import AttentionMatrix, HeadExample, Picture
     from fenchel.auditing.state import AuditState
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "MOST_QUERIES",
     "Bar",
     "Card",
-    "drawn_picture",
     "farthest_heads",
     "head_address",
     "marked",
@@ -62,7 +61,6 @@ class Card:
         context: The text before the query's token, the token and the text after it.
         bars: The heaviest templates under either answer, in the order of the text.
         longest: The weight that the longest bar stands for.
-        picture: The image that the query is of, as HTML; empty where the input is none.
     """
 
     head: Head
@@ -71,7 +69,6 @@ class Card:
     context: tuple[str, str, str] = ("", "", "")
     bars: Sequence[Bar] = ()
     longest: str = ""
-    picture: str = ""
 
 
 def _ordinal(rank: int) -> str:
@@ -126,97 +123,8 @@ def farthest_heads(report: AuditState, findings: Findings) -> list[Card]:
             cards.append(Card(by_key[key], why))
             continue
         bars, longest = _bars(example)
-        own = None if key.kind == "cross" else example.position
-        picture = "" if example.picture is None else drawn_picture(example.picture, own)
-        cards.append(Card(by_key[key], why, example, marked(example), bars, short(longest), picture))
+        cards.append(Card(by_key[key], why, example, marked(example), bars, short(longest)))
     return cards
-
-
-_SIDE = 10  # of a patch in the drawing's own unit
-
-_LEAST_MOVED = 0.02  # of the largest move: what is smaller is not drawn
-
-_VEIL = 0.86
-
-
-def drawn_picture(picture: Picture, query: int | None) -> str:
-    """Three drawings as HTML; readable in grey, since what leaves is a ring and what comes a disc.
-
-    Under either answer, a patch is the more visible the more weight it has.
-
-    Args:
-        picture: The image and the weights.
-        query: Position of the query, from 1; None where it is no position of this image.
-
-    Returns:
-        HTML that is safe to put into a page: nothing in it comes from outside but the checked image.
-    """
-    first, exact = (unpacked(weights, Packing.FINE) for weights in (picture.first_order, picture.exact))
-    patch = None if query is None else query - 1 - picture.extra
-    marked = patch if patch is not None and 0 <= patch < picture.rows * picture.columns else None
-    moved = [after - before for before, after in zip(first, exact, strict=True)]
-    heaviest = max(*first[picture.extra :], *exact[picture.extra :], 1e-12)
-    parts = [
-        _drawing(picture, "attention (first order)", list(_veil(picture, first, heaviest)), marked),
-        _drawing(picture, "exact", list(_veil(picture, exact, heaviest)), marked),
-        _drawing(picture, "exact − attention", list(_marks(picture, moved)), marked),
-    ]
-    note = "The query’s patch has a frame. " if marked is not None else "The query is no patch. "
-    note += "A disc is weight that the exact answer adds, a ring weight that it takes away, by area."
-    if picture.extra:
-        on = (f"{100 * sum(one[: picture.extra]):.3g} %" for one in (first, exact))
-        note += " On tokens that are no patch lie {} of attention’s weight and {} of the exact one.".format(
-            *on
-        )
-    return f'<div class="picture">{"".join(parts)}</div><p class="note">{note}</p>'
-
-
-def _drawing(picture: Picture, title: str, shapes: Sequence[str], marked: int | None) -> str:
-    width, height = picture.columns * _SIDE, picture.rows * _SIDE
-    frame = ""
-    if marked is not None:
-        x, y = _corner(picture, marked)
-        box = f'x="{x}" y="{y}" width="{_SIDE}" height="{_SIDE}" fill="none"'
-        frame = (
-            f'<rect {box} stroke="#000" stroke-width="1.8"/><rect {box} stroke="#fff" stroke-width="0.8"/>'
-        )
-    return (
-        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{title}">'
-        f'<image href="{picture.image}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
-        f"{''.join(shapes)}{frame}</svg><figcaption>{title}</figcaption></figure>"
-    )
-
-
-def _corner(picture: Picture, patch: int) -> tuple[int, int]:
-    row, column = divmod(patch, picture.columns)
-    return column * _SIDE, row * _SIDE
-
-
-def _veil(picture: Picture, weights: Sequence[float], heaviest: float) -> Iterator[str]:
-    """A patch without weight is nearly black, the heaviest one is as it was."""
-    for patch, weight in enumerate(weights[picture.extra :]):
-        x, y = _corner(picture, patch)
-        # The square root, as of the discs: a patch with a tenth of the weight can still be seen.
-        opacity = round(_VEIL * (1 - (weight / heaviest) ** 0.5), 3)
-        if opacity > 0:
-            yield f'<rect x="{x}" y="{y}" width="{_SIDE}" height="{_SIDE}" fill="#000" fill-opacity="{opacity}"/>'
-
-
-def _marks(picture: Picture, moved: Sequence[float]) -> Iterator[str]:
-    yield (
-        f'<rect width="{picture.columns * _SIDE}" height="{picture.rows * _SIDE}" fill="#000" fill-opacity="0.6"/>'
-    )
-    own = moved[picture.extra :]
-    largest = max(map(abs, own), default=0.0)
-    for patch, change in enumerate(own):
-        if largest == 0 or abs(change) < _LEAST_MOVED * largest:
-            continue
-        x, y = _corner(picture, patch)
-        radius = round(0.46 * _SIDE * (abs(change) / largest) ** 0.5, 2)
-        look = 'fill="#a9d0fb"' if change > 0 else 'fill="none" stroke="#ffb454" stroke-width="1.1"'
-        if change < 0:
-            radius = round(max(radius - 0.55, 0.3), 2)  # the stroke lies on both sides of the circle
-        yield f'<circle cx="{x + _SIDE / 2:g}" cy="{y + _SIDE / 2:g}" r="{radius:g}" {look}/>'
 
 
 MOST_QUERIES = 1_200
@@ -306,6 +214,11 @@ def opened_data(report: AuditState, findings: Findings) -> dict[str, Any]:
             else None
             for key in keys
         ],
+        "pictures": [
+            _picture(key, one.position, one.picture, images)
+            for key in _reasons(findings)
+            if (one := report.examples.get(key)) is not None and one.picture is not None
+        ],
         "changed": "" if report.effects is None else report.effects.changed,
         "classes": KEY_CLASSES,
         "positions": [
@@ -393,16 +306,22 @@ def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[st
             "text": texts.of(passage.pieces, passage.pieces),
             "weights": [passage.first_order, passage.exact],
         }
-    if (picture := example.picture) is not None:
-        sides = picture.first_order, picture.exact
-        image = images.of(picture.image, picture.image)
-        found["picture"] = [image, picture.rows, picture.columns, picture.extra, *sides]
+    if example.picture is not None:
+        found["picture"] = _picture(example.key, example.position, example.picture, images)
     if passage is None or example.key.kind == "cross":
         found["context"] = ["", "", example.context] if example.context_token is None else [*marked(example)]
     order = sorted(weights.items(), key=lambda item: (item[1][1] - item[1][2], item[0]))
     found["little"] = list(_named(order, 1))
     found["much"] = list(_named(order[::-1], -1))
     return found
+
+
+def _picture(key: HeadKey, position: int, picture: Picture, images: _Numbered) -> list[Any]:
+    """The image's number and grid, the weights of all positions, and which of them, from 0, the query is, if any."""
+    asked = None if key.kind == "cross" else position - 1
+    image = images.of(picture.image, picture.image)
+    weights = picture.first_order, picture.exact
+    return [image, picture.rows, picture.columns, picture.extra, *weights, asked]
 
 
 def _named(order: Sequence[tuple[int, tuple[str, float, float]]], sign: int) -> Iterator[list[Any]]:

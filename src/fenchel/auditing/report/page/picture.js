@@ -6,13 +6,11 @@ const positionName = (place, columns, extra) => {
 };
 const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
-function pictureOf(query) {
-  const [image, rows, columns, extra, ...sides] = query.picture;
-  const [attention, exact] = sides.map(fineWeights);
+function pictureOf([image, rows, columns, extra, first, last, asked]) {
+  const [attention, exact] = [first, last].map(fineWeights);
   const moved = exact.map((weight, place) => weight - attention[place]);
   // Tokens that are no patches, of which one can move more than all patches, have their numbers written.
   const most = largest(moved.slice(extra)) || 1e-9;
-  const asked = query.place[2] - 1;
   const part = element("div", undefined, "of-image");
   const says = element("p", undefined, "readout");
   says.setAttribute("aria-live", "polite");
@@ -90,7 +88,10 @@ function pictureOf(query) {
     }
     part.append(line);
   }
-  tell(largest(moved) > 0 ? moved.findIndex((value) => Math.abs(value) === largest(moved)) : asked);
+  tell(largest(moved) > 0 ? moved.findIndex((value) => Math.abs(value) === largest(moved)) : asked ?? 0);
   part.append(says);
   return part;
 }
+
+// Of the farthest heads, in the order of their cards.
+document.querySelectorAll(".picture").forEach((place, number) => place.append(pictureOf(data.pictures[number])));

@@ -83,7 +83,7 @@ function queryCard(query) {
   const lists = element("div", undefined, `two${query.picture ? " places" : ""}`);
   lists.append(weightList("Attention gives too much to", query.much, "less"), weightList("too little to", query.little, "more"));
   const sentence = sentenceOf(query);
-  const picture = query.picture ? [pictureOf(query)] : [];
+  const picture = query.picture ? [pictureOf(query.picture)] : [];
   card.append(title, facts, moves, ...(sentence.childNodes.length ? [sentence] : []), ...picture, lists);
   return card;
 }
