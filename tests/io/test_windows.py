@@ -356,6 +356,25 @@ def test_a_target_has_the_special_tokens_of_targets(tokenizer, tmp_path):
     assert batch.inputs["decoder_input_ids"][0, -1] == 8
 
 
+def test_a_target_with_more_special_tokens_fills_no_more_than_a_window(tokenizer, tmp_path):
+    class Translator:
+        model_max_length, pad_token_id, eos_token_id = 512, 0, None
+
+        def __call__(self, text=None, *, text_target=None, add_special_tokens=True, **options):
+            ids = tokenizer(text or text_target, add_special_tokens=False)["input_ids"]
+            after = [2] if text_target is None else [8, 9, 2]
+            return {"input_ids": [*ids, *after] if add_special_tokens else ids}
+
+    def read(words):
+        documents = pairs(tmp_path, (text(7), text(words)))
+        return list(TokenWindows(documents, Translator(), config=ENCODER_DECODER, max_length=8).batches())
+
+    (batch,) = read(5)
+    assert batch.inputs["decoder_input_ids"].shape == (1, 8)
+    with pytest.raises(InputError, match=r"7 and 6 tokens; .* max length 8 holds 7 and 5\. Shorten the pair"):
+        read(6)
+
+
 def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
     documents = pairs(tmp_path, (text(3), text(9)))
     with pytest.raises(

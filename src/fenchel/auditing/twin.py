@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from fenchel.arguments import reason_of
 from fenchel.errors import ModelError
 from fenchel.integrations.layer_calls import has_layers
+from fenchel.io.runs import ProgressClock
 from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
 
@@ -126,8 +128,9 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
         with seeded(seed, model):
             twin = made(copy.deepcopy(model.config))
     except Exception as error:  # whatever a class of somebody's own asks for
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ModelError(f"{made.__name__} cannot be built from its configuration alone: {reason}") from error
+        raise ModelError(
+            f"{made.__name__} cannot be built from its configuration alone: {reason_of(error)}"
+        ) from error
     return twin.to(device=model.device, dtype=model.dtype).eval()
 
 
@@ -158,7 +161,8 @@ class TwinCost:
         self._now = now
         self._begun = 0.0
         self._spent = 0.0
-        self._first: tuple[float, float] | None = None
+        # Like a resumed run: the first batch takes longer than those after it, and may begin anywhere in the source.
+        self._clock = ProgressClock(1, lambda: self._spent)
 
     def __enter__(self) -> None:
         self._begun = self._now()
@@ -172,14 +176,7 @@ class TwinCost:
         Args:
             fraction: Share of the source that has been read, None where its length is not known.
         """
-        expected = self._spent
-        if fraction is not None:
-            # The first batch of a session takes longer than those after it, and may begin anywhere in the source.
-            if self._first is None:
-                self._first = (self._spent, fraction)
-            spent, read = self._spent - self._first[0], fraction - self._first[1]
-            if read > 0:
-                expected = max(expected, self._spent + spent * (1 - fraction) / read)
+        expected = self._spent + (self._clock.progress(0, 1, fraction).seconds_left or 0.0)
         if expected <= LONGEST_SECONDS:
             return None
         minutes = round(expected / 60)

@@ -29,6 +29,7 @@ from torch import Tensor
 from fenchel.auditing.examples import reads_decoder
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
+from fenchel.io.tokens import token_text
 
 __all__ = [
     "KEY_CLASSES",
@@ -187,16 +188,9 @@ class TokenTypes:
 
     def _type(self, number: int) -> int:
         if number not in self._types:
-            self.texts[number] = text = self._text(number)
+            self.texts[number] = text = token_text(self._tokenizer, number)
             self._types[number] = self._worked_out(number, text)
         return self._types[number]
-
-    def _text(self, number: int) -> str:
-        if self._tokenizer is None:
-            return str(number)
-        return str(self._tokenizer.decode([number])).strip() or str(
-            self._tokenizer.convert_ids_to_tokens(number)
-        )
 
     def _worked_out(self, number: int, text: str) -> int:
         if self._tokenizer is None:

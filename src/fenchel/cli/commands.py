@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 import typer
 
 from fenchel.arguments import MOST_LAYERS, checked, shown
-from fenchel.cli.failure import interruptible, say
+from fenchel.cli.failure import Interrupted, interruptible, say
 from fenchel.io.runs import Shard
 from fenchel.run_options import (
     AuditOptions,
@@ -499,6 +499,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = application(args=given, prog_name="fenchel", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except Interrupted as interrupted:
+        raise interrupted.with_command(given) from None
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             cast("Any", error).show()

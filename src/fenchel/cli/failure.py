@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,29 @@ _WITHOUT_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
-    """The user stopped a command; the message says what was written and how to go on."""
+    """The user stopped a command.
+
+    Args:
+        message: What was written.
+        unfinished: Whether there is a run to go on with.
+    """
+
+    def __init__(self, message: str, *, unfinished: bool = False) -> None:
+        super().__init__(message)
+        self.unfinished = unfinished
+
+    def with_command(self, arguments: Sequence[str]) -> Interrupted:
+        """The same, with the command that goes on with the run.
+
+        Args:
+            arguments: Those of the command that was stopped.
+        """
+        if not self.unfinished:
+            return self
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            return Interrupted(f"{self}. Go on with the same torchrun command and --resume")
+        given = [one for one in arguments if one not in ("--overwrite", "--resume")]
+        return Interrupted(f"{self}. Go on with: {shlex.join(['fenchel', *given, '--resume'])}")
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
@@ -115,7 +137,7 @@ def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> It
     try:
         yield observed
     except KeyboardInterrupt:
-        raise Interrupted(_what_was_saved(kind, folder)) from None
+        raise _interrupted(kind, folder) from None
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -150,18 +172,14 @@ class _InterruptingObserver:
         self._observer.finished()
 
 
-def _what_was_saved(kind: RunKind, folder: Path) -> str:
-    """What an interrupted run has left behind, and how to go on."""
+def _interrupted(kind: RunKind, folder: Path) -> Interrupted:
+    """What an interrupted run has left behind."""
     try:
         saved = kind.saved(folder)
     except FenchelError:
         saved = None
     if saved is None:
-        return "interrupted before anything was saved"
+        return Interrupted("interrupted before anything was saved")
     if saved.finished:
-        return f"interrupted; the finished {kind.name} in {folder} is intact"
-    done = f"interrupted; {saved.done} are saved in {folder}. "
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        return f"{done}Go on with the same torchrun command and --resume"
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    return f"{done}Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
+        return Interrupted(f"interrupted; the finished {kind.name} in {folder} is intact")
+    return Interrupted(f"interrupted; {saved.done} are saved in {folder}", unfinished=True)

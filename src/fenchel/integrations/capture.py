@@ -22,11 +22,11 @@ from fenchel.integrations.sites import (
     AttentionCall,
     AttentionSite,
     PendingCall,
+    RealQueries,
     check_layers,
     existing,
 )
 from fenchel.integrations.transformers.attention_calls import ModelSource
-from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.integrations.transformers.registry import calls_registry
 from fenchel.nn.inference import Inferred
 from fenchel.tensors import may_attend
@@ -354,22 +354,19 @@ class Capture:
                         f"no attention layer of {type(self._model).__name__} was called in this forward; expected one "
                         "at least. Give inputs that reach them, or the submodule that attends"
                     )
-                self._source.sites.finish(all_called=True)
-                self._source.finish()
+                self._source.finish(all_called=True)
         finally:
             self._real = None
         check_layers(self._layers or (), self.sites, type(self._model).__name__)
 
     def _begin(self) -> None:
         self._inside = True
-        self._source.sites.begin()
         self._source.begin()
 
     def _finish(self, output: Any) -> None:
         self._inside = False
         if output is not None:  # None after an error
-            self._source.sites.finish(all_called=False)
-            self._source.finish()
+            self._source.finish(all_called=False)
             check_layers(self._layers or (), self.sites, type(self._model).__name__)
             self._check_replaced()
 
@@ -404,7 +401,7 @@ class Capture:
         sites = self._source.sites
         if not self._inside:
             sites.begin(call.module)
-        return sites.visit(call.module, call.evidence.shape[1], lambda: self._source.kind(call))
+        return sites.visit(call.module, call.evidence.shape[1], call.kind)
 
     def _is_chosen(self, site: AttentionSite) -> bool:
         return self._layers is None or bool({site.layer, site.name} & self._layers)
@@ -413,7 +410,7 @@ class Capture:
         """The model's own answer, after a look at what it is of."""
         found, site = call.infer(), self._site(call)
         if self._is_chosen(site) and self._consume is not None and self._real is not None:
-            self._consume(self._source.described(call, site, self._space, self._real))
+            self._consume(call.described(site, self._space, self._real))
         return found
 
     def _captured(self, call: PendingCall) -> Inferred:

@@ -20,11 +20,11 @@ from fenchel.integrations.sites import (
     AttentionSite,
     AttentionSites,
     PendingCall,
+    RealQueries,
     check_all_attend,
     check_names,
     takes_any_name,
 )
-from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.evidence import AbstractPositionalEvidence
 from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, attention_layers
@@ -199,7 +199,6 @@ class LayerSource(AbstractSource):
             if _unseen_because(layer, measured=measured) is None
         }
         self.sites = AttentionSites(type(model).__name__, self.modules, repeated=True)
-        self._asked: LayerCall | None = None
         self._rows: int | None = None
 
     @override
@@ -227,7 +226,7 @@ class LayerSource(AbstractSource):
         **options: Any,
     ) -> Inferred:
         problem = call.problem
-        preference, self._asked = _log_preference(call), call
+        preference, alphas = _log_preference(call), _alphas(layer, problem.alpha)
 
         def infer(pending: PendingCall, weights: bool) -> Inferred:
             asked = replace(
@@ -249,26 +248,15 @@ class LayerSource(AbstractSource):
                 values=problem.values,
                 preference=preference,
                 scale=problem.scale,
-                alphas=_alphas(layer, problem.alpha),
+                alphas=alphas,
                 dropout=dropout,
                 vectors=problem.variant is None,
                 reads_values=not problem.reads_templates,
                 how=infer,
+                kind=partial(kind_of, call),
+                described=partial(self._described, layer, call, alphas),
             )
         )
-
-    @override
-    def begin(self) -> None:
-        self._asked = None
-
-    @override
-    def finish(self) -> None:
-        self._asked = None
-
-    @override
-    def kind(self, call: PendingCall) -> Kind:
-        assert self._asked is not None  # noqa: S101 -- a call is under way
-        return kind_of(self._asked)
 
     @override
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
@@ -276,15 +264,19 @@ class LayerSource(AbstractSource):
             check_names(self._model, inputs)
         self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
 
-    @override
-    def described(
-        self, call: PendingCall, site: AttentionSite, space: str, real: RealQueries
+    def _described(
+        self,
+        layer: Any,
+        asked: LayerCall,
+        alphas: list[float | Tensor],
+        site: AttentionSite,
+        space: str,
+        real: RealQueries,
     ) -> AttentionCall:
-        assert self._asked is not None  # noqa: S101 -- a call is under way
-        layer: Any = call.module
-        if len(call.evidence) != self._rows:
+        sequences = len(asked.problem.evidence)
+        if sequences != self._rows:
             raise CaptureError(
-                f"{site.name} attends for {len(call.evidence)} sequences, but the batch has {self._rows} rows, so "
+                f"{site.name} attends for {sequences} sequences, but the batch has {self._rows} rows, so "
                 "which row a query "
                 "is of is not known. Check batch_first of the layer; a model that cuts its input into more sequences "
                 "cannot be audited"
@@ -297,13 +289,8 @@ class LayerSource(AbstractSource):
                 "'first_order'): ...)"
                 ", or leave this layer out of layers"
             )
-        asked = self._asked
-        alphas = torch.stack(
-            [torch.as_tensor(alpha, dtype=torch.float64).reshape(()) for alpha in call.alphas]
-        )
-        return attention_call(
-            site, asked._replace(problem=replace(asked.problem, alpha=alphas.unsqueeze(-1))), space, real
-        )
+        alpha = torch.stack([torch.as_tensor(alpha, dtype=torch.float64).reshape(1) for alpha in alphas])
+        return attention_call(site, asked._replace(problem=replace(asked.problem, alpha=alpha)), space, real)
 
 
 def _alphas(layer: AttendingLayer, own: float | Tensor) -> list[float | Tensor]:

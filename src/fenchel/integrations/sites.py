@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fenchel.arguments import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.nn.inference import AttendingLayer, Inferred
 from fenchel.tensors import log_weights
 
@@ -25,10 +24,12 @@ __all__ = [
     "AttentionSite",
     "AttentionSites",
     "PendingCall",
+    "RealQueries",
     "check_all_attend",
     "check_layers",
     "check_names",
     "existing",
+    "preference_numbers",
     "takes_any_name",
 ]
 
@@ -211,7 +212,7 @@ class AttentionCall:
     @property
     def log_preference(self) -> Tensor | None:
         """The preference as numbers, made anew where it is kept as a mask."""
-        return None if self.preference is None else _as_numbers(self.preference, self.query, 0)
+        return None if self.preference is None else preference_numbers(self.preference, self.query, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +231,8 @@ class PendingCall:
         vectors: Whether the templates are vectors that all queries share, so that there is nothing else to infer from.
         reads_values: Whether the weights act on the values, and the output is no mean of the templates.
         how: Infers what a call asks, with weights before dropout if so asked.
+        kind: Gives how its queries and keys belong together.
+        described: Gives the call for an audit, whose problems have reliability 1, in a space and with the real queries.
     """
 
     module: nn.Module
@@ -243,6 +246,8 @@ class PendingCall:
     vectors: bool
     reads_values: bool
     how: Callable[[PendingCall, bool], Inferred]
+    kind: Callable[[], Kind]
+    described: Callable[[AttentionSite, str, RealQueries], AttentionCall]
 
     def infer(self, *, weights: bool = False) -> Inferred:
         """The answer, of this call's tensors."""
@@ -251,14 +256,97 @@ class PendingCall:
     @property
     def log_preference(self) -> Tensor:
         """Log u as numbers, (B or 1, H or 1, m or 1, n)."""
-        return _as_numbers(self.preference, self.evidence, self.templates.shape[2])
+        return preference_numbers(self.preference, self.evidence, self.templates.shape[2])
 
 
-def _as_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:
+def preference_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:
+    """Log u as numbers, in float32 at least: of a mask, or of ``keys`` equally likely templates where it is None."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     if preference is None:
         return torch.zeros(1, 1, 1, keys, dtype=dtype, device=query.device)
     return log_weights(preference, dtype)
+
+
+class RealQueries:
+    """The real queries of one batch, for the main stack and for the decoder of an encoder-decoder model.
+
+    Args:
+        inputs: What the model is given; ``attention_mask`` and ``decoder_attention_mask`` (B, n) say what is
+            padding.
+        counted: (B, n) bool, or None: further restricts the main stack.
+        counted_decoder: (B, m) bool, or None: further restricts the decoder.
+
+    Raises:
+        InputError: If a restriction does not have the shape of the mask that it restricts.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Tensor], counted: Tensor | None, counted_decoder: Tensor | None
+    ) -> None:
+        self._main = self._intersect(inputs, "attention_mask", "counted", counted)
+        self._decoder = self._intersect(inputs, "decoder_attention_mask", "counted_decoder", counted_decoder)
+
+    @staticmethod
+    def _intersect(
+        inputs: Mapping[str, Tensor], key: str, name: str, counted: Tensor | None
+    ) -> Tensor | None:
+        mask = inputs.get(key)
+        real = None if mask is None or mask.ndim != 2 else mask != 0
+        if counted is None:
+            return real
+        if counted.dtype != torch.bool or counted.ndim != 2:
+            raise InputError(
+                f"{name} has dtype {counted.dtype} and shape {tuple(counted.shape)}; expected bool (batch, "
+                "queries)"
+            )
+        if real is None:
+            return counted
+        if real.shape != counted.shape:
+            raise InputError(
+                f"{name} has shape {tuple(counted.shape)}, but {key} has {tuple(real.shape)}; they must be "
+                "the same"
+            )
+        return real & counted.to(real.device)
+
+    def fits(self, query: Tensor, *, decoder: bool) -> bool:
+        """Whether something is known of as many queries (B, H, m, d) as there are."""
+        real = self._decoder if decoder else self._main
+        return real is not None and tuple(real.shape) == (query.shape[0], query.shape[2])
+
+    def __call__(
+        self, site: str, query: Tensor, empty_rows: Tensor | None, *, decoder: bool, masked: bool = True
+    ) -> Tensor:
+        """The real queries at one site.
+
+        Args:
+            site: Qualified name of the attention module, for the message.
+            query: (B, H, m, d).
+            empty_rows: Bool, broadcastable to (B, H, m, 1): queries that attend to nothing, which have no
+                answer and are left out; or None.
+            decoder: Whether the queries are the decoder's.
+            masked: Whether the call masks anything. Where it does not, and the padding mask is of another sequence (the
+                text beside an image), all queries are real.
+
+        Returns:
+            (B, m) bool on the query's device.
+
+        Raises:
+            CaptureError: If the batch's padding mask does not fit the queries.
+        """
+        shape = (query.shape[0], query.shape[2])
+        real = self._decoder if decoder else self._main
+        if real is None or (real.shape != shape and not masked):
+            real = torch.ones(shape, dtype=torch.bool, device=query.device)
+        elif real.shape != shape:
+            raise CaptureError(
+                f"{site} has queries of shape {shape} (batch, queries), but the padding mask of the batch is "
+                f"{tuple(real.shape)}, so which queries are real is not known. Leave the mask out if nothing "
+                "is padded"
+            )
+        real = real.to(query.device)
+        if empty_rows is not None:
+            real = real & ~empty_rows.any(1).squeeze(-1)
+        return real
 
 
 class AbstractSource(ABC):
@@ -280,23 +368,13 @@ class AbstractSource(ABC):
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         """Refuse inputs that do not fit the model; for an audit."""
 
-    @abstractmethod
-    def kind(self, call: PendingCall) -> Kind:
-        """How the queries and the keys of the call under way belong together."""
-
-    @abstractmethod
-    def described(
-        self, call: PendingCall, site: AttentionSite, space: str, real: RealQueries
-    ) -> AttentionCall:
-        """The call under way for an audit, whose problems have reliability 1."""
-
-    @abstractmethod
     def begin(self) -> None:
         """A forward starts."""
+        self.sites.begin()
 
-    @abstractmethod
-    def finish(self) -> None:
-        """A forward has ended as it should."""
+    def finish(self, *, all_called: bool) -> None:
+        """A forward has ended as it should; see :meth:`AttentionSites.finish`."""
+        self.sites.finish(all_called=all_called)
 
 
 def check_all_attend(model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import CaptureError, InputError
 from fenchel.io.images import ImageFiles
 from fenchel.io.runs import Shard
-from fenchel.io.tokens import PADDING, TokenTexts, text_pieces
+from fenchel.io.tokens import PADDING, TokenTexts, text_pieces, token_text
 
 __all__ = [
     "Batch",
@@ -271,12 +271,7 @@ class Batch:
         ids = self._ids(row, decoder)
         if ids is None:
             return f"position {position + 1}"
-        number = int(ids[position])
-        if self.tokenizer is None:
-            return str(number)
-        return str(self.tokenizer.decode([number])).strip() or str(
-            self.tokenizer.convert_ids_to_tokens(number)
-        )
+        return token_text(self.tokenizer, int(ids[position]))
 
     def place(self, position: int, length: int) -> str:
         """What a position (from 0) of ``length`` is called that is no token: a patch of an image, or its number."""

@@ -24,6 +24,7 @@ __all__ = [
     "special_tokens",
     "text_pieces",
     "token_ids",
+    "token_text",
 ]
 
 _LONGEST_BY_DEFAULT = 512
@@ -235,6 +236,13 @@ def pieces(text: str) -> Iterator[tuple[str, float]]:
         begin = end
 
 
+def token_text(tokenizer: Any, number: int) -> str:
+    """A token as text that a person can read; its id where there is no tokenizer."""
+    if tokenizer is None:
+        return str(number)
+    return str(tokenizer.decode([number])).strip() or str(tokenizer.convert_ids_to_tokens(number))
+
+
 _INCOMPLETE = "\ufffd"
 
 
@@ -263,17 +271,13 @@ def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         ):  # no character has more bytes
             pieces.append("")
             continue
-        added = (
-            spelled[len(before) :] if spelled.startswith(before) else f" {_alone(tokenizer, ids[end - 1])}"
-        )
+        if spelled.startswith(before):
+            added = spelled[len(before) :]
+        else:  # some decoders tidy up what stands before: " do not" becomes " don't"
+            added = f" {str(tokenizer.decode([ids[end - 1]])).strip()}"
         pieces.append(added.lstrip() if not any(pieces) else added)
         start, known = known, end
     return tuple(pieces)
-
-
-def _alone(tokenizer: Any, token: int) -> str:
-    # Some decoders tidy up what stands before: " do not" becomes " don't".
-    return str(tokenizer.decode([token])).strip()
 
 
 _PAD = "[PAD]"

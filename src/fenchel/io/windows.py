@@ -504,15 +504,16 @@ class TokenWindows:
         goal = token_ids(self.tokenizer, target, target=True)
         if not source or not goal:
             return
-        if max(len(source), len(goal)) > self._room:
+        prefix, suffix = self._around_target
+        tokens = (*self._prefix, *source, *self._suffix)
+        goals = (*prefix, *goal, *suffix)
+        if max(len(tokens), len(goals)) > self.max_length:
+            rooms = self._room, self.max_length - len(prefix) - len(suffix)
             raise InputError(
                 f"document {document.number} of {self.description} and its target have {len(source)} and "
                 f"{len(goal)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
-                f"{self._room}. Shorten the pair or raise the max length."
+                f"{' and '.join(map(str, dict.fromkeys(rooms)))}. Shorten the pair or raise the max length."
             )
-        tokens = (*self._prefix, *source, *self._suffix)
-        prefix, suffix = self._around_target
-        goals = (*prefix, *goal, *suffix)
         yield _Window(tokens, [True] * len(tokens), self._shifted(goals), [True] * len(goals)), 1.0
 
     @cached_property

@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AutoModel
 from fenchel import Exact, functional
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import OWN, Inference, attend, inference_of
+from fenchel.integrations.transformers.backend import Inference, Setting, attend, inference_of
 from fenchel.integrations.transformers.registry import attention_modules
 from tests.tiny_models import tiny_inputs, tiny_model
 
@@ -79,7 +79,9 @@ def test_output_has_the_layout_that_models_expect(estimator, key_heads):
     query, key, value = problem(2, key_heads)
     mask = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(1)) < 0.7
     mask[0, :, 2] = False
-    output, weights = attend(Attention(), query, key, value, mask, how=Inference(estimator, 0.8), scaling=0.3)
+    output, weights = attend(
+        Attention(), query, key, value, mask, setting=Setting(Inference(estimator, 0.8)), scaling=0.3
+    )
     expected = functional.reference.attention(
         query, key, value, log_preference=mask, alpha=0.8, scale=0.3, estimator=estimator
     )
@@ -93,7 +95,7 @@ def test_an_additive_mask_with_a_row_of_finfo_min_gives_zeros_there():
     query, key, value = problem()
     mask = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
     mask[1, :, 3] = torch.finfo(torch.float64).min
-    output, _ = attend(Attention(), query, key, value, mask, how=OWN)
+    output, _ = attend(Attention(), query, key, value, mask, setting=Setting())
     assert (output[1, 3] == 0).all()
     assert (output[1, 2] != 0).all()
 
@@ -101,10 +103,10 @@ def test_an_additive_mask_with_a_row_of_finfo_min_gives_zeros_there():
 def test_is_causal_of_the_call_comes_before_that_of_the_module():
     query, key, value = problem()
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
-    found, _ = attend(Attention(), query, key, value, None, how=OWN, is_causal=True)
+    found, _ = attend(Attention(), query, key, value, None, setting=Setting(), is_causal=True)
     expected = functional.reference.attention(query, key, value, log_preference=causal)
     torch.testing.assert_close(found.transpose(1, 2), expected, rtol=0, atol=1e-12)
-    free, _ = attend(Attention(), query, key, value, None, how=OWN)
+    free, _ = attend(Attention(), query, key, value, None, setting=Setting())
     assert (free - found).abs().max() > 1e-3
 
 
@@ -113,12 +115,12 @@ def test_dropout_acts_in_training_alone_and_keeps_the_mean():
     draws = 4000
     query, key, value = (tensor[:1].expand(draws, -1, -1, -1) for tensor in (query, key, value))
     module = Attention()
-    expected, _ = attend(module.eval(), query, key, value, None, how=OWN)
-    ignored, _ = attend(module, query, key, value, None, how=OWN, dropout=0.5)
+    expected, _ = attend(module.eval(), query, key, value, None, setting=Setting())
+    ignored, _ = attend(module, query, key, value, None, setting=Setting(), dropout=0.5)
     assert torch.equal(ignored, expected)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        dropped, _ = attend(module.train(), query, key, value, None, how=OWN, dropout=0.5)
+        dropped, _ = attend(module.train(), query, key, value, None, setting=Setting(), dropout=0.5)
     assert (dropped - expected).abs().max() > 0.1
     error = dropped.std(0) / draws**0.5
     assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
@@ -144,7 +146,15 @@ def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is
     query, key, value = problem(4, 2)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64, requires_grad=True)
     output, weights = attend(
-        Attention(), query, key, value, None, how=OWN, s_aux=sinks, output_attentions=True, scaling=0.5
+        Attention(),
+        query,
+        key,
+        value,
+        None,
+        setting=Setting(),
+        s_aux=sinks,
+        output_attentions=True,
+        scaling=0.5,
     )
     scores = 0.5 * query @ key.repeat_interleave(2, 1).mT
     with_sink = torch.cat((scores, sinks.view(1, 4, 1, 1).expand(2, 4, 5, 1)), -1).softmax(-1)[..., :-1]
@@ -155,7 +165,7 @@ def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is
     (gradient,) = torch.autograd.grad(expected.sum(), sinks)
     torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
     with pytest.raises(CaptureError, match=r"passes s_aux of shape \(3,\); expected a logit a head, \(4,\)"):
-        attend(Attention(), query, key, value, None, how=OWN, s_aux=torch.ones(3))
+        attend(Attention(), query, key, value, None, setting=Setting(), s_aux=torch.ones(3))
 
 
 @pytest.mark.parametrize("additive", [False, True])
@@ -165,8 +175,8 @@ def test_keys_that_a_family_does_not_select_are_masked(additive):
     indices = torch.tensor([[0, 1], [0, 1], [1, 2], [0, 3], [4, 2]]).expand(2, 5, 2)
     chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, value=True)[:, None]
     given = torch.where(mask, 0.0, -3e38) if additive else mask
-    found, _ = attend(Attention(), query, key, value, given, how=OWN, indices=indices)
-    expected, _ = attend(Attention(), query, key, value, mask & chosen, how=OWN)
+    found, _ = attend(Attention(), query, key, value, given, setting=Setting(), indices=indices)
+    expected, _ = attend(Attention(), query, key, value, mask & chosen, setting=Setting())
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
@@ -200,17 +210,17 @@ def test_a_family_that_changes_its_scores_unseen_is_noticed_at_its_first_call(mo
 
 def test_query_heads_that_key_heads_do_not_divide_are_an_error():
     with pytest.raises(CaptureError, match="3 query heads, not a multiple of 2 key heads"):
-        attend(Attention(), *problem(3, 2), None, how=OWN)
+        attend(Attention(), *problem(3, 2), None, setting=Setting())
 
 
 def test_weights_are_returned_when_the_call_or_the_configuration_asks():
     query, key, value = problem()
     module: Any = Attention()
     expected = functional.reference.inferred_weights(query, key, scale=0.5)
-    _, weights = attend(module, query, key, value, None, how=OWN, output_attentions=True)
+    _, weights = attend(module, query, key, value, None, setting=Setting(), output_attentions=True)
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
     module.config = type("Configuration", (), {"output_attentions": True})()
-    _, weights = attend(module, query, key, value, None, how=OWN)
+    _, weights = attend(module, query, key, value, None, setting=Setting())
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
 
 

@@ -10,7 +10,7 @@ from fenchel import KL, Exact, GradientAscent, OptimalTransport, ProblemError, T
 from fenchel import functional as F
 from fenchel.errors import FenchelError
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import Inference, attend
+from fenchel.integrations.transformers.backend import Inference, Setting, attend
 from tests.nn.test_conformance import SAME
 from tests.tiny_models import tiny_inputs, tiny_model
 from tests.wrong_calls.layers import ESTIMATORS
@@ -68,10 +68,11 @@ def test_grouped_heads_numbers_of_heads_and_chosen_heads(estimator: str) -> None
     options: dict[str, Any] = {"scale": 0.5, "enable_gqa": True, "log_preference": mask}
     whole = F.attention(query, key, value, alpha=0.8, closeness=near, estimator=estimator, **options)
     softmax = F.attention(query, key, value, **options)
-    output, _ = attend(Attention(), query, key, value, mask, how=how, scaling=0.5)
+    output, _ = attend(Attention(), query, key, value, mask, setting=Setting(how), scaling=0.5)
     torch.testing.assert_close(output.transpose(1, 2), whole)
+    chosen = Setting(how, heads=(2, 4))
     part, weights = attend(
-        Attention(), query, key, value, mask, how=how, heads=[2, 4], scaling=0.5, output_attentions=True
+        Attention(), query, key, value, mask, setting=chosen, scaling=0.5, output_attentions=True
     )
     torch.testing.assert_close(part.transpose(1, 2)[:, [1, 3]], whole[:, [1, 3]])
     torch.testing.assert_close(part.transpose(1, 2)[:, [0, 2]], softmax[:, [0, 2]])

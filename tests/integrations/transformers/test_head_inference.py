@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fenchel import Exact
-from fenchel.integrations.transformers.backend import OWN, AttentionProblem, Inference, infer
+from fenchel.integrations.transformers.backend import OWN, AttentionProblem, Inference, Setting, infer
 
 B, H, M, N = 2, 4, 3, 5
 EXACT = Inference(Exact(tol=1e-12), 0.7)
@@ -25,7 +25,8 @@ def problem(request) -> AttentionProblem:
 
 
 def all_of(problem: AttentionProblem, how: Inference, heads: list[int] | None = None) -> Any:
-    return infer(problem, how, heads, site="attn", weights=True, certificate=True)
+    chosen = None if heads is None else tuple(heads)
+    return infer(problem, Setting(how, heads=chosen), weights=True, certificate=True)
 
 
 def same(one, other) -> None:
@@ -66,6 +67,6 @@ def test_alpha_of_queries_is_shared_by_heads(problem):
 
 
 def test_weights_and_certificates_are_only_made_on_request(problem):
-    inferred = infer(problem, EXACT, [1], site="attn")
+    inferred = infer(problem, Setting(EXACT, heads=(1,)))
     assert inferred.weights is None
     assert inferred.certificate is None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, ModelError
-from fenchel.integrations.transformers.key_map import Trace, Visit, find_key_map
+from fenchel.integrations.transformers.attention_calls import Trace, Visit, find_key_map
 from fenchel.integrations.transformers.registry import (
     attention_implementation,
     materialised_mask,

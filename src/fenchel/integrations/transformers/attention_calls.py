@@ -1,11 +1,14 @@
-"""The attention calls of a model of transformers, rerouted through the attention registry."""
+"""The attention calls of a model of transformers, rerouted through the attention registry, and its key maps.
+
+A key map is the linear map that makes a layer's keys; it is found by tracing a forward pass.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,35 +26,31 @@ from fenchel.integrations.sites import (
     AttentionSite,
     AttentionSites,
     PendingCall,
+    RealQueries,
     check_names,
 )
 from fenchel.integrations.transformers.backend import (
-    OWN,
     AttentionProblem,
+    Setting,
+    attend,
     has_softcap,
-    refuse_unsupported,
-    weights_wanted,
 )
 from fenchel.integrations.transformers.backend import infer as infer_heads
-from fenchel.integrations.transformers.key_map import KeyMap, Tracer, Visit, find_key_map
 from fenchel.integrations.transformers.masks_and_sinks import (
     LogPreference,
     LogPreferences,
-    among_indices,
-    check_against_eager,
     softmax_attention,
 )
-from fenchel.integrations.transformers.model_inputs import RealQueries
 from fenchel.integrations.transformers.registry import (
     attention_implementation,
     attention_modules,
     register_backend,
     require_transformers,
 )
-from fenchel.integrations.transformers.switching import HeadsInfer, inference_for_now
+from fenchel.integrations.transformers.switching import setting_of
 from fenchel.nn.inference import Inferred
 
-__all__ = ["ModelSource"]
+__all__ = ["KeyMap", "ModelSource", "Trace", "Tracer", "Visit", "find_key_map"]
 
 _BACKEND = "fenchel_capture"
 
@@ -87,16 +86,9 @@ class ModelSource(AbstractSource):
         self._decoder = self._modules_of_decoder() if self._has_decoder else frozenset()
         self._checked: set[nn.Module] = set()
         self._preferences = LogPreferences()
-        self._preference = LogPreference()
-        self._tracer: Tracer | None = None
-        self._visit: Visit | None = None
-        self._is_causal: bool | None = None
+        self._tracer = Tracer({})
         self._key_maps: dict[nn.Module, KeyMap] = {}
-        self._taken: dict[nn.Module, Tensor] = {}
-        self._handles: list[RemovableHandle] = []
-        self._saw_single_key = False
-        self._added = 0
-        self._traces = True
+        self._saw_single_key = self._knows_key_maps = False
 
     def _modules_of_decoder(self) -> frozenset[nn.Module]:
         decoder = self._model
@@ -114,153 +106,119 @@ class ModelSource(AbstractSource):
         register_backend(_BACKEND, _intercepted_attention)
         # Read before the private name takes the place of the model's own.
         _intercepted.update(
-            (module, partial(self._attention, handler, inference_for_now(module))) for module in self.modules
+            (module, partial(self._attention, handler, setting_of(module))) for module in self.modules
         )
-        if self._traces:
-            self._tracer = Tracer(self.modules)
-        else:
-            self._watch_key_maps()
+        only = {key_map.map for key_map in self._key_maps.values()} if self._knows_key_maps else None
+        self._tracer = Tracer(self.modules, only)
         try:
             with attention_implementation(self._model, _BACKEND):
                 yield
         finally:
             for module in self.modules:
                 _intercepted.pop(module, None)
-            for handle in self._handles:
-                handle.remove()
-            self._handles.clear()
-            self._stop_tracing()
-            self.begin()
+            self._tracer.remove()
+            self._forget()
 
     @override
     def begin(self) -> None:
-        self._preferences, self._preference = LogPreferences(), LogPreference()
-        self._visit, self._saw_single_key = None, False
-        self._taken.clear()
-        if self._tracer is not None:
-            self._tracer.clear()
+        super().begin()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._preferences, self._saw_single_key = LogPreferences(), False
+        self._tracer.clear()
 
     @override
-    def finish(self) -> None:
+    def finish(self, *, all_called: bool) -> None:
+        super().finish(all_called=all_called)
         # A rotation by position 0, that of a single token, looks like none: look again at the next batch.
-        if self.sites.complete and not self._saw_single_key:
-            self._traces = False
-            self._stop_tracing()
-        self.begin()
-
-    def _stop_tracing(self) -> None:
-        if self._tracer is not None:
+        if self.sites.complete and not self._saw_single_key and not self._knows_key_maps:
+            self._knows_key_maps = True
             self._tracer.remove()
-            self._tracer = None
-
-    def _watch_key_maps(self) -> None:
-        def take(key_map: nn.Module, args: tuple[Any, ...]) -> None:
-            self._taken[key_map] = args[0]
-
-        maps = {key_map.map for key_map in self._key_maps.values()}
-        self._handles = [key_map.register_forward_pre_hook(take) for key_map in maps]
+        self._forget()
 
     def _attention(
         self,
         handler: _Handler,
-        how: HeadsInfer,
+        setting: Setting,
         module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        *,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        position_bias: Tensor | None = None,
-        is_causal: bool | None = None,
+        *tensors: Tensor,
         **arguments: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend as the capture answers, in the form in which transformers calls attention functions."""
-        name, family = self.modules[module], type(module).__name__
-        refuse_unsupported(name, family, arguments)
-        if query.shape[1] % key.shape[1]:
-            raise CaptureError(
-                f"{name} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key "
-                "heads"
-            )
+        name = self.modules[module]
         if has_softcap(arguments):
             raise ModelError(
-                f"{name} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, "
-                "so scores are no longer a preference plus linear evidence, and how far first order is from exact is "
-                "not defined. Use a configuration without the cap"
+                f"{name} ({type(module).__name__}) passes 'softcap' to its attention: what a soft cap changes depends "
+                "on the query, so scores are no longer a preference plus linear evidence, and how far first order is "
+                "from exact is not defined. Use a configuration without the cap"
             )
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-        self._is_causal = is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
-        preference = self._preferences(name, query, key, attention_mask, position_bias, is_causal)
-        self._preference = preference
-        self._visit = None if self._tracer is None else self._tracer.take(module)
-        asked = AttentionProblem(
-            query, key, value, preference.mask_or_bias, scale, dropout if module.training else 0.0
-        ).with_arguments(name, arguments)
-        self._added = asked.sinks
-        if module not in self._checked:
-            # Families know softmax alone: what is compared is how they make their scores.
-            with torch.no_grad():
-                plain = infer_heads(replace(asked, dropout_p=0.0), OWN, site=name) if self._added else None
-                softmax = (
-                    softmax_attention(query, key, value, scale, preference)
-                    if plain is None
-                    else plain.output.transpose(1, 2)
-                )
-                call = (query, key, value, softmax)
-                check_against_eager(name, module, *call, scale, preference, position_bias, arguments)
-            self._checked.add(module)
-        wanted = weights_wanted(module, arguments)
+        return attend(
+            module,
+            *tensors,
+            setting=replace(setting, site=name),
+            preferences=self._preferences,
+            answer=partial(self._answer, handler, setting, module),
+            checked=self._checked,
+            **arguments,
+        )
 
+    def _answer(
+        self,
+        handler: _Handler,
+        setting: Setting,
+        module: nn.Module,
+        asked: AttentionProblem,
+        preference: LogPreference,
+        wanted: bool,
+    ) -> Inferred:
         def infer(call: PendingCall, weights: bool) -> Inferred:
             own = call.preference is preference.mask_or_bias and not call.dropout
-            if how.is_softmax and own and not (weights or wanted):
+            if setting.is_softmax and own and not (weights or wanted):
                 given = (call.evidence, call.templates, call.values, float(call.scale))
                 return Inferred(softmax_attention(*given, preference).transpose(1, 2))
             problem = AttentionProblem(
                 call.evidence, call.templates, call.values, call.preference, call.scale, call.dropout
             )
-            chosen, others, heads = how
-            return infer_heads(problem, chosen, heads, site=name, own=others, weights=weights or wanted)
+            return infer_heads(problem, setting, weights=weights or wanted)
 
         found = handler(
             PendingCall(
                 module=module,
-                evidence=query,
+                evidence=asked.query,
                 templates=asked.key,
                 values=asked.value,
                 preference=asked.log_preference,
-                scale=scale,
-                alphas=how.alphas(query.shape[1]),
+                scale=float(asked.scale),
+                alphas=setting.alphas(asked.heads),
                 dropout=asked.dropout_p,
                 vectors=True,
                 reads_values=True,
                 how=infer,
+                kind=partial(self._kind, module, asked, preference),
+                described=partial(self._described, module, asked, preference),
             )
         )
-        weights = found.weights if wanted else None
-        if weights is not None and asked.sinks:
-            weights = weights[..., : -asked.sinks]
-        return found.output.transpose(1, 2).contiguous(), weights
+        self._tracer.forget(module)
+        if found.weights is not None and asked.sinks:
+            return found._replace(weights=found.weights[..., : -asked.sinks])
+        return found
 
-    @override
-    def kind(self, call: PendingCall) -> Kind:
-        queries, keys = call.evidence.shape[2], call.templates.shape[2] - self._added
-        visit = self._visit or Visit()
+    def _kind(self, module: nn.Module, asked: AttentionProblem, preference: LogPreference) -> Kind:
+        visit = self._tracer.visit(module)
+        queries, keys = asked.query.shape[2], asked.key.shape[2] - asked.sinks
         # What a cache holds comes from the sequence itself.
         longer = queries != keys and not any(name.startswith("past_key_value") for name in visit.arguments)
-        if longer or visit.reads_two_sources(call.values):
+        if longer or visit.reads_two_sources(asked.value):
             return "cross"
         if self._has_decoder:
-            return "decoder_self" if call.module in self._decoder else "encoder_self"
-        if self._preference.is_causal(queries, keys):
+            return "decoder_self" if module in self._decoder else "encoder_self"
+        if preference.is_causal(queries, keys):
             return "decoder_self"
         # One token tells nothing, and a decoder with a two-way prefix is not causal throughout: believe the
         # family. A mask that all queries share shows that a causal family is used as an encoder.
-        undecided = queries == 1 or not self._preference.is_shared_by_queries()
-        return "decoder_self" if self._is_causal and undecided else "encoder_self"
+        undecided = queries == 1 or not preference.is_shared_by_queries()
+        return "decoder_self" if preference.family_is_causal and undecided else "encoder_self"
 
     @override
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
@@ -272,51 +230,51 @@ class ModelSource(AbstractSource):
                 "make them from the target text with fenchel.integrations.transformers.decoder_inputs"
             )
 
-    @override
-    def described(
-        self, call: PendingCall, site: AttentionSite, space: str, real: RealQueries
+    def _described(
+        self,
+        module: nn.Module,
+        asked: AttentionProblem,
+        preference: LogPreference,
+        site: AttentionSite,
+        space: str,
+        real: RealQueries,
     ) -> AttentionCall:
-        inputs, key_map = self._key_map(call) if space == "input" else (None, None)
+        inputs, key_map = self._key_map(module, asked) if space == "input" else (None, None)
         of_decoder = self._has_decoder and site.kind != "encoder_self"
+        masked = preference.mask_or_bias is not None
         return AttentionCall(
             site=site,
-            query=call.evidence,
-            key=call.templates,
-            scaling=float(call.scale),
-            preference=call.preference,
-            counted=real(
-                site.name,
-                call.evidence,
-                self._preference.empty_rows,
-                decoder=of_decoder,
-                masked=self._preference.mask_or_bias is not None,
-            ),
+            query=asked.query,
+            key=asked.key,
+            scaling=float(asked.scale),
+            preference=asked.log_preference,
+            counted=real(site.name, asked.query, preference.empty_rows, decoder=of_decoder, masked=masked),
             inputs=inputs,
             key_weight=None if key_map is None else key_map.weight,
             key_bias=None if key_map is None else key_map.bias,
-            value=call.values,
+            value=asked.value,
         )
 
-    def _key_map(self, call: PendingCall) -> tuple[Tensor, KeyMap]:
+    def _key_map(self, module: nn.Module, asked: AttentionProblem) -> tuple[Tensor, KeyMap]:
         """What the key map of a module took just now, (B, n, width), and the map."""
-        module, key, name = call.module, call.templates, self.modules[call.module]
-        if self._added:
+        key, name, visit = asked.key, self.modules[module], self._tracer.visit(module)
+        if asked.sinks:
             raise ModelError(
                 f"{name} ({type(module).__name__}) has an attention sink, a template that is no linear map of the "
                 "layer's input. Use space='key' for this model"
             )
-        if self._visit is not None:
-            inputs, key_map = find_key_map(name, module, self._visit, key)
+        if not self._knows_key_maps:
+            inputs, key_map = find_key_map(name, module, visit, key)
             self._key_maps[module] = key_map
             self._saw_single_key |= key.shape[2] == 1
             return inputs, key_map
         key_map = self._key_maps[module]
-        taken = self._taken.pop(key_map.map, None)
-        if taken is None:
+        trace = next((trace for trace in visit.traces if trace.map is key_map.map), None)
+        if trace is None:
             raise CaptureError(
                 f"{name} attended without calling its key map {key_map.name}, as it did in the first forward"
             )
-        return key_map.inputs(taken, key), key_map
+        return key_map.inputs(trace.input, key), key_map
 
 
 _intercepted: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
@@ -331,3 +289,267 @@ def _intercepted_attention(module: nn.Module, *call: Any, **arguments: Any) -> t
             "captured. Choose another: model.set_attn_implementation('sdpa')"
         )
     return attention(module, *call, **arguments)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one linear map took and gave.
+
+    Attributes:
+        name: Its qualified name.
+        map: The map itself.
+        input: (..., width).
+        output: (..., outputs).
+    """
+
+    name: str
+    map: nn.Module
+    input: Tensor
+    output: Tensor
+
+
+def _linear_maps(module: nn.Module) -> dict[nn.Module, str]:
+    """The linear maps inside ``module`` (``nn.Linear``, and GPT-2's ``Conv1D``), by their names within it."""
+    from transformers.pytorch_utils import Conv1D
+
+    return {below: name for name, below in module.named_modules() if isinstance(below, (nn.Linear, Conv1D))}
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one is other or (one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
+
+
+def _gives(trace: Trace, heads: Tensor) -> bool:
+    """Whether the output of a map is ``heads`` (B, H, n, d), all of it and nothing else."""
+    if trace.output.numel() != heads.numel():
+        return False
+    return torch.equal(trace.output.reshape(heads.transpose(1, 2).shape).transpose(1, 2), heads)
+
+
+@dataclass
+class Visit:
+    """One call of an attention module, up to where it asks for its attention.
+
+    Attributes:
+        arguments: Names of the keyword arguments that were given and not None.
+        tensors: The tensors among all its arguments.
+        traces: Its linear maps in the order in which they ran.
+        module: The module.
+    """
+
+    arguments: set[str] = field(default_factory=set)
+    tensors: list[Tensor] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    module: nn.Module | None = None
+
+    def reads_two_sources(self, value: Tensor) -> bool:
+        """Whether queries and keys come from different arguments of the module.
+
+        Args:
+            value: (B, H_kv, n, d_v). A map that gives nothing else is left aside: MobileBERT takes its values
+                from another tensor than queries and keys, and yet attends from a sequence to itself.
+        """
+        if isinstance(self.module, nn.MultiheadAttention):
+            return not _same_memory(*self.tensors[:2])
+        traces = [trace for trace in self.traces if not _gives(trace, value)]
+        sources: list[Tensor] = []
+        for tensor in self.tensors:
+            taken = any(_same_memory(trace.input, tensor) for trace in traces)
+            if taken and not any(_same_memory(source, tensor) for source in sources):
+                sources.append(tensor)
+        return len(sources) > 1
+
+
+class Tracer:
+    """Hooks that note, per attention module, its arguments and its linear maps' inputs and outputs.
+
+    Only what runs between the start of the module and its attention is kept, and only until it is forgotten.
+
+    Args:
+        modules: Attention modules with their qualified names.
+        only: Which linear maps to look at, and modules that have one; None is all.
+    """
+
+    def __init__(self, modules: Mapping[nn.Module, str], only: Collection[nn.Module] | None = None) -> None:
+        self._visits: dict[nn.Module, Visit] = {}
+        self._handles: list[RemovableHandle] = []
+        for module, site in modules.items():
+            maps = _linear_maps(module)
+            maps = maps if only is None else {linear: maps[linear] for linear in maps.keys() & only}
+            if maps or only is None:
+                self._handles.append(module.register_forward_pre_hook(self._open, with_kwargs=True))
+            for linear, name in maps.items():
+                hook = self._linear_hook(module, f"{site}.{name}")
+                self._handles.append(linear.register_forward_hook(hook))
+
+    def _open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {name for name, value in kwargs.items() if value is not None}
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        self._visits[module] = Visit(given, tensors, module=module)
+
+    def _linear_hook(self, owner: nn.Module, name: str) -> Any:
+        def note(linear: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            visit = self._visits.get(owner)
+            if visit is not None and args:
+                visit.traces.append(Trace(name, linear, args[0], output))
+
+        return note
+
+    def visit(self, module: nn.Module) -> Visit:
+        """What was noted about the current call of ``module``."""
+        return self._visits.get(module, Visit())
+
+    def forget(self, module: nn.Module) -> None:
+        """Let go of what was noted about the current call of ``module``."""
+        self._visits.pop(module, None)
+
+    def clear(self) -> None:
+        """Forget what was noted."""
+        self._visits.clear()
+
+    def remove(self) -> None:
+        """Take all hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._visits.clear()
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """The key map of one attention module.
+
+    Attributes:
+        name: Qualified name of the linear map.
+        map: The module itself; its input is x.
+        weight: (H_kv, d_h, width).
+        bias: (H_kv, d_h), or None.
+    """
+
+    name: str
+    map: nn.Module
+    weight: Tensor
+    bias: Tensor | None
+
+    def inputs(self, given: Tensor, key: Tensor) -> Tensor:
+        """What the map took to give ``key`` (B, H_kv, n, d_h), as (B, n, width)."""
+        return given.reshape(key.shape[0], key.shape[2], self.weight.shape[-1])
+
+    def disagreement(self, inputs: Tensor, key: Tensor) -> float:
+        """Largest |k - (W x + b)|, as a multiple of what rounding in the key's dtype explains.
+
+        A sum of ``width`` products is off by at most (width + 2)·eps times the sum of their magnitudes; a
+        product in a lower dtype is accumulated in float32 and rounded once or twice, but a GPU may use less
+        (TF32).
+        """
+        wide = torch.float64 if key.dtype == torch.float64 else torch.float32
+        x, weight = inputs.to(wide), self.weight.to(wide)
+        expected = torch.einsum("bnw,hdw->bhnd", x, weight)
+        scale = torch.einsum("bnw,hdw->bhnd", x.abs(), weight.abs())
+        if self.bias is not None:
+            bias = self.bias.to(wide)[None, :, None, :]
+            expected, scale = expected + bias, scale + bias.abs()
+        if key.dtype == torch.float32 and key.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+            unit = 2.0**-9
+        elif key.dtype in (torch.float32, torch.float64):
+            unit = (x.shape[-1] ** 0.5 + 8) * torch.finfo(key.dtype).eps
+        else:
+            unit = 2 * torch.finfo(key.dtype).eps
+        error = (key.to(wide) - expected).abs() / (unit * scale).clamp_min(torch.finfo(wide).tiny)
+        return float(error.max())
+
+
+def _rows(outputs: int, heads: int, width: int) -> list[Tensor]:
+    """Where the key (H_kv, d_h) may sit among the outputs of a map: a block of its own, or one a head."""
+    size = heads * width
+    if outputs % size:
+        return []
+    every = torch.arange(outputs)
+    parts = outputs // size
+    blocks = [part.view(heads, width) for part in every.chunk(parts)]
+    interleaved = list(every.view(heads, parts, width).unbind(1)) if parts > 1 else []
+    return blocks + interleaved
+
+
+def _weights(map_: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight (H_kv, d_h, width) and bias (H_kv, d_h) of the outputs ``rows``, as views where possible."""
+    weight, bias = map_.get_parameter("weight").detach(), getattr(map_, "bias", None)
+    if not isinstance(map_, nn.Linear):  # Conv1D multiplies from the right
+        weight = weight.T
+    first, size = int(rows.flatten()[0]), rows.numel()
+    is_block = torch.equal(rows.flatten(), torch.arange(first, first + size))
+    chosen = slice(first, first + size) if is_block else rows.flatten().to(weight.device)
+    weight = weight[chosen].reshape(*rows.shape, -1)
+    return weight, None if bias is None else bias.detach()[chosen].view(rows.shape)
+
+
+def _matches(trace: Trace, key: Tensor) -> Tensor | None:
+    """Which outputs of the traced map are the key, as (H_kv, d_h); None if none are."""
+    batch, heads, keys, width = key.shape
+    if trace.output.numel() != batch * keys * trace.output.shape[-1]:
+        return None
+    output = trace.output.reshape(batch, keys, -1)
+    for rows in _rows(output.shape[-1], heads, width):
+        picked = output[..., rows.flatten().to(output.device)].view(batch, keys, heads, width).transpose(1, 2)
+        if torch.equal(picked, key):
+            return rows
+    return None
+
+
+def _cause(module: nn.Module, arguments: set[str]) -> str:
+    """The likeliest reason why no linear map gives the key, from what the module holds and takes."""
+    names = [name for name, _ in module.named_modules()]
+    norms = [name for name in names if "norm" in name.lower() and "k" in name.lower().split("norm")[0]]
+    rotary = bool(arguments & {"position_embeddings", "rotary_pos_emb"}) or any(
+        "rotary" in name for name in names
+    )
+    causes = ["rotary position embeddings turn the keys"] if rotary else []
+    causes += [f"the keys are normalised ({norms[0]})"] if norms else []
+    return " and ".join(causes) or "something changes the keys"
+
+
+def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tuple[Tensor, KeyMap]:
+    """The linear map inside ``module`` that made ``key``, and what it took.
+
+    Args:
+        site: Qualified name of the attention module, for messages.
+        module: The attention module.
+        visit: What it was called with, and its linear maps that have run since.
+        key: (B, H_kv, n, d_h) as it reached the attention function.
+
+    Returns:
+        The input x of the map, (B, n, width), and the map, for which k = W x + b has been verified.
+
+    Raises:
+        ModelError: If the key is not a linear map of the input: rotary positions, key norms, adapters,
+            quantisation.
+        CaptureError: If several maps made the same key, so that the input cannot be told.
+    """
+    found = [(trace, rows) for trace in visit.traces if (rows := _matches(trace, key)) is not None]
+    family = type(module).__name__
+    advice = (
+        "space='input' needs keys that are a linear map of the layer's input. Use space='key' for this model"
+    )
+    if not found:
+        raise ModelError(
+            f"{site} ({family}): no linear map gives the keys that reach its attention, because "
+            f"{_cause(module, visit.arguments)} between the map and the attention. {advice}"
+        )
+    if len(found) > 1:
+        names = ", ".join(trace.name for trace, _ in found)
+        raise CaptureError(
+            f"{site} ({family}): the maps {names} give the same keys on this batch, so the key map cannot be "
+            "told from the others. Start with another batch, or use space='key'"
+        )
+    trace, rows = found[0]
+    weight, bias = _weights(trace.map, rows)
+    key_map = KeyMap(trace.name, trace.map, weight, bias)
+    inputs = key_map.inputs(trace.input, key)
+    disagreement = key_map.disagreement(inputs, key)
+    if not disagreement <= 1:
+        raise ModelError(
+            f"{site} ({family}): its keys are not {trace.name}'s weight times its input, plus its bias: the "
+            f"difference is {disagreement:.1g} times what rounding explains, as with quantised or adapted "
+            f"weights. {advice}"
+        )
+    return inputs, key_map

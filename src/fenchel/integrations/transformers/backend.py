@@ -7,7 +7,7 @@ are exactly zero where they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakSet
@@ -24,11 +24,13 @@ from fenchel.functional import AttentionCertificate
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.masks_and_sinks import (
     SINKS,
+    LogPreference,
     LogPreferences,
     among_indices,
     call_preference,
     check_against_eager,
     sink_logits,
+    softmax_attention,
     with_sink,
     with_softcap,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "OWN",
     "AttentionProblem",
     "Inference",
+    "Setting",
     "attend",
     "closeness_of",
     "has_softcap",
@@ -177,6 +180,48 @@ OWN = Inference()
 """What a model itself does: first order with α = 1, under softmax."""
 
 
+@dataclass
+class Setting:
+    """How the heads of an attention module infer.
+
+    Attributes:
+        how: How the chosen heads do.
+        own: How the others do, which is what the model itself does.
+        heads: Numbers of those that are chosen, from 1; None is all.
+        site: Qualified name of the module, for messages and for ``certificate``.
+        certificate: Called with ``site`` and the certificate of each call, or None.
+        called: Whether the module has attended.
+    """
+
+    how: Inference = OWN
+    own: Inference = OWN
+    heads: tuple[int, ...] | None = None
+    site: str = "an attention module"
+    certificate: Callable[[str, AttentionCertificate], object] | None = None
+    called: bool = False
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether all of them infer as models of transformers do."""
+        return self.how.is_softmax and (self.heads is None or self.own.is_softmax)
+
+    def alphas(self, heads: int) -> list[float | Tensor]:
+        """α of every head, a number or a tensor that broadcasts to (B, m, 1)."""
+        return [
+            _alpha_of(self.how if self.heads is None or head + 1 in self.heads else self.own, head)
+            for head in range(heads)
+        ]
+
+
+def _alpha_of(how: Inference, head: int) -> float | Tensor:
+    alpha = how.alpha
+    if not isinstance(alpha, Tensor):
+        return alpha
+    if alpha.ndim > 1:
+        alpha = alpha.select(-2, 0 if alpha.shape[-2] == 1 else head)
+    return alpha.unsqueeze(-1)
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionProblem:
     """The inference problems of one call.
@@ -186,7 +231,7 @@ class AttentionProblem:
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         log_preference: Broadcastable to (B, H, m, n), or None.
-        scale: Multiplies the keys; None is 1/√d.
+        scale: Multiplies the keys.
         dropout_p: Of the weights.
         sinks: How many of the last templates are attention sinks, whose values are 0 and whose weights models do not
             return.
@@ -196,7 +241,7 @@ class AttentionProblem:
     key: Tensor
     value: Tensor
     log_preference: Tensor | None
-    scale: float | Tensor | None
+    scale: float | Tensor
     dropout_p: float
     sinks: int = 0
 
@@ -212,8 +257,8 @@ class AttentionProblem:
         """
         changed = self
         if has_softcap(arguments):
-            scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
-            capped = with_softcap(self.query, self.key, self.log_preference, scale, arguments["softcap"])
+            softcap = arguments["softcap"]
+            capped = with_softcap(self.query, self.key, self.log_preference, self.scale, softcap)
             changed = replace(self, log_preference=capped)
         sink = sink_logits(site, self.query, arguments)
         if sink is None:
@@ -237,24 +282,21 @@ class AttentionProblem:
 
 
 def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certificate: bool) -> Inferred:
-    options = {
-        "log_preference": problem.log_preference,
-        "alpha": how.alpha,
-        "scale": problem.scale,
-        "closeness": how.closeness,
-        "estimator": how.estimator,
-        "enable_gqa": problem.key.shape[1] != problem.heads,
-    }
-    tensors = (problem.query, problem.key, problem.value)
-    bounds = None
-    if certificate:
-        output, bounds = functional.attention_with_certificate(
-            *tensors, dropout_p=problem.dropout_p, **options
-        )
-    else:
-        output = functional.attention(*tensors, dropout_p=problem.dropout_p, **options)
-    p = functional.attention_weights(problem.query, problem.key, **options) if weights else None
-    return Inferred(output, p, bounds)
+    found = functional.infer(
+        problem.query,
+        problem.key,
+        problem.value,
+        log_preference=problem.log_preference,
+        alpha=how.alpha,
+        scale=problem.scale,
+        closeness=how.closeness,
+        estimator=how.estimator,
+        dropout_p=problem.dropout_p,
+        enable_gqa=problem.key.shape[1] != problem.heads,
+    )
+    # The certificate first: it may have the output of the same pass.
+    bounds = found.certificate if certificate else None
+    return Inferred(found.output, found.weights if weights else None, bounds)
 
 
 def _alpha_of_heads(alpha: float | Tensor, index: Tensor) -> float | Tensor:
@@ -265,23 +307,13 @@ def _alpha_of_heads(alpha: float | Tensor, index: Tensor) -> float | Tensor:
 
 
 def infer(
-    problem: AttentionProblem,
-    how: Inference,
-    heads: Sequence[int] | None = None,
-    *,
-    site: str,
-    own: Inference = OWN,
-    weights: bool = False,
-    certificate: bool = False,
+    problem: AttentionProblem, setting: Setting, *, weights: bool = False, certificate: bool = False
 ) -> Inferred:
     """Infer, and leave some heads as the model has them if so asked.
 
     Args:
         problem: The call.
-        how: How the chosen heads infer.
-        heads: Numbers of the chosen heads, from 1; None is all.
-        site: Name of the attention module, for messages.
-        own: How the others infer, which is what the model itself does.
+        setting: How its heads infer.
         weights: Whether to work out the weights too.
         certificate: Whether to certify too.
 
@@ -293,7 +325,7 @@ def infer(
         InputError: If a head does not exist.
         ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
     """
-    found = _infer(problem, how, heads, site, own, weights, certificate)
+    found = _infer(problem, setting, weights, certificate)
     p, value = found.weights, problem.value
     if p is None:
         return found
@@ -306,21 +338,14 @@ def infer(
     return found._replace(output=kept.to(value.dtype) @ value, weights=p)
 
 
-def _infer(
-    problem: AttentionProblem,
-    how: Inference,
-    heads: Sequence[int] | None,
-    site: str,
-    own: Inference,
-    weights: bool,
-    certificate: bool,
-) -> Inferred:
-    if heads is None:
-        return _infer_alike(problem, how, weights, certificate)
-    missing = sorted(head for head in heads if head > problem.heads)
+def _infer(problem: AttentionProblem, setting: Setting, weights: bool, certificate: bool) -> Inferred:
+    how, heads = setting.how, setting.heads
+    missing = sorted(head for head in heads or () if head > problem.heads)
     if missing:
-        raise InputError(f"heads {missing} do not exist in {site}, which has heads 1 to {problem.heads}")
-    chosen = [head - 1 for head in sorted(set(heads))]
+        raise InputError(
+            f"heads {missing} do not exist in {setting.site}, which has heads 1 to {problem.heads}"
+        )
+    chosen = [head for head in range(problem.heads) if heads is None or head + 1 in heads]
     rest = [head for head in range(problem.heads) if head not in chosen]
     if not rest:
         return _infer_alike(problem, how, weights, certificate)
@@ -331,7 +356,7 @@ def _infer(
     chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
     parts = (
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
-        _infer_alike(problem.of_heads(others), own, weights, certificate),
+        _infer_alike(problem.of_heads(others), setting.own, weights, certificate),
     )
     return joined(*parts, torch.cat((index, others)).argsort())
 
@@ -406,15 +431,10 @@ def own_estimators(model: nn.Module) -> dict[str, str]:
 
 
 def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    def attention(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **arguments: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        return attend(module, query, key, value, attention_mask, how=how, **arguments)
+    setting = Setting(how)
+
+    def attention(module: nn.Module, *tensors: Tensor, **arguments: Any) -> tuple[Tensor, Tensor | None]:
+        return attend(module, *tensors, setting=setting, **arguments)
 
     return attention
 
@@ -441,11 +461,10 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    how: Inference,
-    own: Inference = OWN,
-    heads: Sequence[int] | None = None,
-    site: str | None = None,
-    certificate: Callable[[str, AttentionCertificate], object] | None = None,
+    setting: Setting,
+    preferences: LogPreferences | None = None,
+    answer: Callable[[AttentionProblem, LogPreference, bool], Inferred] | None = None,
+    checked: MutableSet[nn.Module] = _checked,
     scaling: float | Tensor | None = None,
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
@@ -463,11 +482,10 @@ def attend(
         key: (B, H_kv, n, d), likewise; H_kv divides H.
         value: (B, H_kv, n, d_v).
         attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n), or None.
-        how: How its heads infer.
-        own: How those that are not chosen do.
-        heads: Numbers of the heads that do so, from 1; the others stay as they are. None is all.
-        site: Qualified name of the module, for messages and for ``certificate``; its class if not known.
-        certificate: Called with ``site`` and the certificate of this call.
+        setting: How its heads infer.
+        preferences: The log-preferences of this forward pass, for ``answer``.
+        answer: Answers in the place of ``setting``: takes the problem, its preference and whether weights are wanted.
+        checked: The modules that were compared; this one is added.
         scaling: Multiplies the scores; None is 1/√d.
         dropout: Of the weights; acts only where the module is in training mode.
         position_bias: Additive, broadcastable to (B, H, m, n), or None; gradients flow to it.
@@ -483,15 +501,13 @@ def attend(
         CaptureError: If the mask does not fit, or causality is in doubt.
         ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
     """
-    family = type(module).__name__
-    site = "an attention module" if site is None else site
+    site, family = setting.site, type(module).__name__
     refuse_unsupported(site, family, arguments)
     if query.shape[1] % key.shape[1]:
         raise CaptureError(
             f"{site} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
         )
-    alike = how.is_softmax and (heads is None or own.is_softmax)
-    if has_softcap(arguments) and (not alike or certificate is not None):
+    if has_softcap(arguments) and (not setting.is_softmax or setting.certificate is not None):
         raise ModelError(
             f"{site} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, so "
             "only first order with α = 1 and softmax, without a certificate, is defined. Use that, or a configuration "
@@ -499,40 +515,41 @@ def attend(
         )
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-    preference = call_preference(site, query, key, attention_mask, position_bias, is_causal)
-    problem = AttentionProblem(query, key, value, preference, scaling, dropout if module.training else 0.0)
-    problem = problem.with_arguments(site, arguments)
-    if not torch.compiler.is_compiling() and module not in _checked:
-        _check(problem, module, site, key, value, attention_mask, position_bias, is_causal, arguments)
-        _checked.add(module)
-    inferred = infer(
-        problem,
-        how,
-        heads,
-        site=site,
-        own=own,
-        weights=weights_wanted(module, arguments),
-        certificate=certificate is not None,
-    )
-    if certificate is not None and inferred.certificate is not None:
-        certificate(site, inferred.certificate)
-    return inferred.output.transpose(1, 2).contiguous(), inferred.weights
+    read = (site, query, key, attention_mask, position_bias, is_causal)
+    preference = None if preferences is None else preferences(*read)
+    u = call_preference(*read) if preference is None else preference.mask_or_bias
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    plain = AttentionProblem(query, key, value, u, scale, dropout if module.training else 0.0)
+    problem = plain.with_arguments(site, arguments)
+    if not torch.compiler.is_compiling() and module not in checked:
+        seen = LogPreferences()(*read) if preference is None else preference
+        _check(site, module, plain, problem, seen, position_bias, arguments)
+        checked.add(module)
+    weights = weights_wanted(module, arguments)
+    if answer is not None and preference is not None:
+        inferred = answer(problem, preference, weights)
+    else:
+        certify = setting.certificate is not None
+        inferred = infer(problem, setting, weights=weights, certificate=certify)
+        if setting.certificate is not None and inferred.certificate is not None:
+            setting.certificate(site, inferred.certificate)
+    return inferred.output.transpose(1, 2).contiguous(), inferred.weights if weights else None
 
 
 @torch.no_grad()
 def _check(
-    problem: AttentionProblem,
-    module: nn.Module,
     site: str,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
+    module: nn.Module,
+    plain: AttentionProblem,
+    problem: AttentionProblem,
+    preference: LogPreference,
     position_bias: Tensor | None,
-    is_causal: bool | None,
-    arguments: dict[str, Any],
+    arguments: Mapping[str, Any],
 ) -> None:
-    query = problem.query
-    scale = query.shape[-1] ** -0.5 if problem.scale is None else float(problem.scale)
-    preference = LogPreferences()(site, query, key, attention_mask, position_bias, is_causal)
-    output = infer(replace(problem, scale=scale, dropout_p=0.0), OWN, site=site).output.transpose(1, 2)
-    check_against_eager(site, module, query, key, value, output, scale, preference, position_bias, arguments)
+    """Compare with the family's own attention. Families know softmax alone: what is compared is how scores are made."""
+    scale, tensors = float(plain.scale), (plain.query, plain.key, plain.value)
+    if problem is plain:
+        output = softmax_attention(*tensors, scale, preference)
+    else:
+        output = infer(replace(problem, scale=scale, dropout_p=0.0), Setting()).output.transpose(1, 2)
+    check_against_eager(site, module, *tensors, output, scale, preference, position_bias, arguments)

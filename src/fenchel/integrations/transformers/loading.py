@@ -1,4 +1,4 @@
-"""Loading a model with its tokenizer or image processor, from a folder, the hub or the package."""
+"""Loading a model with its tokenizer or image processor, from a folder, the hub or the package; what decoders read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fenchel.arguments import MOST_LAYERS, checked, shown
+from fenchel.arguments import MOST_LAYERS, checked, reason_of, shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
 from fenchel.integrations.transformers.backend import register
-from fenchel.integrations.transformers.registry import quiet, require_transformers
+from fenchel.integrations.transformers.registry import check_model, quiet, require_transformers
+from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
 
 __all__ = [
     "DEMO",
@@ -26,6 +27,7 @@ __all__ = [
     "ModelInfo",
     "automatic_class",
     "check_reads_images",
+    "decoder_inputs",
     "language_head",
     "load_image_processor",
     "load_model",
@@ -190,10 +192,8 @@ def load_image_processor(name: str, revision: str | None = None) -> Any:
         with quiet():
             return transformers.AutoImageProcessor.from_pretrained(name, **options)
     except Exception as error:  # configurations are wrong in every way that files can be
-        reason = " ".join(str(error).split())
-        reason = reason if len(reason) <= 300 else reason[:299] + "…"
         raise ModelError(
-            f"the image processor of {name} cannot be loaded: {reason}. Save it beside the model "
+            f"the image processor of {name} cannot be loaded: {reason_of(error)}. Save it beside the model "
             "(preprocessor_config.json)"
         ) from error
 
@@ -236,11 +236,6 @@ class ModelInfo:
     model_class: str
     dtype: str
     device: str
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:299] + "…"
 
 
 def _demo_folder() -> Path:
@@ -401,7 +396,7 @@ def _explained(name: str, part: str, error: Exception, unreachable: Exception | 
     if unreachable is not None:
         return ModelError(
             f"no model {name!r}: there is no such folder, it is not in the local cache, and the Hugging Face "
-            f"hub does not answer ({_one_line(unreachable)}). Connect, give a folder, or give {DEMO!r} for "
+            f"hub does not answer ({reason_of(unreachable)}). Connect, give a folder, or give {DEMO!r} for "
             "the bundled encoder"
         )
     if "trust_remote_code" in str(error):
@@ -409,7 +404,7 @@ def _explained(name: str, part: str, error: Exception, unreachable: Exception | 
             f"{name} needs code of its own to be loaded, which is not run unless trust_remote_code is given. "
             "Use a model whose class is part of transformers"
         )
-    return ModelError(f"the {part} of {name} cannot be loaded: {_one_line(error)}")
+    return ModelError(f"the {part} of {name} cannot be loaded: {reason_of(error)}")
 
 
 def load_model(
@@ -498,3 +493,75 @@ def load_model(
     resolved = _digest(folder, tokenizer) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
     dtype_name = str(model.dtype).removeprefix("torch.")
     return model, tokenizer, ModelInfo(name, resolved, type(model).__name__, dtype_name, str(chosen_device))
+
+
+def _setting(model: nn.Module, name: str) -> int | None:
+    for holder in (getattr(model, "config", None), getattr(model, "generation_config", None)):
+        found: Any = getattr(holder, name, None)
+        if isinstance(found, int):
+            return found
+    return None
+
+
+def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+    """The target tokens shifted right behind the start token, so that position i predicts target token i.
+
+    Padding may be on either side: the start token stands where the first real token was, and the last one is
+    not read.
+
+    Args:
+        model: An encoder-decoder model of transformers.
+        labels_ids: Token ids (B, m) of the target text; -100, which losses ignore, counts as padding.
+        mask: (B, m), nonzero where a target token is real; without it every token but -100 is.
+
+    Returns:
+        ``decoder_input_ids`` (B, m) and ``decoder_attention_mask`` (B, m) int64, as the model takes them.
+
+    Raises:
+        ModelError: If the model has no decoder, or no start or padding token for it.
+        InputError: If the shapes do not fit.
+
+    Example:
+        >>> from transformers import T5Config, T5Model
+        >>> sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5Model(T5Config(**sizes, decoder_start_token_id=0))
+        >>> decoder_inputs(model, torch.tensor([[5, 6, 1]]))["decoder_input_ids"].tolist()
+        [[0, 5, 6]]
+    """
+    check_model(model)
+    kind = type(model).__name__
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ModelError(f"{kind} is not an encoder-decoder model, so it takes no decoder inputs")
+    start = _setting(model, "decoder_start_token_id")
+    if start is None:
+        raise ModelError(
+            f"the configuration of {kind} has no decoder_start_token_id, so what its decoder starts from is "
+            "not known. Set model.config.decoder_start_token_id (T5 uses the padding token, others a "
+            "beginning-of-sequence token)"
+        )
+    check_tensor("labels_ids", labels_ids, "(batch, tokens)", dtypes=INTEGERS, error=InputError)
+    if mask is not None:
+        check_tensor("mask", mask, "(batch, tokens)", dtypes=(*INTEGERS, *MASK), error=InputError)
+        check_device("mask", mask, labels_ids.device, "labels_ids", error=InputError)
+    if labels_ids.ndim != 2 or (mask is not None and mask.shape != labels_ids.shape):
+        got = f"{tuple(labels_ids.shape)} and {None if mask is None else tuple(mask.shape)}"
+        raise InputError(
+            f"labels_ids and mask have shapes {got}; expected two of the same shape (batch, tokens)"
+        )
+    if labels_ids.is_meta or labels_ids.shape[1] == 0:
+        raise InputError(
+            f"labels_ids have shape {tuple(labels_ids.shape)} on {labels_ids.device}; expected at least one token of a "
+            "device that has values"
+        )
+
+    real = labels_ids != -100
+    if mask is not None:
+        real = real & (mask != 0)
+    ignored = labels_ids == -100
+    if bool(ignored.any()):
+        padding = _setting(model, "pad_token_id")
+        labels_ids = labels_ids.masked_fill(ignored, start if padding is None else padding)
+    first = real.int().argmax(-1, keepdim=True)
+    shifted = labels_ids.roll(1, dims=-1)
+    shifted = shifted.scatter(-1, torch.zeros_like(first), start).scatter(-1, first, start)
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": real.long()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.errors import CaptureError, ModelError
+from fenchel.integrations.sites import preference_numbers
 from fenchel.integrations.transformers.registry import eager_attention
-from fenchel.tensors import log_weights
+from fenchel.tensors import may_attend
 
 __all__ = [
     "HARD_MASK",
@@ -117,6 +118,7 @@ class LogPreference:
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
             none.
         family_mask: The mask as the family gave it; None where it gave none and said at most that it is causal.
+        family_is_causal: Whether the family says of itself that it is; None if it says nothing.
         only_causal: Whether it is the causal mask, without padding or bias, which kernels know without reading one.
     """
 
@@ -124,7 +126,28 @@ class LogPreference:
     kernel_mask: Tensor | None = None
     empty_rows: Tensor | None = None
     family_mask: Tensor | None = None
+    family_is_causal: bool | None = None
     only_causal: bool = False
+
+    @classmethod
+    def of(cls, weights: Tensor | None, dtype: torch.dtype, *family: Any) -> LogPreference:
+        """What log weights or a mask say, with as few dimensions as that takes.
+
+        Args:
+            weights: As :func:`call_preference` gives them.
+            dtype: Of the queries.
+            *family: The mask as the family gave it, and whether it says of itself that it is causal.
+        """
+        if weights is not None:
+            weights = _without_constant_dimensions(weights)
+        if weights is None or _says_nothing(weights):
+            return cls(None, None, None, *family)
+        kernel_mask = weights if weights.dtype == torch.bool else weights.to(dtype)
+        empty = ~may_attend(weights).any(-1, keepdim=True)
+        if not bool(empty.any()):
+            return cls(weights, kernel_mask, None, *family, only_causal=_is_triangle(kernel_mask))
+        opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
+        return cls(weights, opened, empty, *family)
 
     def is_causal(self, queries: int, keys: int) -> bool:
         """Whether no query sees a later key (needs at least two of each to be seen)."""
@@ -133,11 +156,7 @@ class LogPreference:
             return False
         places = torch.arange(keys, device=weights.device)
         return not any(
-            bool(
-                (
-                    (rows if rows.dtype == torch.bool else rows > -torch.inf) & (places > own.unsqueeze(-1))
-                ).any()
-            )
+            bool((may_attend(rows) & (places > own.unsqueeze(-1))).any())
             for rows, own in zip(weights.split(_ROWS, 2), places.split(_ROWS), strict=True)
         )
 
@@ -151,37 +170,11 @@ def hardened(additive: Tensor) -> Tensor:
     return torch.where(additive <= HARD_MASK, -torch.inf, additive)
 
 
-def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogPreference:
-    """Combine a bool or additive mask and a position bias; None is no constraint."""
-    compute = torch.float64 if dtype == torch.float64 else torch.float32
-    allowed: Tensor | None = None
-    if mask is not None:
-        mask = _without_constant_dimensions(mask)
-        if mask.dtype == torch.bool:
-            allowed = None if bool(mask.all()) else mask
-        else:
-            bias = mask.to(compute) if bias is None else _without_constant_dimensions(bias).to(compute) + mask
-    if bias is not None:
-        bias = hardened(_without_constant_dimensions(bias).to(compute))
-        if not bias.requires_grad and bool((bias == bias[..., :1]).all() & bias.isfinite().all()):
-            bias = None
-    if bias is None and allowed is None:
-        return LogPreference()
-
-    if bias is None:
-        assert allowed is not None  # noqa: S101 -- the case of neither returned above
-        # Not as numbers: of a long context that array would be gigabytes.
-        log_weights = kernel_mask = allowed
-        empty = ~allowed.any(-1, keepdim=True)
-    else:
-        log_weights = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-        kernel_mask = log_weights.to(dtype)
-        empty = (log_weights == -torch.inf).all(-1, keepdim=True)
-
-    if not bool(empty.any()):
-        return LogPreference(log_weights, kernel_mask, only_causal=_is_triangle(kernel_mask))
-    opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
-    return LogPreference(log_weights, opened, empty)
+def _says_nothing(weights: Tensor) -> bool:
+    """Whether all templates are equally likely to every query; weights that learn always say something."""
+    if weights.dtype == torch.bool:
+        return bool(weights.all())
+    return not weights.requires_grad and bool((weights == weights[..., :1]).all() & weights.isfinite().all())
 
 
 def _is_triangle(mask: Tensor) -> bool:
@@ -241,25 +234,23 @@ class LogPreferences:
         Raises:
             CaptureError: If a tensor does not fit, or if causality is in doubt.
         """
-        shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        require_broadcastable(site, shape, attention_mask=attention_mask, position_bias=position_bias)
-        causal = stands_for_causal(site, shape, attention_mask, is_causal)
-        identity = (
-            _identity(attention_mask),
-            _identity(position_bias),
-            causal,
-            shape[2:],
-            query.dtype,
-            query.device,
-        )
+        shape = (*query.shape[:3], key.shape[2])
+        given = _identity(attention_mask), _identity(position_bias)
+        identity = (*given, is_causal, shape, query.dtype, query.device)
         if identity not in self._known:
-            mask = attention_mask
-            if causal:
-                mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
-            built = _build(mask, position_bias, query.dtype)
-            self._known[identity] = replace(built, family_mask=attention_mask)
+            mask, bias = (_widened(tensor, query.dtype) for tensor in (attention_mask, position_bias))
+            reduced = _without_constant_dimensions
+            found = call_preference(site, query, key, mask, bias, is_causal, reduced=reduced)
+            self._known[identity] = LogPreference.of(found, query.dtype, attention_mask, is_causal)
             self._held.append((attention_mask, position_bias))
         return self._known[identity]
+
+
+def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A bias, or a mask that is added, in what log weights are computed in for queries of ``dtype``."""
+    if tensor is None or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def _without_expanded_dimensions(tensor: Tensor) -> Tensor:
@@ -277,6 +268,8 @@ def call_preference(
     attention_mask: Tensor | None,
     position_bias: Tensor | None,
     is_causal: bool | None,
+    *,
+    reduced: Callable[[Tensor], Tensor] = _without_expanded_dimensions,
 ) -> Tensor | None:
     """Mask and position bias of one call as log u.
 
@@ -288,6 +281,7 @@ def call_preference(
             none. Additive values at or below ``HARD_MASK`` mean u_i = 0.
         position_bias: Additive, broadcastable likewise, or None. Gradients flow to it.
         is_causal: What the family says of itself; only consulted where it made no mask.
+        reduced: Gives a mask or a bias with size 1 along dimensions that say nothing.
 
     Returns:
         Broadcastable to (B, H, m, n): bool where only a mask was given, floating with -inf where masked otherwise;
@@ -307,10 +301,10 @@ def call_preference(
     if stands_for_causal(site, shape, attention_mask, is_causal):
         mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
     if mask is not None:
-        mask = _without_expanded_dimensions(mask)
+        mask = reduced(mask)
     if position_bias is None:
         return mask if mask is None or mask.dtype == torch.bool else hardened(mask)
-    bias = _without_expanded_dimensions(position_bias)
+    bias = reduced(position_bias)
     if mask is None:
         return hardened(bias)
     if mask.dtype == torch.bool:
@@ -361,13 +355,6 @@ def sink_logits(site: str, query: Tensor, arguments: Mapping[str, Any]) -> Tenso
     return None
 
 
-def _as_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    if preference is None:
-        return query.new_zeros(1, 1, 1, keys, dtype=dtype)
-    return log_weights(preference, dtype)
-
-
 def with_sink(
     query: Tensor, key: Tensor, value: Tensor, preference: Tensor | None, sink: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -389,7 +376,7 @@ def with_sink(
         >>> keys.flatten().tolist(), values.flatten().tolist(), u.flatten().tolist()
         ([1.0, 0.0], [1.0, 0.0], [0.0, 0.5])
     """
-    weights = _as_numbers(preference, query, key.shape[2])
+    weights = preference_numbers(preference, query, key.shape[2])
     sink = sink.to(weights.dtype)
     rows = torch.broadcast_shapes(weights.shape[:3], sink.shape[:3])
     joined = torch.cat((weights.expand(*rows, -1), sink.expand(*rows, 1)), -1)
@@ -412,7 +399,7 @@ def with_softcap(
     Returns:
         (B, H, m, n).
     """
-    weights = _as_numbers(preference, query, key.shape[2])
+    weights = preference_numbers(preference, query, key.shape[2])
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = (query.to(weights.dtype) @ keys.to(weights.dtype).mT) * scaling
     return weights + softcap * (scores / softcap).tanh() - scores

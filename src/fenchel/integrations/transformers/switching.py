@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,14 @@ from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
-from fenchel.integrations.transformers.backend import OWN, Inference, attend, closeness_of, inference_of
+from fenchel.integrations.transformers.backend import (
+    OWN,
+    Inference,
+    Setting,
+    attend,
+    closeness_of,
+    inference_of,
+)
 from fenchel.integrations.transformers.registry import (
     attention_implementation,
     attention_modules,
@@ -28,7 +35,7 @@ from fenchel.integrations.transformers.registry import (
 from fenchel.nn.estimator_switch import chosen_layers
 from fenchel.tensors import checked_argument, positive_tensor
 
-__all__ = ["HeadsInfer", "attention_names", "inference_for_now", "use_backend"]
+__all__ = ["attention_names", "setting_of", "use_backend"]
 
 _BACKEND = "fenchel_use_backend"
 
@@ -37,104 +44,29 @@ _BACKEND = "fenchel_use_backend"
 _SETTING = "_fenchel_setting"
 
 
-@dataclass
-class _Setting:
-    """What ``use_backend`` asks of one attention module.
-
-    Attributes:
-        site: Its qualified name.
-        how: How its heads infer.
-        own: How the model itself does.
-        heads: Numbers of those heads, from 1; None is all.
-        certificate: Who is told the certificates, or None.
-        called: Whether it has attended.
-    """
-
-    site: str
-    how: Inference
-    own: Inference
-    heads: tuple[int, ...] | None
-    certificate: Callable[[str, AttentionCertificate], object] | None
-    called: bool = False
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor | None]:
-    setting: _Setting | None = getattr(module, _SETTING, None)
+def _attention(module: nn.Module, *tensors: Tensor, **arguments: Any) -> tuple[Tensor, Tensor | None]:
+    setting: Setting | None = getattr(module, _SETTING, None)
     if setting is None:
         raise CaptureError(
             f"{type(module).__name__} asked for the attention {_BACKEND!r} outside of use_backend. Choose another: "
             "model.set_attn_implementation('sdpa')"
         )
     setting.called = True
-    return attend(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        how=setting.how,
-        own=setting.own,
-        heads=setting.heads,
-        site=setting.site,
-        certificate=setting.certificate,
-        **arguments,
-    )
+    return attend(module, *tensors, setting=setting, **arguments)
 
 
-class HeadsInfer(NamedTuple):
-    """How the heads of an attention module infer.
-
-    Attributes:
-        chosen: How the chosen heads do.
-        own: How the others do.
-        heads: Numbers of those that are chosen, from 1; None is all.
-    """
-
-    chosen: Inference
-    own: Inference
-    heads: tuple[int, ...] | None
-
-    @property
-    def is_softmax(self) -> bool:
-        """Whether all of them infer as models of transformers do."""
-        return self.chosen.is_softmax and (self.heads is None or self.own.is_softmax)
-
-    def alphas(self, heads: int) -> list[float | Tensor]:
-        """α of every head, a number or a tensor that broadcasts to (B, m, 1)."""
-        return [
-            _alpha_of(self.chosen if self.heads is None or head + 1 in self.heads else self.own, head)
-            for head in range(heads)
-        ]
-
-
-def _alpha_of(how: Inference, head: int) -> float | Tensor:
-    alpha = how.alpha
-    if not isinstance(alpha, Tensor):
-        return alpha
-    if alpha.ndim > 1:
-        alpha = alpha.select(-2, 0 if alpha.shape[-2] == 1 else head)
-    return alpha.unsqueeze(-1)
-
-
-def inference_for_now(module: nn.Module) -> HeadsInfer:
+def setting_of(module: nn.Module) -> Setting:
     """How an attention module infers now.
 
     Who asks attends in the module's place: inside of ``use_backend`` this counts as attention that came through.
     """
-    setting: _Setting | None = getattr(module, _SETTING, None)
+    setting: Setting | None = getattr(module, _SETTING, None)
     if setting is None:
         own = inference_of(module)
-        return HeadsInfer(own, own, None)
+        return Setting(own, own)
     setting.called = True
     count_attention(_BACKEND)
-    return HeadsInfer(setting.how, setting.own, setting.heads)
+    return setting
 
 
 def attention_names(model: nn.Module) -> tuple[str, ...]:
@@ -248,17 +180,15 @@ def use_backend(
     chosen_heads = None if heads is None else checked("heads", heads)
     modules = attention_modules(model)
     chosen = chosen_layers(model, tuple(modules.values()), layers)
-    before: dict[nn.Module, _Setting | None] = {module: getattr(module, _SETTING, None) for module in modules}
-    settings = {}
+    before: dict[nn.Module, Setting | None] = {module: getattr(module, _SETTING, None) for module in modules}
+    settings: dict[nn.Module, Setting] = {}
     for module, name in modules.items():
         setting = before[module]
         own = replace(OWN, closeness=closeness_of(module)) if setting is None else setting.own
         near = how if closeness is not None else replace(how, closeness=own.closeness)
-        settings[module] = (
-            _Setting(name, near, own, chosen_heads, certificate)
-            if name in chosen
-            else _Setting(name, own, own, None, certificate)
-        )
+        settings[module] = Setting(own, own, None, name, certificate)
+        if name in chosen:
+            settings[module] = Setting(near, own, chosen_heads, name, certificate)
     register_backend(_BACKEND, _attention)
     try:
         for module, setting in settings.items():
