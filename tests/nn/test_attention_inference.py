@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import KL, Tsallis, functional
+from fenchel import Tsallis, functional
 from fenchel import functional as F
 from fenchel.errors import ProblemError
 from fenchel.functional import flex
-from fenchel.nn import MixtureAttention, MultiheadAttention
+from fenchel.nn import MultiheadAttention
 from fenchel.nn.arguments import torch_masks
 from fenchel.nn.inference import Problem, infer, infer_fused
 from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
@@ -96,28 +96,6 @@ def test_preference_sees_the_layers_inputs(batch_first):
     assert torch.equal(first.key_inputs, key)
     assert torch.equal(first.key_padding, padding)
     assert torch.equal(second.key_padding, padding)
-
-
-def test_query_offset_moves_the_queries():
-    layer, x = build(preference=Causal()), tokens()
-    whole, _ = layer(x, x, x)
-    last, _ = layer(x[:, -2:], x, x, query_offset=KEYS - 2)
-    torch.testing.assert_close(last, whole[:, -2:])
-    first, _ = layer(x[:, :2], x, x, query_offset=0)
-    torch.testing.assert_close(first, whole[:, :2])
-
-
-@pytest.mark.parametrize("kind", [MultiheadAttention, MixtureAttention])
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_later_queries_without_an_offset_are_refused_where_positions_count(kind, need_weights):
-    x = tokens().float()
-    layer = kind(WIDTH, HEADS, batch_first=True, preference=Causal())
-    with pytest.raises(ProblemError, match="query_offset is not given"):
-        layer(x[:, -2:], x, x, need_weights=need_weights)
-    layer(x, x[:, -2:], x[:, -2:], need_weights=need_weights)
-    anywhere = kind(WIDTH, HEADS, batch_first=True, preference=KeyPadding())
-    whole, _ = anywhere(x, x, x)
-    torch.testing.assert_close(anywhere(x[:, -2:], x, x)[0], whole[:, -2:])
 
 
 def test_added_templates_have_weight_one():
@@ -248,9 +226,6 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
         assert not can_fuse(variant(**options)), options
 
 
-SPARSE = Tsallis(1.5)
-
-
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
 @pytest.mark.parametrize("closeness", [Tsallis(2), Tsallis(1.3, relative="csiszar", temperature=0.5)])
 def test_it_is_attention_under_that_closeness(closeness: Tsallis, estimator: str) -> None:
@@ -290,23 +265,6 @@ def test_every_head_learns_its_order() -> None:
     layer.reset_parameters()
     torch.testing.assert_close(layer.raw_order.sigmoid(), torch.full((HEADS,), 0.25).double())
     assert "closeness=Tsallis(1.25, temperature=0.3), order=learned" in repr(layer)
-
-
-def test_kl_and_none_are_one_layer() -> None:
-    torch.manual_seed(0)
-    plain, named, x = build(), build(closeness=KL()), tokens()
-    named.load_state_dict(plain.state_dict())
-    assert torch.equal(plain(x, x, x, need_weights=False)[0], named(x, x, x, need_weights=False)[0])
-
-
-def test_certificate_and_gap() -> None:
-    torch.manual_seed(0)
-    layer = build(closeness=SPARSE, keep_certificate=True, keep_gap=True)
-    x = tokens()
-    layer(x, x, x, need_weights=False)
-    torch.testing.assert_close(layer.last_gap, layer.last_certificate.gap)
-    layer.last_gap.sum().backward()
-    assert float(gradient(layer.in_proj_weight).abs().max()) > 0
 
 
 def test_numbers_of_heads_go_where_the_layer_goes() -> None:
