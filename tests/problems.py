@@ -1,6 +1,5 @@
 """Random inference problems, and referees that share no code with the solvers."""
 
-import cvxpy as cp
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from fenchel import Discrete, InferenceProblem
 
 __all__ = [
     "by_dense_newton",
-    "by_interior_point",
     "problem_with_known_answer",
     "problems",
     "random_problem",
@@ -146,19 +144,6 @@ def by_dense_newton(
     everywhere = np.zeros(len(u))
     everywhere[keep] = weights(lam)
     return lam, everywhere
-
-
-def by_interior_point(templates: np.ndarray, u: np.ndarray, z: np.ndarray, alpha: float) -> np.ndarray:
-    """p* of the primal (3) by Clarabel through CVXPY."""
-    keep = u > 0
-    t, weights = templates[keep], u[keep]
-    p = cp.Variable(int(keep.sum()), nonneg=True)
-    shortfall = weights @ t + z - t.T @ p
-    objective = alpha / 2 * cp.sum_squares(shortfall) + cp.sum(cp.rel_entr(p, weights))
-    cp.Problem(cp.Minimize(objective), [cp.Zero(cp.sum(p) - 1)]).solve(solver=cp.CLARABEL)
-    everywhere = np.zeros(len(u))
-    everywhere[keep] = p.value
-    return everywhere
 
 
 def stacked(problem: InferenceProblem, results: list[np.ndarray]) -> Tensor:

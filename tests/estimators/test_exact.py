@@ -10,7 +10,6 @@ from fenchel import ConvergenceError, Discrete, Gaussian, InferenceProblem, Tsal
 from fenchel.estimate import Estimate
 from tests.problems import (
     by_dense_newton,
-    by_interior_point,
     problem_with_known_answer,
     problems,
     random_problem,
@@ -40,15 +39,6 @@ def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
     assert disagreement(problem, estimate) <= 1e-12 + longest * apart
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_agrees_with_an_interior_point_solver(seed: int) -> None:
-    problem = random_problem(
-        n=10 + seed, d=4, m=3, alpha=10.0 ** (seed % 3 - 1), masked=seed, per_query=seed % 2 == 1, seed=seed
-    )
-    referee = stacked(problem, [by_interior_point(*row[1:]) for row in rows_of(problem)])
-    assert float((problem.solve("exact", tol=1e-8).weights - referee).abs().max()) < 1e-4
-
-
 EDGES = {
     "alpha 1e-3": {"alpha": 1e-3},
     "alpha 1e3": {"alpha": 1e3},
@@ -72,28 +62,6 @@ def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> N
     estimate = problem.solve("exact", tol=1e-6)
     assert bool(estimate.converged.all())
     assert bool((estimate.dual_error <= 1e-6 * estimate.dual.norm(dim=-1)).all())
-
-
-def test_duplicate_templates_share_their_weight_equally() -> None:
-    t = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    z = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    twice = InferenceProblem(Discrete(t.repeat(2, 1)), z, 3.0).solve("exact", tol=1e-10)
-    once = InferenceProblem(Discrete(t), z, 3.0).solve("exact", tol=1e-10)
-    torch.testing.assert_close(
-        twice.weights[:, :4] + twice.weights[:, 4:], once.weights, rtol=1e-8, atol=1e-10
-    )
-    torch.testing.assert_close(twice.weights[:, :4], twice.weights[:, 4:], rtol=1e-9, atol=1e-12)
-
-
-def test_masked_is_removed() -> None:
-    generator = torch.Generator().manual_seed(3)
-    t, z = (torch.randn(k, 4, dtype=torch.float64, generator=generator) for k in (9, 3))
-    keep = torch.tensor([True, False, True, True, False, True, True, True, False])
-    masked = InferenceProblem(Discrete(t, keep), z).solve("exact", tol=1e-10)
-    removed = InferenceProblem(Discrete(t[keep]), z).solve("exact", tol=1e-10)
-    torch.testing.assert_close(masked.weights[:, keep], removed.weights, rtol=1e-8, atol=1e-11)
-    assert float(masked.weights[:, ~keep].abs().max()) == 0
-    torch.testing.assert_close(masked.dual, removed.dual, rtol=1e-8, atol=1e-10)
 
 
 def faint_problem(seed: int, queries: int) -> InferenceProblem:
@@ -202,12 +170,6 @@ def test_what_float64_cannot_certify_is_not_claimed() -> None:
     assert bool((missed <= estimate.dual_error).all())
     with pytest.raises(ConvergenceError, match="queries did not reach dual_error <= 1e-09"):
         problem.solve("exact", tol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", [1e-2, 1.0, 1e2])
-def test_finds_an_answer_that_was_planted(alpha: float) -> None:
-    problem, truth = problem_with_known_answer(alpha=alpha)
-    torch.testing.assert_close(problem.solve("exact", tol=1e-11).dual, truth, rtol=1e-9, atol=1e-10)
 
 
 def test_rows_without_evidence_take_no_steps() -> None:

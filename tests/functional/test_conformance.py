@@ -70,27 +70,6 @@ def test_every_query_is_a_problem_of_the_core(op: Op, estimator: str, at: int) -
     assert_same(gradients(found.output, leaves(tensors)), gradients(output, leaves(tensors)))
 
 
-@pytest.mark.parametrize("at", range(len(PREFERENCES)))
-@every_estimator
-@among("softmax", "mixture", "mixture, spherical")
-def test_values_and_gradients_agree_with_the_slow_twin(op: Op, estimator: str, at: int) -> None:
-    """Of mixtures, and of the gap."""
-    tensors = op.call(preference=PREFERENCES[at], alpha=ALPHAS[at % 4], key_heads=(4, 2, 1)[at % 3])
-    found = infer(op, tensors, estimator)
-    options: dict[str, Any] = {"estimator": estimator}
-    options |= {name: tensors[name] for name in ("alpha", "scale", "log_preference") if name in tensors}
-    if op is OPS["softmax"]:
-        del tensors["value"]
-        if estimator == "exact":
-            return
-        answer, expected = found.gap, F.reference.gap(tensors["query"], tensors["key"], **options)
-    else:
-        given = (tensors[name] for name in ("query", "key", "variances", "value"))
-        answer, expected = found.output, F.reference.mixture_attention(*given, **options)
-    torch.testing.assert_close(answer, expected, rtol=1e-9, atol=1e-9)
-    assert_same(gradients(answer, leaves(tensors)), gradients(expected, leaves(tensors)))
-
-
 @every_estimator
 @every_op
 def test_nothing_is_learned_from_a_query_that_asks_for_nothing(op: Op, estimator: str) -> None:
@@ -264,14 +243,15 @@ def test_half_precision_is_computed_in_single_and_autocast_is_a_cast(
 
 
 @pytest.mark.parametrize(
-    ("name", "estimator", "backend"),
+    ("name", "estimator"),
     [
-        *(("mixture", estimator, "inductor" if estimator == "exact" else "aot_eager") for estimator in ESTIMATORS),
-        ("orders of heads", "exact", "aot_eager"),
-        ("relative", "exact", "aot_eager"),
+        ("mixture", "first_order"),
+        ("mixture", "exact"),
+        ("orders of heads", "exact"),
+        ("relative", "exact"),
     ],
-)  # fmt: skip
-def test_a_compiled_training_step_is_that_of_eager(name: str, estimator: str, backend: str) -> None:
+)
+def test_a_compiled_training_step_is_that_of_eager(name: str, estimator: str) -> None:
     tensors = OPS[name].call(preference=(5, 7))
     tensors["alpha"], tensors["scale"] = (tensors[of].detach() for of in ("alpha", "scale"))
     wanted = leaves(tensors)
@@ -281,28 +261,11 @@ def test_a_compiled_training_step_is_that_of_eager(name: str, estimator: str, ba
 
     with compiled_afresh():
         whole = name == "mixture" and estimator == "first_order"
-        found = torch.compile(step, fullgraph=whole, backend=backend)(**wanted)
+        found = torch.compile(step, fullgraph=whole, backend="aot_eager")(**wanted)
         compiled = gradients(found, wanted)
     expected = step(**wanted)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
     assert_same(compiled, gradients(expected, wanted), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "estimator"), [*(("mixture", each) for each in ESTIMATORS), ("entmax15", "first_order")]
-)
-def test_func_gradients_are_those_of_autograd(name: str, estimator: str) -> None:
-    tensors = detached(OPS[name].call(preference=(5, 7)))
-    tensors["alpha"], tensors["scale"] = 1.2, 0.8
-    query = tensors.pop("query")
-
-    def loss(query: Tensor) -> Tensor:
-        given = {name: x for name, x in tensors.items() if name not in ("variances",)}
-        return F.infer(query, **given, **OPS[name].options(tensors), estimator=estimator).output.sin().sum()
-
-    leaf = query.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(loss(leaf), leaf)
-    torch.testing.assert_close(torch.func.grad(loss)(query), expected, rtol=1e-8, atol=1e-9)
 
 
 @every_estimator

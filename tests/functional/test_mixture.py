@@ -93,13 +93,10 @@ def test_it_is_one_call_whose_widths_fused_kernels_take(
     assert seen[0][0] == seen[0][1]
 
 
-def test_without_queries_or_dimensions() -> None:
-    means, variances = torch.randn(2, 3, 4, 5), torch.rand(2, 3, 4, 1)
-    assert F.mixture_attention(torch.zeros(2, 3, 0, 5), means, variances).shape == (2, 3, 0, 5)
+def test_without_dimensions_values_are_averaged_under_the_preference() -> None:
     value = torch.randn(2, 3, 4, 2)
-    found, certificate = F.mixture_attention_with_certificate(
-        torch.zeros(2, 3, 6, 0), means[..., :0], torch.zeros(1), value
-    )
+    given = torch.zeros(2, 3, 6, 0), torch.zeros(2, 3, 4, 0), torch.zeros(1), value
+    found, certificate = F.mixture_attention_with_certificate(*given)
     torch.testing.assert_close(found, value.mean(2, keepdim=True).expand(2, 3, 6, 2))
     assert certificate.gap.shape == (2, 3, 6)
 

@@ -41,20 +41,6 @@ every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
 
 @every_structure
-def test_second_order_is_exact(structure: str) -> None:
-    u = Gaussian(randn(D), **STRUCTURES[structure])
-    z, alpha = randn(3, M, D, seed=4), positive(M, seed=5)
-    problem = InferenceProblem(u, z, alpha)
-    found = problem.solve("second_order")
-    identity = torch.eye(D, dtype=torch.float64)
-    matrix = identity / alpha[:, None, None] + u.covariance()
-    expected = torch.linalg.solve(matrix, z.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(found.dual, expected, rtol=1e-10, atol=1e-12)
-    assert float(found.gap.max()) < 1e-24
-    torch.testing.assert_close(problem.solve("exact", tol=1e-9).dual, expected, rtol=1e-8, atol=1e-9)
-
-
-@every_structure
 def test_a_structure_is_the_full_matrix_that_it_says(structure: str) -> None:
     u, points = Gaussian(randn(D), **STRUCTURES[structure]), randn(M, D, seed=6)
     dense = Gaussian(randn(D), u.covariance())
@@ -164,16 +150,10 @@ def test_half_types_are_computed_in_float32() -> None:
         torch.testing.assert_close(found.mean, torch.full((1, 2), 1.5))
 
 
-def test_samples_want_a_shape() -> None:
+def test_samples_may_be_one_or_none() -> None:
     u = Gaussian(randn(D), variance=1.0)
-    assert u.sample().shape == (1, D)
-    assert u.sample(()).shape == (1, D)
+    assert u.sample().shape == u.sample(()).shape == (1, D)
     assert u.sample(0).shape == (0, 1, D)
-    for shape in (-1, 2.0, True, "3", (2, -1)):
-        with pytest.raises(ProblemError, match=r"shape is .*; expected a number of samples, or a tuple"):
-            u.sample(shape)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ProblemError, match=r"generator is 3; expected a torch\.Generator"):
-        u.sample(3, 3)  # pyright: ignore[reportArgumentType]
 
 
 @every_structure
@@ -207,18 +187,6 @@ def test_a_wide_spectrum_needs_neither_steps_nor_matrices() -> None:
 
 GENERATOR = torch.Generator().manual_seed(0)
 T = torch.randn(2, 6, 3, dtype=torch.float64, generator=GENERATOR)
-LOG = torch.randn(2, 4, 6, dtype=torch.float64, generator=GENERATOR)
-
-
-def test_weights_are_normalised() -> None:
-    torch.testing.assert_close(Discrete(T, LOG).weights().sum(-1), torch.ones(2, 4, dtype=torch.float64))
-    torch.testing.assert_close(Discrete(T).weights(), torch.full((1, 6), 1 / 6, dtype=torch.float64))
-
-
-def test_one_row_a_query_or_one_for_all() -> None:
-    assert Discrete(T, LOG[0, 0]).log_weights.shape == (1, 6)
-    assert Discrete(T, LOG[0]).log_weights.shape == (4, 6)
-    assert Discrete(T, LOG[:, :1]).log_weights.shape == (2, 1, 6)
 
 
 def test_weights_far_below_float32_stay_finite() -> None:

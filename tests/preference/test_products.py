@@ -189,19 +189,6 @@ def test_samples_carry_gradients(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
 
 
-def test_a_gate_is_the_mean_of_a_tilted_coin() -> None:
-    x = 20 * randn(M, D)
-    coin = Bernoulli(torch.full((D,), 0.5, dtype=torch.float64))
-    found = InferenceProblem(coin, x).solve("first_order")
-    torch.testing.assert_close(found.mean, torch.sigmoid(x), rtol=1e-14, atol=0)
-    inferred = found.distribution
-    assert isinstance(inferred, Bernoulli)
-    torch.testing.assert_close(inferred.probs, torch.sigmoid(x))
-    gated = x.clone().requires_grad_()
-    InferenceProblem(coin, gated).solve("first_order").mean.sum().backward()
-    torch.testing.assert_close(gated.grad, torch.sigmoid(x) * torch.sigmoid(-x))
-
-
 @pytest.mark.parametrize("name", ["Gamma", "Laplace", "AsymmetricLaplace"])
 @pytest.mark.parametrize("estimator", ["first_order", "second_order"])
 def test_what_leaves_the_domain_says_which_alpha_would_not(name: str, estimator: str) -> None:
@@ -260,14 +247,6 @@ def test_half_types_are_computed_in_float32() -> None:
     assert u.dtype == torch.float32
     found = InferenceProblem(u, torch.ones(1, 2, dtype=torch.float16)).solve("exact", tol=1e-3)
     assert found.mean.dtype == torch.float32
-
-
-def test_no_exact_answer_repeats_its_question_where_alpha_mu_is_outside_of_the_domain() -> None:
-    u = Gamma(2.0, torch.tensor([1.0], dtype=torch.float64))
-    z = torch.linspace(-1.9, 50, 40, dtype=torch.float64).unsqueeze(-1)
-    found = InferenceProblem(u, z).solve("exact", tol=1e-10)
-    assert bool((found.dual < 1).all())
-    assert bool((found.mean - z > 1).all())
 
 
 def exactly(name: str, lam: float, *parameters: float) -> tuple[Any, Any]:
