@@ -10,10 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.closeness import sparse_weights
-from fenchel.nn.preference import ALiBi, Causal, RelativePosition
 from tests.functional.calls import ESTIMATORS
 from tests.functional.ops import OPS, infer, leaves
-from tests.nn.test_conformance import HEADS, KINDS, build, called, tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -108,20 +106,3 @@ def test_estimates(preference: str, estimator: str, reentrant: bool) -> None:
         return torch.cat([estimate.mean, estimate.dual], -1)
 
     check_checkpointed(function, [templates, log_weights, evidence], reentrant)
-
-
-LAYERS = [*KINDS, "biased"]
-
-
-@reentrant_or_not
-@every_estimator
-@pytest.mark.parametrize("kind", LAYERS)
-def test_layers(kind: str, estimator: str, reentrant: bool) -> None:
-    biased = {"preference": Causal() * RelativePosition(HEADS).double() * ALiBi(HEADS)}
-    layer = (
-        build("softmax", estimator=estimator, **biased)
-        if kind == "biased"
-        else build(kind, estimator=estimator)
-    )
-    parameters = [p for p in layer.parameters() if p.requires_grad]
-    check_checkpointed(lambda x: called(layer, x), [tokens().requires_grad_()], reentrant, parameters)

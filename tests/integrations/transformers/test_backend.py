@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModel
+from transformers import AutoModel
 
 from fenchel import Exact, functional
 from fenchel.errors import CaptureError, ModelError
@@ -33,12 +33,6 @@ def problem(heads: int = 2, key_heads: int = 2, tokens: int = 5) -> tuple[Tensor
     shapes = [(2, heads, tokens, 4), (2, key_heads, tokens, 4), (2, key_heads, tokens, 3)]
     query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return query, key, value
-
-
-def test_registering_again_changes_nothing():
-    before = {name: AttentionInterface()[name] for name in NAMES.values()}
-    register()
-    assert all(AttentionInterface()[name] is function for name, function in before.items())
 
 
 def test_loading_keeps_the_options_of_registered_estimators(tmp_path):
@@ -222,23 +216,6 @@ def test_weights_are_returned_when_the_call_or_the_configuration_asks():
     module.config = type("Configuration", (), {"output_attentions": True})()
     _, weights = attend(module, query, key, value, None, setting=Setting())
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
-
-
-def test_a_compiled_model_is_compiled_once_and_says_the_same():
-    model, inputs = tiny_model("t5").encoder, tiny_inputs("t5")
-    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    model.set_attn_implementation(NAMES["first_order"])
-    compilations = []
-
-    def backend(graph, _):
-        compilations.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
-    with torch.no_grad():
-        found = [compiled(**inputs).last_hidden_state for _ in range(3)]
-    assert len(compilations) == 1
-    torch.testing.assert_close(found[-1], model(**inputs).last_hidden_state, rtol=0, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")

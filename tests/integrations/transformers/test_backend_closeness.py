@@ -10,7 +10,7 @@ from fenchel import KL, Exact, GradientAscent, OptimalTransport, ProblemError, T
 from fenchel import functional as F
 from fenchel.errors import FenchelError
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import Inference, Setting, attend
+from fenchel.integrations.transformers.backend import AttentionProblem, Inference, infer
 from tests.nn.test_conformance import SAME
 from tests.tiny_models import tiny_inputs, tiny_model
 from tests.wrong_calls.layers import ESTIMATORS
@@ -55,29 +55,47 @@ def test_masked_keys_keep_weight_zero_and_no_hidden_state_depends_on_padding(fam
     torch.testing.assert_close(again[real], output.last_hidden_state[real])
 
 
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_grouped_heads_numbers_of_heads_and_chosen_heads(estimator: str) -> None:
-    class Attention(nn.Module):
-        is_causal = False
+CLOSENESSES = {"KL": None, "orders of heads": Tsallis(torch.tensor([[1.1], [1.4], [1.7], [2.0]]).double())}
+ALPHAS = {
+    "one": 0.8,
+    "of heads": torch.tensor([[0.5], [0.6], [0.7], [0.8]]).double(),
+    "of queries": torch.linspace(0.5, 1, 5).double(),
+}
 
+
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize("alpha", ALPHAS.values(), ids=ALPHAS)
+@pytest.mark.parametrize("near", CLOSENESSES.values(), ids=CLOSENESSES)
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+def test_chosen_heads_infer_and_the_others_stay_first_order(
+    estimator: str, near: Any, alpha: Any, key_heads: int
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, h, 5, 4, generator=generator, dtype=torch.float64) for h in (4, 2, 2))
-    near = Tsallis(torch.tensor([[1.1], [1.4], [1.7], [2.0]]).double())
-    how = Inference(estimator, 0.8, closeness=near)
-    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
-    options: dict[str, Any] = {"scale": 0.5, "enable_gqa": True, "log_preference": mask}
-    whole = F.attention(query, key, value, alpha=0.8, closeness=near, estimator=estimator, **options)
-    softmax = F.attention(query, key, value, **options)
-    output, _ = attend(Attention(), query, key, value, mask, setting=Setting(how), scaling=0.5)
-    torch.testing.assert_close(output.transpose(1, 2), whole)
-    chosen = Setting(how, heads=(2, 4))
-    part, weights = attend(
-        Attention(), query, key, value, mask, setting=chosen, scaling=0.5, output_attentions=True
+    query, key, value = (
+        torch.randn(2, h, 5, 4, generator=generator, dtype=torch.float64) for h in (4, key_heads, key_heads)
     )
-    torch.testing.assert_close(part.transpose(1, 2)[:, [1, 3]], whole[:, [1, 3]])
-    torch.testing.assert_close(part.transpose(1, 2)[:, [0, 2]], softmax[:, [0, 2]])
-    assert weights is not None
-    torch.testing.assert_close(weights @ value.repeat_interleave(2, 1), part.transpose(1, 2))
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    options: dict[str, Any] = {"log_preference": mask, "scale": 0.5, "enable_gqa": True}
+    solver = Exact(tol=1e-12) if estimator == "exact" else estimator
+    inferring = {**options, "alpha": alpha, "closeness": near, "estimator": solver}
+    whole, bounds = F.attention_with_certificate(query, key, value, **inferring)
+    own, own_bounds = F.attention_with_certificate(query, key, value, **options)
+    problem = AttentionProblem(query, key, value, mask, 0.5, 0.0)
+    how = Inference(solver, alpha, closeness=near)
+    for heads in (None, [2, 4], [4, 1, 3]):
+        found = infer(problem, how, heads, site="attn", weights=True, certificate=True)
+        chosen = torch.tensor([heads is None or head in heads for head in range(1, 5)])[:, None]
+        expected = torch.where(chosen[..., None], whole, own)
+        torch.testing.assert_close(found.output, expected, rtol=0, atol=1e-9)
+        assert found.weights is not None
+        assert found.certificate is not None
+        read = found.weights @ value.repeat_interleave(4 // key_heads, 1)
+        torch.testing.assert_close(read, expected, rtol=0, atol=1e-9)
+        gaps = torch.where(chosen, bounds.gap, own_bounds.gap)
+        torch.testing.assert_close(found.certificate.gap, gaps, rtol=1e-6, atol=1e-12)
+    plain = infer(problem, how, [1], site="attn")
+    assert plain.weights is None
+    assert plain.certificate is None
 
 
 def test_a_model_of_sparse_attention_keeps_it_where_nothing_else_is_asked() -> None:

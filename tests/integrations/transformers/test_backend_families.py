@@ -245,14 +245,3 @@ def test_values_of_a_few_times_the_smallest_number_of_a_half_type_are_no_other_a
         with use_backend(model, "first_order"):
             found = model(**inputs).last_hidden_state
     torch.testing.assert_close(found, expected)
-
-
-def test_dropout_of_the_model_acts_in_training():
-    model, inputs = without_dropout(tiny_model("bert")), tiny_inputs("bert")
-    with use_backend(model, "exact"):
-        steady = model(**inputs).last_hidden_state
-        assert torch.equal(model(**inputs).last_hidden_state, steady)
-        for layer in model.encoder.layer:
-            layer.attention.self.dropout.p = 0.5
-        assert not torch.allclose(model(**inputs).last_hidden_state, steady)
-        torch.testing.assert_close(model.eval()(**inputs).last_hidden_state, steady)
