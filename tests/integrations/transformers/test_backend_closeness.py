@@ -74,13 +74,13 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
     query, key, value = (
         torch.randn(2, h, 5, 4, generator=generator, dtype=torch.float64) for h in (4, key_heads, key_heads)
     )
-    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
-    options: dict[str, Any] = {"log_preference": mask, "scale": 0.5, "enable_gqa": True}
+    log_u = torch.randn(2, 4, 1, 5, generator=generator, dtype=torch.float64)
+    options: dict[str, Any] = {"log_preference": log_u, "scale": 0.5, "enable_gqa": True}
     solver = Exact(tol=1e-12) if estimator == "exact" else estimator
     inferring = {**options, "alpha": alpha, "closeness": near, "estimator": solver}
     whole, bounds = F.attention_with_certificate(query, key, value, **inferring)
     own, own_bounds = F.attention_with_certificate(query, key, value, **options)
-    problem = AttentionProblem(query, key, value, mask, 0.5, 0.0)
+    problem = AttentionProblem(query, key, value, log_u, 0.5, 0.0)
     how = Inference(solver, alpha, closeness=near)
     for heads in (None, [2, 4], [4, 1, 3]):
         found = infer(problem, how, heads, site="attn", weights=True, certificate=True)
