@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
-from fenchel import ConvergenceError, Discrete, DomainError, InferenceProblem, ProblemError
+from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError
 from fenchel.preference import Tilted
-from fenchel.reliability import alpha_from_noise, noise_from_alpha, radius_of
+from fenchel.reliability import alpha_from_noise, noise_from_alpha
 from tests.conformance.toys import Exponential
-from tests.problems import random_problem, rows_of
+from tests.problems import random_problem
 
 
 def test_gradient_ascent_says_where_it_did_not_arrive() -> None:
@@ -21,42 +19,6 @@ def test_gradient_ascent_says_where_it_did_not_arrive() -> None:
         problem.solve("gradient_ascent", tol=1e-10, max_steps=5)
     stopped = problem.solve("gradient_ascent", tol=1e-10, max_steps=5, throw=False)
     assert not bool(stopped.converged.all())
-
-
-def constrained_by_scipy(t: np.ndarray, u: np.ndarray, z: np.ndarray, radius: float) -> np.ndarray:
-    """p of the constrained form by sequential quadratic programming."""
-    target = u @ t + z
-    found = minimize(
-        lambda p: float((p * np.log(np.maximum(p, 1e-300) / u)).sum()),
-        u,
-        jac=lambda p: np.log(np.maximum(p, 1e-300) / u) + 1,
-        bounds=[(1e-12, 1)] * len(u),
-        constraints=[
-            {"type": "eq", "fun": lambda p: p.sum() - 1, "jac": lambda p: np.ones_like(p)},
-            {
-                "type": "ineq",
-                "fun": lambda p: radius**2 - ((target - p @ t) ** 2).sum(),
-                "jac": lambda p: 2 * t @ (target - p @ t),
-            },
-        ],
-        options={"maxiter": 500, "ftol": 1e-14},
-        method="SLSQP",
-    )
-    return found.x
-
-
-def test_the_constrained_form_agrees_with_a_constrained_solver() -> None:
-    problem = random_problem(n=12, d=2, m=4, evidence=0.6)
-    estimate = problem.solve("constrained", radius=0.2, tol=1e-8)
-    distance = (problem.preference.mean() + problem.evidence - estimate.mean).norm(dim=-1)
-    binding = problem.evidence.norm(dim=-1) > 0.2
-    assert bool(binding.any())
-    torch.testing.assert_close(
-        distance[binding], torch.full_like(distance[binding], 0.2), rtol=1e-6, atol=1e-8
-    )
-    for index, t, u, z, _ in rows_of(problem):
-        referee = constrained_by_scipy(t, u, z, 0.2)
-        assert np.abs(estimate.weights[index].numpy() - referee).max() < 1e-4
 
 
 def test_a_constraint_that_does_not_bind_leaves_the_preference() -> None:
@@ -68,15 +30,6 @@ def test_a_constraint_that_does_not_bind_leaves_the_preference() -> None:
     assert 0 < float(estimate.mean_error.max()) < 1e-13
     assert float(estimate.dual_error.max()) == 0
     assert bool(estimate.converged.all())
-
-
-def test_radius_and_alpha_are_two_readings_of_one_problem() -> None:
-    alpha = torch.tensor([0.3, 1.0, 8.0, 40.0], dtype=torch.float64)
-    base = random_problem(m=4)
-    penalty = InferenceProblem(base.preference, base.evidence, alpha).solve("exact", tol=1e-10)
-    back = base.solve("constrained", radius=radius_of(penalty), tol=1e-9)
-    torch.testing.assert_close(back.alpha, alpha, rtol=1e-6, atol=0)
-    torch.testing.assert_close(back.weights, penalty.weights, rtol=1e-6, atol=1e-8)
 
 
 def test_a_radius_out_of_reach_is_refused_with_the_nearest() -> None:
@@ -145,19 +98,6 @@ def test_outside_is_infinite_and_nowhere_certified() -> None:
     assert torch.isfinite(conjugate.mean(lam)).all(-1).tolist() == [True, False]
     assert float(conjugate.value(lam)[1]) == torch.inf
     assert bool(torch.isnan(conjugate.shift(lam)[1]).all())
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
-def test_closed_forms_outside_name_the_largest_alpha(estimator: str) -> None:
-    with pytest.raises(DomainError, match="Exponential preference is infinite") as caught:
-        problem(5.0, 3.0).solve(estimator)
-    assert caught.value.query is not None
-    assert caught.value.largest_alpha is not None
-    z = problem(5.0).evidence[caught.value.query]
-    alpha = torch.tensor(caught.value.largest_alpha, dtype=torch.float64)
-    bent = alpha * z if estimator == "first_order" else alpha * z / (1 + alpha * MEANS.square())
-    room = (bent * MEANS).max()
-    assert 1 - 1e-4 < float(room) < 1
 
 
 def test_a_family_without_a_tilt_of_its_own_has_one() -> None:

@@ -12,7 +12,6 @@ import fenchel
 from fenchel import functional
 from fenchel import functional as F
 from fenchel.errors import ModelError, ProblemError
-from fenchel.functional.flex import flex_attention
 from fenchel.nn import MultiheadAttention, sinusoids
 from fenchel.nn.evidence import (
     AbstractEvidence,
@@ -30,6 +29,7 @@ from fenchel.nn.evidence import (
 )
 from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
 from tests.compiling import compiled_afresh
+from tests.nn.preferences import as_log_weights, by_index
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
@@ -392,32 +392,15 @@ def test_a_shift_turns_sinusoids_whatever_the_place(layout):
     torch.testing.assert_close(after, before @ rotation.T)
 
 
-def test_windows_of_pixels_are_what_a_hand_counts():
-    inputs = AttentionInputs(1, 1, 12, 12, torch.device("cpu"), torch.float64)
+def test_windows_of_pixels_are_what_a_hand_counts_also_by_index():
+    inputs = AttentionInputs(1, PLACED_HEADS, 12, 12, torch.device("cpu"), torch.float64)
     seen = GridWindow((3, 4), reach=1)(inputs)
     assert seen is not None
     for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
         near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
         assert bool(seen[0, 0, i, j]) is near
-
-
-def test_beliefs_of_a_grid_are_functions_that_a_kernel_takes():
-    belief = GridPosition(PLACED_HEADS, (2, 3)) * GridWindow((2, 3), reach=1)
-    query, key, value = torch.randn(
-        3, 2, PLACED_HEADS, 6, 16, generator=torch.Generator().manual_seed(0)
-    ).unbind()
-    inputs = AttentionInputs(2, PLACED_HEADS, 6, 6, torch.device("cpu"), torch.float32)
-    with torch.no_grad():
-        fused = flex_attention(
-            query,
-            key,
-            value,
-            score_mod=belief.score_mod(inputs),
-            mask_mod=belief.mask_mod(inputs),
-            eager=True,
-        )
-        dense = F.attention(query, key, value, log_preference=belief(inputs))
-    torch.testing.assert_close(fused, dense, rtol=1e-4, atol=1e-5)
+    belief = GridPosition(PLACED_HEADS, (3, 4)).double() * GridWindow((3, 4), reach=1)
+    torch.testing.assert_close(by_index(belief, inputs), as_log_weights(belief(inputs), inputs))
 
 
 def test_a_grid_has_a_number_for_every_offset_with_its_gradient():

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional as F
-from fenchel.errors import ProblemError
-from fenchel.nn import MultiheadAttention
-from fenchel.nn.evidence import NoEvidence
 from fenchel.nn.preference import (
     Additive,
     ALiBi,
@@ -354,38 +351,3 @@ def test_it_is_a_convolution_to_within_what_leaks(kernel, padding, curvature):
     assert float(beside.max()) <= leakage * (1 + 1e-6) + 1e-14
     if a >= 5 and min(kernel) > 1:
         assert leakage < 2 * float(beside.max())
-
-
-def test_values_outside_of_the_image_are_not_nearest_pixels():
-    """Without padding a head that looks beyond the border sees the nearest pixel, which a convolution does not."""
-    preference = QuadraticGridPosition((1, 3), 2, (1, 2), width=0.1).double()
-    weights = log_weights(preference, inputs_of((1, 3), (0, 0), 2)).softmax(-1)[0]
-    torch.testing.assert_close(weights[1], torch.eye(3, dtype=torch.float64)[[1, 2, 2]])
-    padded = QuadraticGridPosition((1, 3), 2, (1, 2), width=0.1, padding=(0, 1)).double()
-    weights = log_weights(padded, inputs_of((1, 3), (0, 1), 2)).softmax(-1)[0]
-    torch.testing.assert_close(weights[1], torch.eye(5, dtype=torch.float64)[[2, 3, 4]])
-
-
-def test_centres_and_widths_are_learned_in_a_layer():
-    layer = MultiheadAttention(
-        8, 4, batch_first=True, preference=QuadraticGridPosition((2, 3), 4), evidence=NoEvidence()
-    )
-    x = torch.randn(2, 6, 8)
-    output, _ = layer(x, x, x)
-    output.square().sum().backward()
-    preference = layer.preference
-    assert isinstance(preference, QuadraticGridPosition)
-    for parameter in (preference.centre, preference.log_curvature):
-        assert parameter.grad is not None
-        assert float(parameter.grad.abs().min()) > 0
-    layer.estimator = "exact"
-    torch.testing.assert_close(layer(x, x, x)[0], output)
-
-
-def test_all_pixels_need_no_offset_and_some_do():
-    preference, inputs = QuadraticGridPosition(GRID, 4, padding=1), inputs_of(GRID, (1, 1), 4)
-    assert torch.equal(
-        log_weights(preference, replace(inputs, query_offset=None)), log_weights(preference, inputs)
-    )
-    with pytest.raises(ProblemError, match="query_offset is not given"):
-        preference(replace(inputs, queries=3, query_offset=None))
