@@ -28,6 +28,7 @@ from fenchel.catalogue.registry import described, record
 from fenchel.errors import FenchelError, InputError
 from fenchel.nn import MultiheadAttention
 from tests.catalogue.references import REFERENCES
+from tests.normal import drawn
 
 NAMES = list(ENTRIES)
 CLOSENESSES = ("tsallis:2:csiszar", "tsallis:1.5")
@@ -246,10 +247,6 @@ def test_what_is_measured_is_measured_anew():
     assert found["closeness"] == "tsallis:1.5"
     assert found["estimators"][0] == first.to_json()
     assert [one["estimator"] for one in found["estimators"]] == ["first_order", "second_order", "exact"]
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_parts_are_the_inference_problem():

@@ -22,11 +22,7 @@ from fenchel import functional as F
 from fenchel.closeness import AbstractCloseness, sparse_weights
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.nn import ContinuousAttention, MultiheadAttention
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
+from tests.normal import drawn
 
 HOT = 1.7
 

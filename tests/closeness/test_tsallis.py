@@ -9,17 +9,13 @@ import torch
 from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
+from tests.normal import drawn
 from tests.problems import rows_of
 
 both_forms = pytest.mark.parametrize("relative", ["bregman", "csiszar"])
 every_order = pytest.mark.parametrize("order", [1.0, 1.05, 1.3, 1.5, 1.8, 2.0])
 
 LOG_U = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0]], dtype=torch.float64).log()
-
-
-def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
 def on(

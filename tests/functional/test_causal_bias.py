@@ -15,12 +15,9 @@ from fenchel.nn.preference import AbstractPreference
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS
 from tests.functional.ops import OPS, infer
+from tests.normal import drawn
 
 BIASES: dict[str, Callable[..., Any]] = {"upper left": causal_upper_left, "lower right": causal_lower_right}
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def meant(name: str, queries: int, keys: int) -> Tensor:

@@ -10,13 +10,10 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fenchel import functional as F
+from tests.normal import drawn
 
 TOKENS, DIM = 23, 4
 RULES = list(itertools.product((False, True), repeat=4))
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def call(

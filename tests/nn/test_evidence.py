@@ -30,6 +30,7 @@ from fenchel.nn.evidence import (
 from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
 from tests.compiling import compiled_afresh
 from tests.nn.preferences import as_log_weights, by_index
+from tests.normal import drawn
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
@@ -157,10 +158,6 @@ EVIDENCE: dict[str, Callable[[], AbstractPositionalEvidence]] = {
     "grid": lambda: RelativeGridKeys(PLACED_HEADS, PLACED_DIM, grid=(2, 3), reach=1),
 }
 BY_QUERY = [name for name in EVIDENCE if not name.startswith("rotary")]
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def placed(name: str) -> AbstractPositionalEvidence:

@@ -12,18 +12,15 @@ from scipy import integrate
 from torch import Tensor, nn
 
 from fenchel import Continuous1d, Continuous2d, DomainError, Gaussian, InferenceProblem, ProblemError
+from tests.normal import drawn
 
 M = 4
 RECTANGLE = ((-7.0, 7.0), (-7.0, 7.0))
 
 
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def gaussian(k: int) -> Gaussian:
-    root = randn(M, k, k, seed=1)
-    return Gaussian(randn(M, k), 0.1 * (root @ root.mT) + 0.15 * torch.eye(k, dtype=torch.float64))
+    root = drawn(M, k, k, seed=1)
+    return Gaussian(drawn(M, k), 0.1 * (root @ root.mT) + 0.15 * torch.eye(k, dtype=torch.float64))
 
 
 def both(k: int) -> tuple[Continuous1d | Continuous2d, Continuous1d | Continuous2d]:
@@ -34,7 +31,7 @@ def both(k: int) -> tuple[Continuous1d | Continuous2d, Continuous1d | Continuous
 
 
 def inside(u: Continuous1d | Continuous2d, seed: int) -> Tensor:
-    lam = randn(3, M, u.dim, seed=seed)
+    lam = drawn(3, M, u.dim, seed=seed)
     reach = u.reach(torch.zeros_like(lam), lam)
     assert reach is not None
     return lam * (0.4 * reach).clamp(max=1).unsqueeze(-1)
@@ -43,7 +40,7 @@ def inside(u: Continuous1d | Continuous2d, seed: int) -> Tensor:
 @pytest.mark.parametrize("k", [1, 2])
 def test_closed_form_and_integrals_are_one_function(k: int) -> None:
     closed, integrals = both(k)
-    lam, v = inside(closed, seed=2), randn(3, M, closed.dim, seed=3)
+    lam, v = inside(closed, seed=2), drawn(3, M, closed.dim, seed=3)
     for name in ("log_mgf", "tilted_mean", "tilted_shift"):
         torch.testing.assert_close(
             getattr(closed, name)(lam), getattr(integrals, name)(lam), rtol=1e-7, atol=1e-8
@@ -53,7 +50,7 @@ def test_closed_form_and_integrals_are_one_function(k: int) -> None:
     )
     twice = closed.tilted(lam / 2).tilted(lam / 2)
     torch.testing.assert_close(twice.mean(), closed.tilted_mean(lam))
-    one, other, at = closed.tilted(lam), integrals.tilted(lam), randn(3, M, k, seed=5)
+    one, other, at = closed.tilted(lam), integrals.tilted(lam), drawn(3, M, k, seed=5)
     torch.testing.assert_close(one.log_density(at), other.log_density(at), rtol=1e-6, atol=1e-6)
     places = one.places.covariance() + one.places.mean().unsqueeze(-1) * one.places.mean().unsqueeze(-2)
     torch.testing.assert_close(torch.cat([one.places.mean(), places.flatten(-2)], -1), one.mean())
@@ -89,7 +86,7 @@ def test_integrals_of_a_basis_are_those_of_scipy() -> None:
         return torch.sin(5 * x.squeeze(-1))
 
     u = Continuous1d(bumps, log_density, (0, 1), dtype=torch.float64)
-    lam = randn(1, 5, seed=2) * 3
+    lam = drawn(1, 5, seed=2) * 3
 
     def integrand(x: float, i: int | None = None) -> float:
         at = torch.tensor([[x]], dtype=torch.float64)
@@ -116,7 +113,7 @@ def test_integrals_of_a_basis_are_those_of_scipy() -> None:
 def test_samples_are_of_the_density() -> None:
     generator = torch.Generator().manual_seed(0)
     u = Continuous2d(bumps, lambda x: -x.square().sum(-1), ((0, 1), (-1, 2)), dtype=torch.float64).tilted(
-        randn(M, 5, seed=2)
+        drawn(M, 5, seed=2)
     )
     places = u.sample_places(100_000, generator)
     assert places.shape == (100_000, M, 2)
@@ -163,7 +160,7 @@ class Basis(nn.Module):
 def test_gradients_reach_a_module(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     basis = Basis().to(dtype)
-    z = randn(M, 6, seed=3).to(dtype)
+    z = drawn(M, 6, seed=3).to(dtype)
 
     def loss() -> Tensor:
         u = Continuous1d(basis, None, (-1, 1), dtype=dtype)
@@ -207,7 +204,7 @@ def test_integrals_that_do_not_converge_are_refused() -> None:
     with pytest.raises(ProblemError, match="expectation did not converge"):
         Continuous1d("quadratic", None, (0, 1), dtype=torch.float64).expectation(grain)
     with pytest.raises(ProblemError, match="expectation did not converge"):
-        Continuous1d("quadratic", Gaussian(randn(1), variance=1.0)).expectation(grain)
+        Continuous1d("quadratic", Gaussian(drawn(1), variance=1.0)).expectation(grain)
 
 
 def test_a_jump_on_a_line_is_found_and_what_is_lost_is_in_the_bound() -> None:
@@ -414,8 +411,8 @@ def test_points_say_where_to_look() -> None:
     assert float(found) == pytest.approx(float(mean[0]), rel=1e-9)
     assert float(nearby) == pytest.approx(float(mean[0]), rel=1e-9)
     places = Continuous1d(lambda x: x, both, (0, 1), points=[0.312345], dtype=torch.float64)
-    drawn = places.sample_places(4000, torch.Generator().manual_seed(0))
-    assert float(((drawn - 0.312345).abs() < 1e-6).double().mean()) == pytest.approx(0.5, abs=0.05)
+    samples = places.sample_places(4000, torch.Generator().manual_seed(0))
+    assert float(((samples - 0.312345).abs() < 1e-6).double().mean()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:

@@ -8,6 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from fenchel import Discrete, Gaussian, InferenceProblem, ProblemError
+from tests.normal import drawn
 
 M, D, K = 5, 4, 2
 
@@ -15,12 +16,8 @@ M, D, K = 5, 4, 2
 normal: Any = stats.multivariate_normal
 
 
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def positive(*shape: int, seed: int = 1) -> Tensor:
-    return randn(*shape, seed=seed).abs() + 0.3
+    return drawn(*shape, seed=seed).abs() + 0.3
 
 
 def square(root: Tensor) -> Tensor:
@@ -28,34 +25,34 @@ def square(root: Tensor) -> Tensor:
 
 
 STRUCTURES: dict[str, dict[str, Any]] = {
-    "full": {"covariance": square(randn(D, D, seed=2))},
-    "full, of queries": {"covariance": square(randn(M, D, D, seed=2))},
+    "full": {"covariance": square(drawn(D, D, seed=2))},
+    "full, of queries": {"covariance": square(drawn(M, D, D, seed=2))},
     "diagonal": {"variance": positive(D)},
     "diagonal, of queries": {"variance": positive(M, D)},
     "spherical": {"variance": 0.7},
     "spherical, of queries": {"variance": positive(M, 1)},
-    "low rank": {"variance": positive(D), "factor": randn(D, K, seed=3)},
-    "low rank, of queries": {"variance": 0.4, "factor": randn(M, D, K, seed=3)},
+    "low rank": {"variance": positive(D), "factor": drawn(D, K, seed=3)},
+    "low rank, of queries": {"variance": 0.4, "factor": drawn(M, D, K, seed=3)},
 }
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
 
 @every_structure
 def test_a_structure_is_the_full_matrix_that_it_says(structure: str) -> None:
-    u, points = Gaussian(randn(D), **STRUCTURES[structure]), randn(M, D, seed=6)
-    dense = Gaussian(randn(D), u.covariance())
+    u, points = Gaussian(drawn(D), **STRUCTURES[structure]), drawn(M, D, seed=6)
+    dense = Gaussian(drawn(D), u.covariance())
     for name in ("log_mgf", "tilted_mean", "tilted_shift", "covariance_product", "log_density"):
         torch.testing.assert_close(getattr(u, name)(points), getattr(dense, name)(points), msg=name)
 
 
 @every_structure
 def test_the_tilt_is_what_scipy_says(structure: str) -> None:
-    u, points = Gaussian(randn(D), **STRUCTURES[structure]), randn(M, D, seed=6)
-    found = InferenceProblem(u, randn(M, D, seed=4), 1.3).solve("exact", tol=1e-9)
+    u, points = Gaussian(drawn(D), **STRUCTURES[structure]), drawn(M, D, seed=6)
+    found = InferenceProblem(u, drawn(M, D, seed=4), 1.3).solve("exact", tol=1e-9)
     covariance = u.covariance().expand(M, D, D)
     log_density = found.distribution.log_density(points)
     for i in range(M):
-        mean = randn(D) + covariance[i] @ found.dual[i]
+        mean = drawn(D) + covariance[i] @ found.dual[i]
         expected = normal(mean.numpy(), covariance[i].numpy()).logpdf(points[i].numpy())
         assert float(log_density[i]) == pytest.approx(expected, rel=1e-10)
     tilted = u.log_density(points) + (points * found.dual).sum(-1) - u.log_mgf(found.dual)
@@ -68,11 +65,11 @@ def test_samples_have_mean_and_covariance_and_gradients(structure: str) -> None:
         name: torch.as_tensor(part, dtype=torch.float64).clone().requires_grad_()
         for name, part in STRUCTURES[structure].items()
     }
-    mean = randn(D).requires_grad_()
+    mean = drawn(D).requires_grad_()
     u = Gaussian(mean, **tensors)
-    drawn = u.sample((4, 50_000), torch.Generator().manual_seed(7))
-    assert drawn.shape == (4, 50_000, *u.lead, D)
-    flat = drawn.detach().flatten(0, 1)
+    samples = u.sample((4, 50_000), torch.Generator().manual_seed(7))
+    assert samples.shape == (4, 50_000, *u.lead, D)
+    flat = samples.detach().flatten(0, 1)
     torch.testing.assert_close(flat.mean(0), u.mean().expand(flat.mean(0).shape).detach(), rtol=0, atol=0.03)
     offsets = (flat - flat.mean(0)).movedim(0, -1)
     torch.testing.assert_close(
@@ -82,7 +79,7 @@ def test_samples_have_mean_and_covariance_and_gradients(structure: str) -> None:
         atol=0.05,
     )
     # E‖t‖² = ‖mu‖² + tr(covariance), differentiated through samples.
-    of_samples = torch.autograd.grad(drawn.square().sum(-1).mean((0, 1)).sum(), [mean, *tensors.values()])
+    of_samples = torch.autograd.grad(samples.square().sum(-1).mean((0, 1)).sum(), [mean, *tensors.values()])
     exactly = (u.mean().square().sum(-1) + u.covariance().diagonal(dim1=-2, dim2=-1).sum(-1)).sum()
     for found, expected in zip(
         of_samples, torch.autograd.grad(exactly, [mean, *tensors.values()]), strict=True
@@ -92,9 +89,9 @@ def test_samples_have_mean_and_covariance_and_gradients(structure: str) -> None:
 
 def test_nothing_random_is_a_point() -> None:
     """A covariance of zero: there is no density, and everything else."""
-    mu = randn(D)
+    mu = drawn(D)
     for u in (Gaussian(mu, variance=0.0), Gaussian(mu, torch.zeros(D, D, dtype=torch.float64))):
-        found = InferenceProblem(u, randn(M, D, seed=4)).solve("exact")
+        found = InferenceProblem(u, drawn(M, D, seed=4)).solve("exact")
         torch.testing.assert_close(found.mean, mu.expand(M, D))
         torch.testing.assert_close(u.sample(3).squeeze(1), mu.expand(3, D))
         with pytest.raises(ProblemError, match=r"varianc|covarianc"):
@@ -102,30 +99,30 @@ def test_nothing_random_is_a_point() -> None:
 
 
 def test_singular_covariances_of_low_rank() -> None:
-    u, root = Gaussian(randn(D), factor=randn(D, 1, seed=2)), randn(D, 1, seed=2)
-    dense = Gaussian(randn(D), root @ root.mT)
-    problem = InferenceProblem(u, randn(M, D, seed=4))
+    u, root = Gaussian(drawn(D), factor=drawn(D, 1, seed=2)), drawn(D, 1, seed=2)
+    dense = Gaussian(drawn(D), root @ root.mT)
+    problem = InferenceProblem(u, drawn(M, D, seed=4))
     torch.testing.assert_close(
         problem.solve("second_order").mean,
-        InferenceProblem(dense, randn(M, D, seed=4)).solve("second_order").mean,
+        InferenceProblem(dense, drawn(M, D, seed=4)).solve("second_order").mean,
     )
-    drawn = dense.sample(1000, torch.Generator().manual_seed(0)).squeeze(1) - randn(D)
-    assert torch.linalg.matrix_rank(drawn, rtol=1e-6) == 1
+    samples = dense.sample(1000, torch.Generator().manual_seed(0)).squeeze(1) - drawn(D)
+    assert torch.linalg.matrix_rank(samples, rtol=1e-6) == 1
     with pytest.raises(ProblemError, match="variance holds 0"):
-        u.log_density(randn(1, D))
+        u.log_density(drawn(1, D))
     with pytest.raises(ProblemError, match="covariance has a singular matrix"):
-        dense.log_density(randn(1, D))
+        dense.log_density(drawn(1, D))
 
 
 def test_far_means_do_not_cancel() -> None:
     """Only the shift of the mean enters the dual, and it is known to rounding whatever the mean is."""
-    structures: list[dict[str, Any]] = [{"variance": 0.5}, {"covariance": square(randn(D, D))}]
+    structures: list[dict[str, Any]] = [{"variance": 0.5}, {"covariance": square(drawn(D, D))}]
     for variance in structures:
-        z = 1e-6 * randn(M, D, seed=3)
+        z = 1e-6 * drawn(M, D, seed=3)
         near = InferenceProblem(Gaussian(torch.zeros(D, dtype=torch.float64), **variance), z).solve(
             "exact", tol=1e-9
         )
-        far = InferenceProblem(Gaussian(randn(D) + 1e9, **variance), z).solve("exact", tol=1e-9)
+        far = InferenceProblem(Gaussian(drawn(D) + 1e9, **variance), z).solve("exact", tol=1e-9)
         assert bool(far.converged.all())
         torch.testing.assert_close(far.dual, near.dual, rtol=1e-8, atol=0)
 
@@ -133,9 +130,9 @@ def test_far_means_do_not_cancel() -> None:
 def test_many_dimensions_need_no_matrix() -> None:
     """50,000 squared numbers would not fit."""
     d = 50_000
-    for structure in ({"variance": positive(d)}, {"variance": 0.1, "factor": randn(d, 2) / d**0.5}):
-        u = Gaussian(randn(d, seed=1), **structure)
-        problem = InferenceProblem(u, randn(2, d, seed=2))
+    for structure in ({"variance": positive(d)}, {"variance": 0.1, "factor": drawn(d, 2) / d**0.5}):
+        u = Gaussian(drawn(d, seed=1), **structure)
+        problem = InferenceProblem(u, drawn(2, d, seed=2))
         second, exact = problem.solve("second_order"), problem.solve("exact")
         torch.testing.assert_close(second.mean, exact.mean, rtol=1e-4, atol=1e-4)
         assert exact.distribution.log_density(exact.mean).shape == (2,)
@@ -151,7 +148,7 @@ def test_half_types_are_computed_in_float32() -> None:
 
 
 def test_samples_may_be_one_or_none() -> None:
-    u = Gaussian(randn(D), variance=1.0)
+    u = Gaussian(drawn(D), variance=1.0)
     assert u.sample().shape == u.sample(()).shape == (1, D)
     assert u.sample(0).shape == (0, 1, D)
 
@@ -163,7 +160,7 @@ def test_the_closed_form_is_the_inverse(structure: str, size: float) -> None:
     parts = {
         name: size ** (0.5 if name == "factor" else 1) * part for name, part in STRUCTURES[structure].items()
     }
-    u, z = Gaussian(randn(D), **parts), randn(3, M, D, seed=4)
+    u, z = Gaussian(drawn(D), **parts), drawn(3, M, D, seed=4)
     for alpha in (torch.tensor(1.5, dtype=torch.float64), positive(M, seed=5)):
         problem = InferenceProblem(u, z, alpha)
         found = problem.solve("second_order")
@@ -178,10 +175,10 @@ def test_a_wide_spectrum_needs_neither_steps_nor_matrices() -> None:
     d = 600
     variance = torch.logspace(-6, 6, d, dtype=torch.float64)
     problem = InferenceProblem(
-        Gaussian(torch.zeros(d, dtype=torch.float64), variance=variance), randn(300, d)
+        Gaussian(torch.zeros(d, dtype=torch.float64), variance=variance), drawn(300, d)
     )
     found = problem.solve("second_order")
-    torch.testing.assert_close(found.dual, randn(300, d) / (1 + variance))
+    torch.testing.assert_close(found.dual, drawn(300, d) / (1 + variance))
     assert int(problem.solve("exact").steps.max()) <= 12
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fenchel import Discrete, GaussianMixture, InferenceProblem
 from fenchel.preference import AbstractPreference
+from tests.normal import drawn
 
 M, D, K, R = 5, 3, 6, 2
 
@@ -16,26 +17,22 @@ M, D, K, R = 5, 3, 6, 2
 normal: Any = stats.multivariate_normal
 
 
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def positive(*shape: int, seed: int = 1) -> Tensor:
-    return randn(*shape, seed=seed).abs() / 2 + 0.1
+    return drawn(*shape, seed=seed).abs() / 2 + 0.1
 
 
 def square(root: Tensor) -> Tensor:
     return root @ root.mT + 0.2 * torch.eye(root.shape[-1], dtype=root.dtype)
 
 
-MEANS, LOG = randn(K, D), randn(M, K, seed=8).log_softmax(-1)
+MEANS, LOG = drawn(K, D), drawn(M, K, seed=8).log_softmax(-1)
 STRUCTURES: dict[str, dict[str, Any]] = {
     "diagonal": {"variances": positive(K, D)},
     "spherical": {"variances": positive(K, 1)},
     "one variance": {"variances": 0.4},
-    "full": {"covariances": square(randn(K, D, D, seed=2))},
-    "one matrix": {"covariances": square(randn(D, D, seed=2))},
-    "low rank": {"variances": positive(K, D), "factors": randn(K, D, R, seed=3)},
+    "full": {"covariances": square(drawn(K, D, D, seed=2))},
+    "one matrix": {"covariances": square(drawn(D, D, seed=2))},
+    "low rank": {"variances": positive(K, D), "factors": drawn(K, D, R, seed=3)},
 }
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
@@ -56,7 +53,7 @@ def as_mixture(distribution: AbstractPreference) -> GaussianMixture:
 
 
 def test_without_covariances_it_is_softmax_attention() -> None:
-    z = randn(M, D, seed=4)
+    z = drawn(M, D, seed=4)
     templates = InferenceProblem(Discrete(MEANS, LOG), z).solve("exact", tol=1e-11)
     mixture = InferenceProblem(GaussianMixture(MEANS, 0.0, LOG), z).solve("exact", tol=1e-11)
     torch.testing.assert_close(mixture.mean, templates.mean, rtol=1e-9, atol=1e-9)
@@ -70,9 +67,9 @@ def test_the_tilt_is_a_mixture_that_scipy_knows(structure: str) -> None:
     u, s, points = (
         GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure]),
         matrices(structure),
-        randn(M, D, seed=6),
+        drawn(M, D, seed=6),
     )
-    found = InferenceProblem(u, randn(2, M, D, seed=4), 1.3).solve("exact", tol=1e-9)
+    found = InferenceProblem(u, drawn(2, M, D, seed=4), 1.3).solve("exact", tol=1e-9)
     inferred = found.distribution
     assert isinstance(inferred, GaussianMixture)
     assert inferred.means.shape == (2, M, K, D)
@@ -92,12 +89,12 @@ def test_the_tilt_is_a_mixture_that_scipy_knows(structure: str) -> None:
 @every_structure
 def test_samples_are_of_the_mixture(structure: str) -> None:
     u = GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure])
-    inferred = u.tilted(randn(M, D, seed=4))
-    drawn = inferred.sample(200_000, torch.Generator().manual_seed(7))
-    assert drawn.shape == (200_000, M, D)
-    torch.testing.assert_close(drawn.mean(0), inferred.mean(), rtol=0, atol=0.02)
-    v = randn(M, D, seed=5)
-    offsets = drawn - drawn.mean(0)
+    inferred = u.tilted(drawn(M, D, seed=4))
+    samples = inferred.sample(200_000, torch.Generator().manual_seed(7))
+    assert samples.shape == (200_000, M, D)
+    torch.testing.assert_close(samples.mean(0), inferred.mean(), rtol=0, atol=0.02)
+    v = drawn(M, D, seed=5)
+    offsets = samples - samples.mean(0)
     spread = (offsets * (offsets * v).sum(-1, keepdim=True)).mean(0)
     torch.testing.assert_close(spread, inferred.covariance_product(v), rtol=0.05, atol=0.05)
 
@@ -105,15 +102,15 @@ def test_samples_are_of_the_mixture(structure: str) -> None:
 def test_samples_carry_gradients_to_means_and_covariances() -> None:
     means, variances = MEANS.clone().requires_grad_(), positive(K, D).requires_grad_()
     u = GaussianMixture(means, variances, LOG[0])
-    drawn = u.sample(100_000, torch.Generator().manual_seed(3))
-    found = torch.autograd.grad(drawn.square().sum(-1).mean(), [means, variances])
+    samples = u.sample(100_000, torch.Generator().manual_seed(3))
+    found = torch.autograd.grad(samples.square().sum(-1).mean(), [means, variances])
     w = LOG[0].exp().unsqueeze(-1)
     torch.testing.assert_close(found[0], 2 * w * MEANS, rtol=0.05, atol=0.03)
     torch.testing.assert_close(found[1], w.expand(K, D), rtol=0.05, atol=0.03)
 
 
 def test_far_means_and_masked_components_do_not_cancel() -> None:
-    z = 1e-5 * randn(M, D, seed=4)
+    z = 1e-5 * drawn(M, D, seed=4)
     near = InferenceProblem(GaussianMixture(MEANS, 0.3, LOG), z).solve("exact", tol=1e-8)
     far = InferenceProblem(GaussianMixture(MEANS + 2.0**30, 0.3, LOG), z).solve("exact", tol=1e-6)
     torch.testing.assert_close(far.dual, near.dual, rtol=1e-5, atol=0)
@@ -125,7 +122,7 @@ def test_far_means_and_masked_components_do_not_cancel() -> None:
 
 def test_a_mask_is_the_mixture_of_what_is_left() -> None:
     mask = torch.tensor([True, False, True, True, False, True])
-    z = randn(M, D, seed=4)
+    z = drawn(M, D, seed=4)
     masked = InferenceProblem(GaussianMixture(MEANS, positive(K, D), mask), z).solve("exact", tol=1e-9)
     left = InferenceProblem(GaussianMixture(MEANS[mask], positive(K, D)[mask]), z).solve("exact", tol=1e-9)
     torch.testing.assert_close(masked.mean, left.mean, rtol=1e-8, atol=1e-8)

@@ -14,17 +14,14 @@ from torch import Tensor
 from fenchel import Bernoulli, Box, DomainError, Gamma, InferenceProblem, Laplace, Poisson
 from fenchel.preference import AsymmetricLaplace, TruncatedExponential
 from fenchel.preference.independent import AbstractProduct
+from tests.normal import drawn
 
 M, D = 4, 3
 stat: Any = stats
 
 
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def positive(*shape: int, seed: int = 1) -> Tensor:
-    return randn(*shape, seed=seed).abs() + 0.5
+    return drawn(*shape, seed=seed).abs() + 0.5
 
 
 @dataclass(frozen=True)
@@ -84,25 +81,25 @@ CASES = {
     ),
     "Laplace": Case(
         Laplace,
-        {"location": randn(M, D), "scale": positive(D) / 3},
+        {"location": drawn(M, D), "scale": positive(D) / 3},
         lambda lam, location, scale: _sided(location, 1 / scale + lam, 1 / scale - lam),
         lambda **_: (-math.inf, math.inf),
     ),
     "AsymmetricLaplace": Case(
         AsymmetricLaplace,
-        {"location": randn(D), "left": positive(D) + 1, "right": positive(M, D, seed=3) + 2},
+        {"location": drawn(D), "left": positive(D) + 1, "right": positive(M, D, seed=3) + 2},
         lambda lam, location, left, right: _sided(location, left + lam, right - lam),
         lambda **_: (-math.inf, math.inf),
     ),
     "Box": Case(
         Box,
-        {"low": randn(D), "high": randn(D) + positive(M, D)},
+        {"low": drawn(D), "high": drawn(D) + positive(M, D)},
         lambda lam, low, high: _between(low, high, lam),
         lambda low, high: (low, high),
     ),
     "TruncatedExponential": Case(
         TruncatedExponential,
-        {"low": randn(D), "high": randn(D) + positive(D), "theta": randn(M, D, seed=4)},
+        {"low": drawn(D), "high": drawn(D) + positive(D), "theta": drawn(M, D, seed=4)},
         lambda lam, low, high, theta: _between(low, high, theta + lam),
         lambda low, high, theta: (low, high),
     ),
@@ -111,7 +108,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 def inside(u: AbstractProduct, seed: int = 5) -> Tensor:
-    lam = randn(M, D, seed=seed)
+    lam = drawn(M, D, seed=seed)
     reach = u.reach(torch.zeros_like(lam), lam)
     return lam if reach is None else lam * (0.6 * reach).clamp(max=1).unsqueeze(-1)
 
@@ -164,15 +161,15 @@ def test_shift_and_density_agree_with_mean_and_cumulant(name: str) -> None:
 def test_samples_have_mean_and_variance(name: str) -> None:
     u = CASES[name].built()
     tilted = u.tilted(inside(u) / 2)
-    drawn = tilted.sample((2, 60_000), torch.Generator().manual_seed(7))
-    assert drawn.shape == (2, 60_000, M, D)
-    flat = drawn.flatten(0, 1)
+    samples = tilted.sample((2, 60_000), torch.Generator().manual_seed(7))
+    assert samples.shape == (2, 60_000, M, D)
+    flat = samples.flatten(0, 1)
     variance = tilted.covariance_product(torch.ones(M, D, dtype=torch.float64))
     spread = variance.sqrt().max()
     torch.testing.assert_close(flat.mean(0), tilted.mean(), rtol=0, atol=float(spread) * 0.02)
     torch.testing.assert_close(flat.var(0), variance, rtol=0.08, atol=0.01)
     again = tilted.sample((2, 60_000), torch.Generator().manual_seed(7))
-    assert torch.equal(drawn, again)
+    assert torch.equal(samples, again)
 
 
 @pytest.mark.parametrize("name", ["Gamma", "Laplace", "AsymmetricLaplace", "Box", "TruncatedExponential"])
@@ -181,8 +178,8 @@ def test_samples_carry_gradients(name: str) -> None:
     case = CASES[name]
     parts = {key: part.clone().requires_grad_() for key, part in case.parameters.items()}
     u = case.built(**parts)
-    drawn = u.sample(100_000, torch.Generator().manual_seed(11))
-    found = torch.autograd.grad(drawn.square().mean(0).sum(), list(parts.values()), retain_graph=True)
+    samples = u.sample(100_000, torch.Generator().manual_seed(11))
+    found = torch.autograd.grad(samples.square().mean(0).sum(), list(parts.values()), retain_graph=True)
     at_rest = torch.zeros(M, D, dtype=torch.float64)
     exactly = (u.tilted_mean(at_rest).square() + u.variance(at_rest)).sum()
     for one, other in zip(found, torch.autograd.grad(exactly, list(parts.values())), strict=True):
@@ -193,7 +190,7 @@ def test_samples_carry_gradients(name: str) -> None:
 @pytest.mark.parametrize("estimator", ["first_order", "second_order"])
 def test_what_leaves_the_domain_says_which_alpha_would_not(name: str, estimator: str) -> None:
     u = CASES[name].built()
-    z = randn(2, M, D, seed=9).abs()
+    z = drawn(2, M, D, seed=9).abs()
     alpha = torch.full((2, M), 0.05, dtype=torch.float64)
     alpha[1, 2] = 1e4
     for memory in (2**29, 1):

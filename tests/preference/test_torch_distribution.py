@@ -20,12 +20,9 @@ from fenchel import (
     ProblemError,
 )
 from fenchel.preference import AbstractPreference, Tilted
+from tests.normal import drawn
 
 D = 4
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 ABOVE = drawn(D).abs() + 1
