@@ -104,9 +104,9 @@ def test_no_bound_of_an_op_in_float32_is_below_that_of_its_problem_in_float64(na
         for part, bound in bounds._asdict().items():
             least = getattr(truth, part).reshape(bound.shape)
             assert bool((bound.double() >= (1 - 1e-6) * least).all()), (seed, part)
-        ratio = bounds.mean_error.double() / truth.mean_error.reshape(bounds.mean_error.shape)
-        ratios.append(ratio[ratio.isfinite()])
-    assert float(torch.cat(ratios).median()) < 1.02
+        least = truth.mean_error.reshape(bounds.mean_error.shape)
+        ratios.append((bounds.mean_error.double() / least)[least > 1e-9 * spread])
+    assert float(torch.cat(ratios).quantile(0.8)) < 1.05
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])

@@ -10,7 +10,7 @@ from fenchel import KL, Exact, GradientAscent, OptimalTransport, ProblemError, T
 from fenchel import functional as F
 from fenchel.errors import FenchelError
 from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import AttentionProblem, Inference, infer
+from fenchel.integrations.transformers.backend import AttentionProblem, Inference, Setting, infer
 from tests.nn.test_conformance import SAME
 from tests.tiny_models import tiny_inputs, tiny_model
 from tests.wrong_calls.layers import ESTIMATORS
@@ -82,8 +82,8 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
     own, own_bounds = F.attention_with_certificate(query, key, value, **options)
     problem = AttentionProblem(query, key, value, log_u, 0.5, 0.0)
     how = Inference(solver, alpha, closeness=near)
-    for heads in (None, [2, 4], [4, 1, 3]):
-        found = infer(problem, how, heads, site="attn", weights=True, certificate=True)
+    for heads in (None, (2, 4), (4, 1, 3)):
+        found = infer(problem, Setting(how, heads=heads), weights=True, certificate=True)
         chosen = torch.tensor([heads is None or head in heads for head in range(1, 5)])[:, None]
         expected = torch.where(chosen[..., None], whole, own)
         torch.testing.assert_close(found.output, expected, rtol=0, atol=1e-9)
@@ -93,7 +93,7 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
         torch.testing.assert_close(read, expected, rtol=0, atol=1e-9)
         gaps = torch.where(chosen, bounds.gap, own_bounds.gap)
         torch.testing.assert_close(found.certificate.gap, gaps, rtol=1e-6, atol=1e-12)
-    plain = infer(problem, how, [1], site="attn")
+    plain = infer(problem, Setting(how, heads=(1,)))
     assert plain.weights is None
     assert plain.certificate is None
 
