@@ -19,7 +19,6 @@ PARTS = ("stays", "moves", "goes")
 # Every package with a page in the reference, and the modules that other pages import from.
 MODULES = (
     *PACKAGES,
-    "fenchel.auditing.report",
     "fenchel.io",
     "fenchel.functional.flex",
     "fenchel.reliability",

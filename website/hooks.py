@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in (".", "src")]
 
-from fenchel.catalogue import FAMILIES  # noqa: E402
+from fenchel.catalogue.registry import FAMILIES  # noqa: E402
 from fenchel.errors import InputError  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.pages import ROOT, ROOT_PAGES, family_page, generated_pages, with_tables  # noqa: E402

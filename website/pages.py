@@ -15,9 +15,9 @@ import torch
 import typer
 from jinja2 import Environment, FileSystemLoader
 
-from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
+from fenchel.catalogue import ENTRIES, Entry
 from fenchel.catalogue.parts import AbstractFiniteParts
-from fenchel.catalogue.registry import differences, entry_lines
+from fenchel.catalogue.registry import FAMILIES, NOTES, differences, entry_lines
 from fenchel.cli.commands import application
 from fenchel.drawing import short
 from website.docstrings import as_markdown

@@ -21,7 +21,6 @@ __all__ = [
     "NotKeptError",
     "OutputError",
     "ProblemError",
-    "require_packages",
 ]
 
 

@@ -359,6 +359,20 @@ class SourceOptions(ReadingOptions):
     )
 
 
+_LAYERS = _option(
+    None,
+    "Only these layers, numbered from 1, such as 1,3-5: in audits within each kind of attention, in swaps in the order "
+    "of the model's attention modules.",
+    "LIST",
+    ARGUMENTS["heads"],
+    default_text="all",
+    recorded=True,
+)
+_HEADS = _option(
+    None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
+)
+
+
 def _queries(value: Any) -> int | str:
     if value is None or value in ("auto", "all"):
         return value or "all"
@@ -375,17 +389,8 @@ class AuditOptions(SourceOptions):
         "N",
         Rule("a whole number from 1, such as 32, or one of auto, all", _queries, (int, "auto", "all")),
     )
-    layers: tuple[int, ...] | None = _option(
-        None,
-        "Only these layers, numbered from 1 within each kind of attention, such as 1,3-5.",
-        "LIST",
-        ARGUMENTS["heads"],
-        default_text="all",
-        recorded=True,
-    )
-    heads: tuple[int, ...] | None = _option(
-        None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
-    )
+    layers: tuple[int, ...] | None = _LAYERS
+    heads: tuple[int, ...] | None = _HEADS
     space: Literal["input", "key"] = _option(
         "key",
         "Templates: the keys, which works for every model, or the inputs of the key map, as in the papers.",
@@ -501,17 +506,8 @@ class SwapOptions(SourceOptions):
         default_text="no labels",
         recorded=None,
     )
-    layers: tuple[int, ...] | None = _option(
-        None,
-        "Only these layers, numbered from 1 in the order of the model's attention modules, such as 1,3-5.",
-        "LIST",
-        ARGUMENTS["heads"],
-        default_text="all",
-        recorded=True,
-    )
-    heads: tuple[int, ...] | None = _option(
-        None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
-    )
+    layers: tuple[int, ...] | None = _LAYERS
+    heads: tuple[int, ...] | None = _HEADS
     max_pairs: int | None = _option(
         None,
         "Use only the first N scored pairs.",

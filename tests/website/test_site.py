@@ -11,8 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
+from fenchel.catalogue import ENTRIES, Entry
 from fenchel.catalogue.parts import AbstractFiniteParts
+from fenchel.catalogue.registry import FAMILIES, NOTES
 from website.pages import family_page, picture, with_tables
 
 _LOADED = {

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
-from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
-from fenchel.auditing.statistics import AuditStatistics
 from fenchel.io.runs import Progress, Shard
 from fenchel.io.runs import ReadingObserver as AuditObserver
 
 __all__ = [
-    "KINDS",
     "METRICS",
     "AuditObserver",
     "AuditReport",
-    "AuditStatistics",
     "HeadExample",
-    "HeadKey",
     "Kind",
     "Progress",
     "Shard",

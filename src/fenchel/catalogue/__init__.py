@@ -3,7 +3,6 @@
 from fenchel.catalogue.entry import Answer as Answer
 from fenchel.catalogue.entry import Difference as Difference
 from fenchel.catalogue.entry import Entry as Entry
-from fenchel.catalogue.entry import Inferrer as Inferrer
 from fenchel.catalogue.entry import Paper as Paper
 from fenchel.catalogue.entry import Symmetry as Symmetry
 from fenchel.catalogue.entry import Verdict as Verdict
@@ -14,20 +13,15 @@ from fenchel.catalogue.parts import Parts as Parts
 from fenchel.catalogue.parts import RelativeParts as RelativeParts
 from fenchel.catalogue.parts import TransportParts as TransportParts
 from fenchel.catalogue.registry import ENTRIES as ENTRIES
-from fenchel.catalogue.registry import FAMILIES as FAMILIES
-from fenchel.catalogue.registry import NOTES as NOTES
 from fenchel.catalogue.registry import entry as entry
 
 __all__ = [
     "ENTRIES",
-    "FAMILIES",
-    "NOTES",
     "AbstractParts",
     "Answer",
     "Difference",
     "Entry",
     "GaussianParts",
-    "Inferrer",
     "Paper",
     "Parts",
     "RelativeParts",

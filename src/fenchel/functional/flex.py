@@ -21,7 +21,7 @@ from fenchel.functional.arguments import AttentionArguments, checked, without_au
 from fenchel.functional.output import plain_attention
 from fenchel.tensors import check_flags
 
-__all__ = ["SMALLEST_DIM", "ScoreMod", "flex_attention"]
+__all__ = ["ScoreMod", "flex_attention"]
 
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

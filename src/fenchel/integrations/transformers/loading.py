@@ -7,10 +7,10 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,16 @@ LanguageHead = Literal["masked", "causal", "seq2seq"]
 
 """What a head predicts: tokens that are hidden, the next token, or the next token of another text."""
 
-_AUTOMATIC: dict[LanguageHead, str] = {
-    "seq2seq": "AutoModelForSeq2SeqLM",
-    "masked": "AutoModelForMaskedLM",
-    "causal": "AutoModelForCausalLM",
+# Classes of transformers that load a head, by the name in which the table of their models ends. Some models are in two
+# tables: BART fills gaps as an encoder-decoder, XLM predicts hidden tokens either way.
+_LANGUAGE: dict[LanguageHead, tuple[str, str]] = {
+    "seq2seq": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "masked": ("AutoModelForMaskedLM", "MASKED_LM"),
+    "causal": ("AutoModelForCausalLM", "CAUSAL_LM"),
+}
+_CLASSES: dict[Literal["texts", "images"], tuple[str, str]] = {
+    "texts": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "images": ("AutoModelForImageClassification", "IMAGE_CLASSIFICATION"),
 }
 
 # These predict hidden tokens, and whether one sentence follows another; the second head is left out.
@@ -51,6 +57,20 @@ _MASKED_AND_MORE = frozenset(
     {"AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining", "MegatronBertForPreTraining"}
     | {"MobileBertForPreTraining"}
 )
+
+_Head = TypeVar("_Head", bound=str)
+
+
+def _head(class_name: str, heads: Mapping[_Head, tuple[str, str]]) -> _Head | None:
+    """The first of some heads that a model class of transformers has."""
+    require_transformers()
+    from transformers.models.auto import modeling_auto
+
+    for head, (_, table) in heads.items():
+        for known in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").values():
+            if class_name == known or (not isinstance(known, str) and class_name in known):
+                return head
+    return None
 
 
 def language_head(class_name: str) -> LanguageHead | None:
@@ -70,17 +90,7 @@ def language_head(class_name: str) -> LanguageHead | None:
         ['masked', 'causal', 'seq2seq', None]
     """
     require_transformers()
-    from transformers.models.auto import modeling_auto
-
-    if class_name in _MASKED_AND_MORE:
-        return "masked"
-    # Some classes are in two tables: BART fills gaps as an encoder-decoder, XLM predicts hidden tokens either way.
-    tables: tuple[tuple[LanguageHead, Any], ...] = (
-        ("seq2seq", modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
-        ("masked", modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
-        ("causal", modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
-    )
-    return next((head for head, table in tables if class_name in table.values()), None)
+    return "masked" if class_name in _MASKED_AND_MORE else _head(class_name, _LANGUAGE)
 
 
 def names_classes(class_name: str) -> Literal["texts", "images"] | None:
@@ -90,15 +100,7 @@ def names_classes(class_name: str) -> Literal["texts", "images"] | None:
         >>> names_classes("BertForSequenceClassification"), names_classes("BertForMaskedLM")
         ('texts', None)
     """
-    require_transformers()
-    from transformers.models.auto import modeling_auto
-
-    if class_name in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values():
-        return "texts"
-    for names in modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values():
-        if class_name in ((names,) if isinstance(names, str) else names):
-            return "images"
-    return None
+    return _head(class_name, _CLASSES)
 
 
 def swaps_whole_model(model: Any) -> bool:
@@ -135,18 +137,15 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     transformers = require_transformers()
     classes = list(getattr(config, "architectures", None) or ())
     if classifies:
-        named = next(filter(None, map(names_classes, classes)), None)
+        found = map(names_classes, classes)
+        named: Literal["texts", "images"] | None = next((one for one in found if one is not None), None)
         if named is None:
             raise ModelError(
                 f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts or "
                 "images; expected one such as BertForSequenceClassification or ViTForImageClassification. Give a "
                 "classifier, or nothing that has labels"
             )
-        return (
-            transformers.AutoModelForSequenceClassification
-            if named == "texts"
-            else transformers.AutoModelForImageClassification
-        )
+        return getattr(transformers, _CLASSES[named][0])
     heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
     if len(heads) > 1:
         raise ModelError(
@@ -154,7 +153,7 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
             "one under 'architectures' that saved the weights"
         )
     head: LanguageHead | None = next(iter(heads), None)
-    return transformers.AutoModel if head is None else getattr(transformers, _AUTOMATIC[head])
+    return transformers.AutoModel if head is None else getattr(transformers, _LANGUAGE[head][0])
 
 
 def check_reads_images(model: nn.Module, name: str = "pixel_values") -> None:
