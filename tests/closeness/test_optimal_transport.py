@@ -14,33 +14,12 @@ from fenchel import Discrete, InferenceProblem, OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.closeness.optimal_transport import COSTS, GivenCost, warn_if_moving_is_cheaper
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
+from tests.normal import drawn
 from tests.pages import page, run_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
 ESTIMATORS = ("first_order", "second_order", "exact")
-
-
-def transport_problem(
-    seed: int = 0,
-    *,
-    cost: str | Tensor = "squared_euclidean",
-    gamma: float | Tensor = 0.7,
-    alpha: float = 1.3,
-    lead: tuple[int, ...] = (),
-    atoms: int = 9,
-    per_query: bool = False,
-    evidence: float = 1.0,
-    dtype: torch.dtype = torch.float64,
-) -> InferenceProblem:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*lead, *shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    u = Discrete(normal(6, 4), normal(5 if per_query else 1, 6))
-    closeness = OptimalTransport(cost, gamma, normal(atoms, 4) if atoms else None)
-    return InferenceProblem(u, evidence * normal(5, 4), alpha, closeness)
 
 
 def test_a_cost_knows_its_templates() -> None:
@@ -62,21 +41,17 @@ def test_one_template_and_no_transport_leave_nothing_to_infer() -> None:
 
 @pytest.mark.parametrize("lead", [(2,), (2, 3)])
 def test_sets_of_templates_side_by_side_are_solved_as_if_alone(lead: tuple[int, ...]) -> None:
-    gamma = torch.rand(*lead, 1, dtype=torch.float64) + 0.3
-    problem = transport_problem(lead=lead, gamma=gamma, per_query=True)
-    closeness = problem.closeness
-    assert isinstance(closeness, OptimalTransport)
-    assert closeness.atoms is not None
-    together = problem.solve("exact", tol=1e-10)
-    where = tuple(1 for _ in lead)
-    u = problem.preference
-    alone = InferenceProblem(
-        Discrete(u.templates[where], u.log_weights[where]),
-        problem.evidence[where],
-        problem.alpha,
-        OptimalTransport("squared_euclidean", float(gamma[where]), closeness.atoms[where]),
-    ).solve("exact", tol=1e-10)
-    torch.testing.assert_close(together.weights[where], alone.weights, atol=1e-9, rtol=0)
+    shapes = ((6, 4), (5, 6), (5, 4), (9, 4))
+    templates, log_weights, z, atoms = (drawn(*lead, *shape, seed=seed) for seed, shape in enumerate(shapes))
+    gamma = torch.linspace(0.3, 1.3, math.prod(lead), dtype=torch.float64).view(*lead, 1)
+
+    def solved(at: Any) -> Tensor:
+        closeness = OptimalTransport("squared_euclidean", gamma[at], atoms[at])
+        problem = InferenceProblem(Discrete(templates[at], log_weights[at]), z[at], 1.3, closeness)
+        return problem.solve("exact", tol=1e-10).weights
+
+    one = tuple(1 for _ in lead)
+    torch.testing.assert_close(solved(...)[one], solved(one), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

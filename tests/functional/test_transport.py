@@ -14,76 +14,48 @@ from torch import Tensor
 from fenchel import functional as F
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
 from fenchel.functional import transport
+from tests.functional.calls import ESTIMATORS, PREFERENCES, call, gradients
+from tests.functional.ops import leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
-B, H, M, N, A, D, DV = 2, 3, 4, 5, 7, 3, 2
-ESTIMATORS = ("first_order", "second_order", "exact")
 COSTS = ("dot", "squared_euclidean", "cosine", "given")
-PREFERENCES: list[tuple[int, ...] | None] = [None, (N,), (M, N), (B, 1, M, N)]
+ATOMS = 6
 
 
-def call(
-    *,
-    cost: str = "squared_euclidean",
-    preference: tuple[int, ...] | None = None,
-    atoms: bool = True,
-    masked_atoms: bool = False,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
+def call_of(
+    cost: str = "squared_euclidean", *, atoms: bool = True, masked: bool = False, **options: Any
 ) -> dict[str, Any]:
     """Tensors of a call, all of which require gradients."""
-    generator = torch.Generator().manual_seed(seed)
+    given: dict[str, Any] = call(alpha=(4, 1), masked=0.3, **options)
+    generator, dtype = torch.Generator().manual_seed(1), given["query"].dtype
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=dtype, generator=generator)
+    def drawn(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=dtype)
 
-    given: dict[str, Any] = {
-        "query": normal(B, H, M, D),
-        "key": normal(B, H, N, D),
-        "value": normal(B, H, N, DV),
-        "alpha": torch.rand(H, 1, dtype=dtype, generator=generator) + 0.5,
-        "gamma": torch.rand(H, 1, dtype=dtype, generator=generator) + 0.5,
-        "scale": torch.tensor(1.2, dtype=dtype),
-    }
-    total = N
+    given["gamma"] = 0.5 + drawn(4, 1)
     if atoms:
-        given |= {"atoms": normal(B, H, A, D), "atom_values": normal(B, H, A, DV)}
-        total += A
+        given |= {"atoms": 2 * drawn(2, 4, ATOMS, 3) - 1, "atom_values": drawn(2, 4, ATOMS, 2)}
     if cost == "given":
-        half = torch.rand(B, 1, total, total, dtype=dtype, generator=generator)
-        matrix = half + half.mT
-        matrix[..., 0, -1] = matrix[..., -1, 0] = math.inf
-        given["cost"] = matrix
-    if preference is not None:
-        hidden = torch.rand(preference, generator=generator) < 0.3
-        hidden[..., 0] = False
-        given["log_preference"] = normal(*preference).masked_fill(hidden, -torch.inf)
-    given = {name: tensor.requires_grad_() for name, tensor in given.items()}
+        half = drawn(2, 1, *(given["key"].shape[2] + ATOMS * atoms,) * 2)
+        given["cost"] = half + half.mT
+        given["cost"][..., 0, -1] = given["cost"][..., -1, 0] = math.inf
+    given = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
     given.setdefault("cost", cost)
-    if masked_atoms:
-        given["atom_mask"] = torch.rand(B, 1, M, A, generator=generator) < 0.6
-    return given
-
-
-def gradients(output: Tensor, given: dict[str, Any]) -> dict[str, Tensor]:
-    leaves = {name: x for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad}
-    probe = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(9))
-    found = torch.autograd.grad((output.sin() * probe).sum(), list(leaves.values()))
-    return dict(zip(leaves, found, strict=True))
+    return given | ({"atom_mask": drawn(2, 1, 5, ATOMS) < 0.6} if masked else {})
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("cost", COSTS)
 def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str, estimator: str) -> None:
     tolerance: dict[str, Any] = {"tol": 1e-11} if estimator == "exact" else {}
-    for at, preference in enumerate(PREFERENCES):
+    for at, preference in enumerate(PREFERENCES[:4]):
         atoms, masked = [(True, True), (True, False), (False, False)][(at + COSTS.index(cost)) % 3]
-        given = call(cost=cost, preference=preference, atoms=atoms, masked_atoms=masked)
+        given = call_of(cost, preference=preference, atoms=atoms, masked=masked)
         found = F.transport_attention(**given, estimator=estimator, **tolerance)
         expected = F.reference.transport_attention(**given, estimator=estimator)
         torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
-        ours, theirs = gradients(found, given), gradients(expected, given)
+        ours, theirs = (gradients(output, leaves(given)) for output in (found, expected))
         for name in theirs:
             torch.testing.assert_close(
                 ours[name], theirs[name], atol=1e-8, rtol=1e-8, msg=lambda m, n=name: f"{n}: {m}"
@@ -94,14 +66,16 @@ def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extreme_scales_stay_finite_and_right(dtype: torch.dtype, cost: str) -> None:
     for size, gamma in itertools.product((1e-3, 1.0, 30.0, 1e3, 1e6), (1e-3, 1.0, 1e3)):
-        given = call(cost=cost, dtype=dtype)
+        given = call_of(cost, dtype=dtype)
         for name in ("query", "key", "atoms"):
             given[name] = (size * given[name].detach()).requires_grad_()
         given |= {"gamma": torch.tensor(gamma, dtype=dtype, requires_grad=True), "alpha": 1.0, "scale": 1.0}
         found = F.transport_attention(**given)
         wide: dict[str, Any] = {name: x.double() if isinstance(x, Tensor) else x for name, x in given.items()}
         torch.testing.assert_close(found.double(), F.reference.transport_attention(**wide), atol=2e-4, rtol=0)
-        assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(found, given).values())
+        assert all(
+            bool(torch.isfinite(gradient).all()) for gradient in gradients(found, leaves(given)).values()
+        )
 
 
 MEASURE = """
@@ -137,15 +111,15 @@ def test_a_vocabulary_of_32000_atoms_takes_less_than_2_gb() -> None:
 def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_looked_at", set())
     with pytest.warns(CostWarning, match="under the cost 'dot'") as record:  # noqa: PT031 - twice, warned of once
-        F.transport_attention(**call(cost="dot"))
-        F.transport_attention(**call(cost="dot"))
+        F.transport_attention(**call_of("dot"))
+        F.transport_attention(**call_of("dot"))
     assert len(record) == 1
 
 
 def test_an_exact_estimate_that_is_not_reached_names_what_the_caller_can_change() -> None:
-    given: dict[str, Any] = call() | {"alpha": 50.0, "gamma": 0.05}
+    given: dict[str, Any] = call_of() | {"alpha": 50.0, "gamma": 0.05}
     with pytest.raises(
-        ConvergenceError, match=r"24 of 24 queries .* within 1 steps\. Raise tol or max_steps, .*gamma"
+        ConvergenceError, match=r"40 of 40 queries .* within 1 steps\. Raise tol or max_steps, .*gamma"
     ):
         F.transport_attention(**given, estimator="exact", max_steps=1)
 
