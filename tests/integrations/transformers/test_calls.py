@@ -163,12 +163,6 @@ def attend(mask: Tensor | None = None) -> Tensor:
     )
 
 
-def test_the_same_attention_passes() -> None:
-    causal = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
-    check(Attention(), attend())
-    check(Attention(), attend(causal), causal)
-
-
 def test_a_mask_that_was_lost_is_noticed() -> None:
     with pytest.raises(ModelError, match="changes its scores"):
         check(Attention(), attend(), torch.ones(6, 6, dtype=torch.bool).tril()[None, None])
