@@ -1,5 +1,6 @@
 """Bounds hold against answers of 60 digits, whatever the sizes of parameters, evidence and α."""
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -46,6 +47,10 @@ class Draw:
 
 def exact(number: Tensor) -> Any:
     return mpf(float(number))
+
+
+def one(value: float) -> Tensor:
+    return torch.tensor([value], dtype=torch.float64)
 
 
 def gaussian(draw: Draw) -> Drawn:
@@ -250,14 +255,24 @@ def components(means: list[float], variances: list[float], weights: Tensor) -> C
     return moments
 
 
+def gamma_of(a: float, rate: float) -> Callable[[Any], Moments]:
+    def moments(x: Any) -> Moments:
+        left, b = mpf(rate) - x, mpf(rate)
+        return -a * mp.log1p(-x / b), a / left, -a / b, a / left**2
+
+    return moments
+
+
+def poisson_of(rate: float) -> Callable[[Any], Moments]:
+    r = mpf(rate)
+    return lambda x: (r * mp.expm1(x), r * mp.exp(x), -r, r * mp.exp(x))
+
+
 WEIGHTS = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
 FAR: list[tuple[Callable[[Any], AbstractPreference], Callable[[Any], Moments]]] = [
     *((lambda t, c=c: Bernoulli(logits=t(c)), coin(c)) for c in (2.25, -3.5, 0.0, 1e4)),
-    (lambda t: Poisson(t(0.25)), lambda x: (mp.expm1(x) / 4, mp.exp(x) / 4, mpf(-0.25), mp.exp(x) / 4)),
-    (
-        lambda t: Gamma(t(0.5), t(4.0)),
-        lambda x: (-mp.log(1 - x / 4) / 2, 1 / (2 * (4 - x)), mpf(-0.125), 1 / (2 * (4 - x) ** 2)),
-    ),
+    (lambda t: Poisson(t(0.25)), poisson_of(0.25)),
+    (lambda t: Gamma(t(0.5), t(4.0)), gamma_of(0.5, 4.0)),
     (lambda t: Laplace(t(3.0), t(0.5)), two_sided(3.0, 2.0, 2.0)),
     (lambda t: AsymmetricLaplace(t(0.0), t(2.0**-10), t(2.0**10)), two_sided(0.0, 2.0**-10, 2.0**10)),
     (lambda t: Gaussian(t(3.0), variance=t(0.5)), lambda x: (3 * x + x**2 / 4, 3 + x / 2, mpf(-3), mpf(0.5))),
@@ -334,3 +349,52 @@ def test_cumulants_and_moments_far_out_and_near_zero(
                 assert apart <= 64 * mpf(eps) * scale + slack, (name, size, got.item(), float(expected))
             for got in (u.tilted_mean(lam), u.tilted_shift(lam)):
                 assert bool(torch.autograd.grad(got.sum(), lam)[0].isfinite())
+
+
+EXTREMES: list[tuple[AbstractPreference, Callable[[Any], Moments], float]] = [
+    *(
+        (Bernoulli(logits=one(logit)), coin(logit), lam)
+        for lam in (1e-300, -1e-9, 0.9, -1.1, 40, -750)
+        for logit in (0, -30, 35, 1000, -1000)
+    ),
+    *(
+        (Poisson(one(rate)), poisson_of(rate), lam)
+        for lam, rate in (
+            *itertools.product((1e-200, -1e-9, 1, -745, 300), (1e-12, 1, 1e12)),
+            *((460, 1e-200), (800, 1e-300), (-800, 1e300)),
+        )
+    ),
+    *(
+        (Gamma(one(a), one(1.0)), gamma_of(a, 1.0), lam)
+        for lam in (1e-200, -1e-9, 0.5, 1 - 2.0**-53, 1 - 1e-9, -1e300)
+        for a in (1e-8, 1, 1e8)
+    ),
+    *(
+        (Laplace(one(0.0), one(b)), two_sided(0.0, 1 / b, 1 / b), lam)
+        for b in (0.5, 2.0)
+        for lam in (1e-150, 1e-9, -0.3, (1 - 1e-5) / b, (1e-4 - 1) / b)
+    ),
+    *(
+        (Box(one(low), one(high)), between(low, high, 0.0), lam)
+        for low, high, sizes in (
+            (-1.0, 1.0, (1e-150, 1e-9, 0.49, -0.51, 30, -1e4, 1e4)),
+            (0.0, 1e4, (1e-12, 1e-3, 1, -2)),
+        )
+        for lam in sizes
+    ),
+]
+
+
+@pytest.mark.parametrize(("u", "moments", "lam"), EXTREMES)
+def test_extremes(u: AbstractPreference, moments: Callable[[Any], Moments], lam: float) -> None:
+    """The shift is right to rounding relative to itself, and its allowance for rounding is one."""
+    at = one(lam).unsqueeze(0)
+    with mp.workdps(1000):
+        cumulant, mean, less, _ = moments(mpf(lam))
+        shift = mean + less
+        found, allowed = u.tilted_shift(at), float(u.rounding(at))
+        assert abs(exact(found) - shift) <= mpf(allowed) + mpf(5e-324)
+        sure = isinstance(u, Bernoulli) and float(u.logits.abs()) >= 30
+        assert allowed <= 1e-9 * abs(float(shift)) + 1e-320 or sure
+        size = abs(lam) * max(1.0, float(u.high)) if isinstance(u, Box) else min(1.0, abs(lam))
+        assert abs(exact(u.log_mgf(at)) - cumulant) <= mpf(4e-15) * (abs(cumulant) + mpf(size))
