@@ -210,7 +210,7 @@ def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_b
 def test_a_few_queries_are_answered_as_all_of_them_are(space: str, heads: list[int] | None) -> None:
     given = call("bias padding", key_heads=2)
     chosen = heads or [1, 2, 3, 4]
-    first, exact = answers(given, 1, chosen, [[0, 1, 2]] * len(chosen), Solving(space, tol=1e-9))
+    first, exact = answers(given, 1, chosen, [0, 1, 2], Solving(space, tol=1e-9))
     measures = measure(given, space=space, tol=1e-9, heads=heads)
     variation = (first - exact).abs().sum(-1) / 2
     torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3].float())

@@ -31,9 +31,8 @@ from fenchel.auditing.examples import (
     packed,
     reads_decoder,
 )
-from fenchel.auditing.heads import HeadKey, Kind
-from fenchel.auditing.layer import LayerProblem, layer_problem
-from fenchel.auditing.measure import FarthestQueries
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.solution import Solving, solutions_of
 from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses
 from fenchel.integrations.capture import AttentionCall
@@ -46,7 +45,7 @@ __all__ = ["ExampleSearch", "Sentences", "answers", "passage_around"]
 
 
 def answers(
-    call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[Sequence[int]], solving: Solving
+    call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: Solving
 ) -> tuple[Tensor, Tensor]:
     """The weights of a few queries.
 
@@ -54,7 +53,7 @@ def answers(
         call: The attention call.
         row: Row of the batch, from 0.
         heads: The heads, from 1.
-        queries: For each head the positions of its queries, from 0, as many for each; none may be padding.
+        queries: Their positions, from 0; none may be padding.
         solving: How they are solved.
 
     Returns:
@@ -62,7 +61,7 @@ def answers(
         CPU.
     """
     with torch.no_grad():
-        problem = _of_queries(layer_problem(_of_row(call, row), solving.space, heads), queries)
+        problem = layer_problem(_of_queries(call, row, queries), solving.space, heads)
         shape = (*problem.queries.shape[:3], problem.vectors.shape[1])
         found = [problem.queries.new_zeros(shape) for _ in range(2)]
         counted = torch.ones(shape[:3], dtype=torch.bool, device=problem.queries.device)
@@ -74,32 +73,21 @@ def answers(
         return first_order, exact
 
 
-def _of_row(call: AttentionCall, row: int) -> AttentionCall:
-    """The call with one row of its batch."""
-    own = slice(row, row + 1)
+def _of_queries(call: AttentionCall, row: int, queries: Sequence[int]) -> AttentionCall:
+    """The call with some queries of one row of its batch."""
+    own, index = slice(row, row + 1), torch.as_tensor(queries, device=call.query.device)
     preference = call.preference
+    if preference is not None:
+        preference = preference if len(preference) == 1 else preference[own]
+        preference = preference if preference.shape[2] == 1 else preference[:, :, index]
     return replace(
         call,
-        query=call.query[own],
+        query=call.query[own, :, index],
         key=call.key[own],
-        preference=preference if preference is None or len(preference) == 1 else preference[own],
-        counted=call.counted[own],
+        preference=preference,
+        counted=call.counted[own, index],
         inputs=None if call.inputs is None else call.inputs[own],
     )
-
-
-def _of_queries(problem: LayerProblem, queries: Sequence[Sequence[int]]) -> LayerProblem:
-    """The problem of some queries of each head, whose places are those of ``queries``."""
-    groups, heads = problem.queries.shape[:2]
-    index = torch.as_tensor(queries, device=problem.queries.device).reshape(groups, heads, -1, 1)
-
-    def chosen(values: Tensor) -> Tensor:
-        return values.gather(2, index.expand(*index.shape[:3], values.shape[-1]))
-
-    preference = problem.log_preference
-    if preference.shape[2] > 1:
-        preference = chosen(preference.expand(groups, heads, *preference.shape[2:]))
-    return replace(problem, queries=chosen(problem.queries), log_preference=preference)
 
 
 NUM_TEMPLATES = 12
@@ -295,15 +283,10 @@ class WindowTexts:
         self.batch = batch
         self._known: dict[tuple[int, bool, int], WindowText] = {}
 
-    def sides(self, row: int, kind: Kind, lengths: Sequence[int]) -> tuple[WindowText, WindowText]:
-        """The texts of queries and templates of a window.
-
-        Args:
-            row: Its row.
-            kind: How they attend.
-            lengths: How many positions either has, where they are not text.
-        """
-        decoder = reads_decoder(kind, self.batch)
+    def sides(self, call: AttentionCall, row: int) -> tuple[WindowText, WindowText]:
+        """The texts of queries and templates of a row of an attention call."""
+        kind = call.site.kind
+        decoder, lengths = reads_decoder(kind, self.batch), (call.query.shape[2], call.key.shape[2])
         return self._of(row, decoder, lengths[0]), self._of(row, decoder and kind != "cross", lengths[1])
 
     def _of(self, row: int, decoder: bool, length: int) -> WindowText:
@@ -357,19 +340,19 @@ class ExampleSearch:
             batch: The batch that the model was called with.
             classes: What its tokens are.
         """
-        if measures.farthest is None:
-            return
-        sides = self._sides(call, batch)
+        if self._texts is None or self._texts.batch is not batch:
+            self._texts = WindowTexts(batch)
+        texts = self._texts
         by_head: dict[HeadKey, list[_Candidate]] = defaultdict(list)
-        for key, candidate in self._candidates(sides, heads, measures, measures.farthest, classes):
+        for key, candidate in self._candidates(call, heads, measures, batch, classes):
             by_head[key].append(candidate)
         for key, some in by_head.items():
             kept = {example.rank: example.pattern for example in self.examples.get(key, ())}
             by_rank = {one.rank: one for one in some if one.rank not in kept}
             for rank in farthest(kept | {rank: one.pattern for rank, one in by_rank.items()}):
                 if rank in by_rank:
-                    self._found.append(_with_words(key, by_rank[rank], *sides.of(by_rank[rank].row)))
-        self._matrices += self._longest(sides, heads)
+                    self._found.append(_with_words(key, by_rank[rank], *texts.sides(call, by_rank[rank].row)))
+        self._matrices += self._longest(call, heads, texts)
 
     def end_batch(self) -> None:
         """Keep what was found in the batch."""
@@ -379,26 +362,26 @@ class ExampleSearch:
 
     def _candidates(
         self,
-        sides: _Sides,
+        call: AttentionCall,
         heads: Sequence[int],
         measures: Measures,
-        farthest: FarthestQueries,
+        batch: Batch,
         classes: TokenClasses,
     ) -> Iterator[tuple[HeadKey, _Candidate]]:
         """Queries that may have to be kept, with their patterns."""
-        batch, call = sides.batch, sides.call
-        keys = [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
+        farthest, keys = measures.farthest, _keys(call, heads)
         index = farthest.positions.clamp(min=0)
         variation, deviation = (
             measures.values[name].gather(-1, index).float().cpu()
             for name in ("total_variation", "relative_deviation")
         )
-        own = classes.classes.cpu()
-        sums = [
+        # What the query is, and the classes that lose and gain most.
+        ends = [
             torch.stack([measures.values[f"{side}_{name}"].gather(-1, index) for name in KEY_CLASSES], -1)
             for side in ("leaves", "reaches")
         ]
-        leaves, reaches = (of_side.argmax(-1).cpu() for of_side in sums)
+        own = classes.classes.unsqueeze(1).expand(-1, len(heads), -1).gather(-1, index)
+        patterns = torch.stack((own, *(of_side.argmax(-1) for of_side in ends)), -1).cpu()
         # Each kept query costs a sentence in words: those that cannot stay are not looked at.
         kept = [self.examples.get(key, ()) for key in keys]
         least = torch.tensor(
@@ -411,77 +394,43 @@ class ExampleSearch:
             ]
         )
         within = (farthest.positions.cpu() >= 0) & (variation >= least[:, None])
-        for row in range(len(batch.documents)):
-            columns, places = within[row].nonzero(as_tuple=True)
-            if not len(columns):
-                continue
-            chosen = columns.to(index.device), places.to(index.device)
-            positions = index[row][chosen].cpu()
-            patterns = own[row][positions], *(ends[row][columns, places] for ends in (leaves, reaches))
-            first_order, exact = (
-                part[row][chosen].float().cpu() for part in (farthest.first_order, farthest.exact)
-            )
-            for column, position, far, off, pattern, *weights in zip(
-                columns.tolist(),
-                positions.tolist(),
-                variation[row][columns, places].tolist(),
-                deviation[row][columns, places].tolist(),
-                torch.stack(patterns, -1).tolist(),
-                first_order,
-                exact,
-                strict=True,
-            ):
-                query, left, reached = (KEY_CLASSES[number] for number in pattern)
-                yield (
-                    keys[column],
-                    _Candidate(
-                        far,
-                        batch.documents[row],
-                        batch.windows[row],
-                        position + 1,
-                        (query, left, reached),
-                        row,
-                        off,
-                        *weights,
-                    ),
-                )
+        chosen = within.to(index.device)
+        for (row, column, _), position, far, off, pattern, *weights in zip(
+            within.nonzero().tolist(),
+            index[chosen].tolist(),
+            variation[within].tolist(),
+            deviation[within].tolist(),
+            patterns[within].tolist(),
+            *(part[chosen].float().cpu() for part in (farthest.first_order, farthest.exact)),
+            strict=True,
+        ):
+            query, left, reached = (KEY_CLASSES[number] for number in pattern)
+            place = batch.documents[row], batch.windows[row], position + 1
+            yield keys[column], _Candidate(far, *place, (query, left, reached), row, off, *weights)
 
-    def _longest(self, sides: _Sides, heads: Sequence[int]) -> list[AttentionMatrix]:
+    def _longest(
+        self, call: AttentionCall, heads: Sequence[int], texts: WindowTexts
+    ) -> list[AttentionMatrix]:
         """The attention of the window that shows more than what is kept; empty where none does."""
-        batch, call = sides.batch, sides.call
-        keys = [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
-        lengths = [sides.of(row)[0].length for row in range(len(batch.documents))]
+        batch, keys = texts.batch, _keys(call, heads)
+        lengths = [texts.sides(call, row)[0].length for row in range(len(batch.documents))]
         places = list(zip(batch.documents, batch.windows, lengths, strict=True))
         row, place = max(enumerate(places), key=lambda found: matrix_rank(*found[1]))
         kept = [self.matrices.get(key) for key in keys]
         if not place[2] or all(matrix is not None and matrix.rank >= matrix_rank(*place) for matrix in kept):
             return []
-        queries, templates = sides.of(row)
+        queries, templates = texts.sides(call, row)
         shown, on = queries.beginning(MOST_TOKENS), templates.beginning(MOST_TOKENS)
-        weights = answers(call, row, heads, [shown] * len(heads), self._rough)
+        weights = answers(call, row, heads, shown, self._rough)
         pieces = queries.pieces, templates.pieces
         return [
             AttentionMatrix.of(key, place, first_order, exact, (shown, on), pieces)
             for key, first_order, exact in zip(keys, *weights, strict=True)
         ]
 
-    def _sides(self, call: AttentionCall, batch: Batch) -> _Sides:
-        if self._texts is None or self._texts.batch is not batch:
-            self._texts = WindowTexts(batch)
-        return _Sides(self._texts, call)
 
-
-class _Sides:
-    """The texts of queries and of templates of an attention call."""
-
-    def __init__(self, texts: WindowTexts, call: AttentionCall) -> None:
-        self.batch, self.call = texts.batch, call
-        self._texts = texts
-
-    def of(self, row: int) -> tuple[WindowText, WindowText]:
-        """Those of one row."""
-        call = self.call
-        return self._texts.sides(row, call.site.kind, (call.query.shape[2], call.key.shape[2]))
+def _keys(call: AttentionCall, heads: Sequence[int]) -> list[HeadKey]:
+    return [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
 
 
 def _with_words(

@@ -134,7 +134,7 @@ class Measures:
     values: dict[str, Tensor]
     newton_steps: Tensor
     converged: Tensor
-    farthest: FarthestQueries | None = None
+    farthest: FarthestQueries
 
 
 def measure(

@@ -103,12 +103,10 @@ class SampledQueries:
 
     def put_back(self, measures: Measures) -> Measures:
         """What was measured of these queries, in the places that they have in the window."""
-        farthest = measures.farthest
-        if farthest is not None:
-            positions = farthest.positions
-            index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
-            places = index.gather(2, positions.clamp(min=0))
-            farthest = replace(farthest, positions=torch.where(positions < 0, positions, places))
+        positions = measures.farthest.positions
+        index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
+        places = index.gather(2, positions.clamp(min=0))
+        farthest = replace(measures.farthest, positions=torch.where(positions < 0, positions, places))
         return replace(
             measures,
             values={name: self._put_back(values) for name, values in measures.values.items()},
