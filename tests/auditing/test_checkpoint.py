@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.auditing import audit_report, run, table
+from fenchel.auditing import run, table
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.auditing.table import QUERIES
@@ -92,9 +92,9 @@ def test_a_batch_that_fails_half_way_is_not_counted(
 
 
 def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
-    state = AuditState({"model": "m", "documents": 0, "tokens": 0})
+    state = AuditReport({"model": "m", "documents": 0, "tokens": 0})
     clock = [0.0]
-    saver = audit_report.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
+    saver = run.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
     saved = []
     for tokens, seconds in [(1, 4.0), (2, 9.9), (3, 10.0), (4, 15.0), (5, 20.0), (5, 40.0)]:
         clock[0] = seconds

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,14 +11,13 @@ from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QUERIES, TWIN_QUERIES, QueryTable, polars_module
+from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
-from fenchel.io.batches import Cursor
 from fenchel.io.files import atomic_path, check_writable, write_text
-from fenchel.io.runs import RunKind, Saved, SavingPace, differences
+from fenchel.io.runs import RunKind, Saved, differences
 from fenchel.io.storage import write_json
 
-__all__ = ["AUDIT", "AuditReport", "Checkpoints", "open_state", "require_extras"]
+__all__ = ["AUDIT", "AuditReport", "require_extras"]
 
 
 _DATA_FILES = (
@@ -164,17 +162,8 @@ class AuditReport(AuditState):
             )
         return report
 
-    @classmethod
-    def of(cls, state: AuditState) -> Self:
-        """The report of what was counted."""
-        return cls(**{one.name: getattr(state, one.name) for one in fields(state)})
-
     def _repr_html_(self) -> str:
         return notebook_html(self)
-
-
-# Another version or device may round otherwise: the files would not be those of an uninterrupted audit.
-_FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
 
 
 def _saved(directory: Path) -> Saved:
@@ -188,91 +177,3 @@ def _saved(directory: Path) -> Saved:
 AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), _saved)
 
 """What an audit leaves in its folder."""
-
-
-def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool) -> AuditState:
-    """What an audit starts from in a folder: nothing, or what an earlier session of it left.
-
-    Args:
-        directory: The audit's folder, which ``AUDIT.refuse_occupied`` let pass.
-        manifest: The audit that is wanted.
-        overwrite: Start anew whatever is there.
-
-    Returns:
-        The state; ``finished`` if there is nothing left to do.
-
-    Raises:
-        InputError: If the folder holds another audit.
-    """
-    if overwrite or not (directory / STATE_FILE).exists():
-        return AuditState(dict(manifest), AuditStatistics(QueryTable(directory / QUERIES)))
-    state = AuditState.read(directory)
-    there, asked = state.manifest, manifest
-    # What is taken for a template, and for attention, follows from the space and the closeness, in a word each.
-    same = all(there.get(name) == asked.get(name) for name in ("space", "closeness"))
-    but = _FREE_TO_RESUME if same else {*_FREE_TO_RESUME, "convention"}
-    AUDIT.refuse_other(directory, differences(there, asked, but=but))
-    return state
-
-
-class Checkpoints:
-    """Saves an audit's state every so often, and its files at the end.
-
-    Args:
-        directory: The audit's folder.
-        state: The audit.
-        seconds: Least time between two savings.
-        now: Gives the time in seconds.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        state: AuditState,
-        *,
-        seconds: float,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.directory = directory
-        self.state = state
-        self._begun = state.cursor != Cursor()
-        if self._begun:
-            self.state.remove_other_parts()
-        self.pace = SavingPace(seconds, now)
-        self._saved = state.cursor
-
-    def begin(self) -> None:
-        """Remove the audit that this one replaces; to be called when there is something to count.
-
-        Not before, since until then an option or a text may still turn out to be of no use.
-        """
-        if not self._begun:
-            (self.directory / STATE_FILE).unlink(missing_ok=True)
-            self.state.remove_other_parts()
-            self._begun = True
-
-    def save(self) -> None:
-        """Save everything counted so far, unless it is saved already: the rows as a part, then the state."""
-        place = self.state.cursor
-        if place != self._saved:
-            self._write_state()
-            self._saved = place
-        self.pace.saved()
-
-    def finish(self) -> AuditReport:
-        """Write every file of the audit, and mark it as finished when all are there."""
-        self.begin()
-        self.save()
-        state = self.state
-        report = AuditReport.of(state)
-        report.write_files(self.directory)
-        state.finished = True
-        self._write_state()
-        # Of a twin that was given up.
-        state.remove_other_parts()
-        return report
-
-    def _write_state(self) -> None:
-        self.state.write_rows()
-        self.state.manifest.update(documents=self.state.cursor.documents, tokens=self.state.cursor.tokens)
-        self.state.write(self.directory)

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fenchel.auditing.audit_report import AUDIT, AuditReport, Checkpoints, open_state, require_extras
+from fenchel.auditing.audit_report import AUDIT, AuditReport, require_extras
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
-from fenchel.auditing.manifest import check_model_closeness, describe, in_order
+from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
 from fenchel.auditing.measure import measure
 from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
 from fenchel.auditing.solution import Solving
-from fenchel.auditing.state import AuditState
-from fenchel.auditing.table import query_rows
+from fenchel.auditing.state import STATE_FILE
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import QUERIES, QueryTable, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers.loading import swaps_whole_model
-from fenchel.io.batches import Batch
+from fenchel.io.batches import Batch, Cursor
 from fenchel.io.files import check_writable, removed_if_empty
-from fenchel.io.runs import Progress, ProgressClock, claimed
+from fenchel.io.runs import Progress, ProgressClock, SavingPace, claimed, differences
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
@@ -119,6 +123,96 @@ class SiteMeasures:
         )
 
 
+# Another version or device may round otherwise: the files would not be those of an uninterrupted audit.
+_FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
+
+
+def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool) -> AuditReport:
+    """What an audit starts from in a folder: nothing, or what an earlier session of it left.
+
+    Args:
+        directory: The audit's folder, which ``AUDIT.refuse_occupied`` let pass.
+        manifest: The audit that is wanted.
+        overwrite: Start anew whatever is there.
+
+    Returns:
+        The state; ``finished`` if there is nothing left to do.
+
+    Raises:
+        InputError: If the folder holds another audit.
+    """
+    if overwrite or not (directory / STATE_FILE).exists():
+        return AuditReport(dict(manifest), AuditStatistics(QueryTable(directory / QUERIES)))
+    state = AuditReport.read(directory)
+    there, asked = state.manifest, manifest
+    # What is taken for a template, and for attention, follows from the space and the closeness, in a word each.
+    same = all(there.get(name) == asked.get(name) for name in ("space", "closeness"))
+    but = _FREE_TO_RESUME if same else {*_FREE_TO_RESUME, "convention"}
+    AUDIT.refuse_other(directory, differences(there, asked, but=but))
+    return state
+
+
+class Checkpoints:
+    """Saves an audit's state every so often, and its files at the end.
+
+    Args:
+        directory: The audit's folder.
+        state: The audit.
+        seconds: Least time between two savings.
+        now: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        state: AuditReport,
+        *,
+        seconds: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self.state = state
+        self._begun = state.cursor != Cursor()
+        if self._begun:
+            self.state.remove_other_parts()
+        self.pace = SavingPace(seconds, now)
+        self._saved = state.cursor
+
+    def begin(self) -> None:
+        """Remove the audit that this one replaces; to be called when there is something to count.
+
+        Not before, since until then an option or a text may still turn out to be of no use.
+        """
+        if not self._begun:
+            (self.directory / STATE_FILE).unlink(missing_ok=True)
+            self.state.remove_other_parts()
+            self._begun = True
+
+    def save(self) -> None:
+        """Save everything counted so far, unless it is saved already: the rows as a part, then the state."""
+        place = self.state.cursor
+        if place != self._saved:
+            self._write_state()
+            self._saved = place
+        self.pace.saved()
+
+    def finish(self) -> AuditReport:
+        """Write every file of the audit, and mark it as finished when all are there."""
+        self.begin()
+        self.save()
+        self.state.write_files(self.directory)
+        self.state.finished = True
+        self._write_state()
+        # Of a twin that was given up.
+        self.state.remove_other_parts()
+        return self.state
+
+    def _write_state(self) -> None:
+        self.state.write_rows()
+        self.state.manifest.update(documents=self.state.cursor.documents, tokens=self.state.cursor.tokens)
+        self.state.write(self.directory)
+
+
 class AuditRun:
     """An audit under way.
 
@@ -137,7 +231,7 @@ class AuditRun:
         self,
         model: nn.Module,
         batches: Batches,
-        state: AuditState,
+        state: AuditReport,
         options: AuditOptions,
         checkpoints: Checkpoints | None = None,
     ) -> None:
@@ -347,21 +441,20 @@ def audit(
         asked = asked.model_copy(update={"queries": size or "all"})
         manifest = describe(found, batches, asked, run)
         if folder is None:
-            return _audited(found, batches, AuditState(manifest), asked, None)
+            return _audited(found, batches, AuditReport(manifest), asked, None)
         state = open_state(folder, manifest, overwrite=asked.overwrite)
         if not state.finished:
             checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
             return _audited(found, batches, state, asked, checkpoints)
-        report = AuditReport.of(state)
-        if not report.is_written(folder):
-            report.write_files(folder)
-        return report
+        if not state.is_written(folder):
+            state.write_files(folder)
+        return state
 
 
 def _audited(
     found: RunModel,
     batches: Batches,
-    state: AuditState,
+    state: AuditReport,
     options: AuditOptions,
     checkpoints: Checkpoints | None,
 ) -> AuditReport:
@@ -373,4 +466,4 @@ def _audited(
         return checkpoints.finish()
     state.write_rows()
     state.manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
-    return AuditReport.of(state)
+    return state
