@@ -117,8 +117,8 @@ def family_page(family: str) -> str:
     """The path of a family's page on the site.
 
     Example:
-        >>> family_page("Scores and places")
-        'catalogue/scores-and-places.md'
+        >>> family_page("Scores and positions")
+        'catalogue/scores-and-positions.md'
     """
     return f"catalogue/{re.sub(r'[^a-z0-9]+', '-', family.lower()).strip('-')}.md"
 

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from fenchel import KL, Bernoulli, Discrete, Gaussian, Hard, InferenceProblem
 from fenchel.catalogue import (
     ENTRIES,
-    FAMILIES,
     Entry,
     GaussianParts,
-    Inferrer,
     Parts,
     RelativeParts,
     TransportParts,
@@ -22,6 +20,7 @@ from fenchel.catalogue import (
     difference,
     entry,
 )
+from fenchel.catalogue.entry import Inferrer
 from fenchel.catalogue.gates import coins
 from fenchel.catalogue.parts import AbstractFiniteParts
 from fenchel.catalogue.registry import described, record
@@ -229,11 +228,10 @@ def test_an_unknown_name_has_the_nearest_named():
         entry("q")
 
 
-def test_families_are_headings_without_repetition():
+def test_entries_of_a_family_stand_together():
     families = [one.family for one in ENTRIES.values()]
-    assert [name for place, name in enumerate(families) if place == 0 or families[place - 1] != name] == list(
-        FAMILIES
-    )
+    starts = [place for place, name in enumerate(families) if place == 0 or families[place - 1] != name]
+    assert len(starts) == len(set(families))
 
 
 def test_records_are_json():

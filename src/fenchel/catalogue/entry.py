@@ -161,7 +161,7 @@ class Entry:
         written: The mechanism as a function of ``infer`` and of inputs, which hands each inference to
             ``infer(Parts(...))`` and gets its answer.
         example: Inputs of a small case, drawn from a generator, in its dtype.
-        symmetries: In what orders of tokens it does not look; none where it has places.
+        symmetries: In what orders of tokens it does not look; none where it has positions.
         estimators: Those that it takes. The first is the mechanism as published, which is ``"first_order"`` but where
             a paper solves its problem; the only one, and a name alone, where nothing is inferred.
         takes_closeness: Whether another closeness may be put in the place of its own.

@@ -206,7 +206,7 @@ ENTRIES = (
         preference="–",
         evidence="–",
         closeness="–",
-        values="E_ik, the activation of channel k at place i",
+        values="E_ik, the activation of channel k at position i",
         meaning=(
             "Each channel is multiplied by the weight that it has in a classifier which tells the two domains apart, "
             "so that what makes the difference is large."
@@ -240,13 +240,13 @@ ENTRIES = (
         evidence="pooling: 0; class: Σ_k w_k E̅_k",
         values="pooling: E_i; class: 0 and 1",
         meaning=(
-            "Nothing is asked of the places, so that their mean stays where it is; it is evidence for the domain."
+            "Nothing is asked of the positions, so that their mean stays where it is; it is evidence for the domain."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
             "Average pooling is an inference with z = 0, and its answer is the evidence of a coin. The paper's formula "
-            "has the sum over places, its text the mean, as here. A second classifier takes the largest activation of "
-            "each channel instead."
+            "has the sum over positions, its text the mean, as here. A second classifier takes the largest activation "
+            "of each channel instead."
         ),
         exact_because=_LESS,
         written=_activation_classifier,
@@ -292,13 +292,13 @@ ENTRIES = (
         evidence="squeeze: 0; excitation: W₂ ReLU(W₁ x̄)",
         values="squeeze: x_i; excitation: 0 and x_ic",
         meaning=(
-            "The mean of all places, of which nothing is asked, is what the channels' coins are asked about."
+            "The mean of all positions, of which nothing is asked, is what the channels' coins are asked about."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
             "An inference with z = 0, whose answer goes through a network and is the evidence of a coin a channel."
         ),
-        exact_because="The mean of the places does not change; " + _LESS[0].lower() + _LESS[1:],
+        exact_because="The mean of the positions does not change; " + _LESS[0].lower() + _LESS[1:],
         written=_squeeze_excitation,
         example=_squeeze_example,
         symmetries=(Symmetry({"x": -2}),),

@@ -13,7 +13,7 @@ from fenchel.catalogue.random_inputs import drawn, heads
 
 __all__ = ["ENTRIES"]
 
-_FAMILY = "Beyond"
+_FAMILY = "Closeness, memory and linear attention"
 
 _UPDATES = 3
 

@@ -23,7 +23,7 @@ from fenchel.nn.preference import AbstractPreference, ALiBi, Causal, GridWindow,
 
 __all__ = ["ENTRIES"]
 
-_FAMILY = "Scores and places"
+_FAMILY = "Scores and positions"
 
 
 def _learned(infer: Inferrer, x: Tensor, places: Tensor, project: Tensor) -> Tensor:
@@ -201,15 +201,15 @@ def _image(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
 
 _TIES = (
     "The position term is linear in the query, and so it is read as evidence; like any score it could be belief "
-    "instead, in which nothing is corrected. That a template is a key plus the vector of a place, as Shaw et al. write "
-    "it, is a choice too: longer templates that all queries share can have the same scores, and make another exact "
-    "problem."
+    "instead, in which nothing is corrected. That a template is a key plus the vector of a position, as Shaw et al. "
+    "write it, is a choice too: longer templates that all queries share can have the same scores, and make another "
+    "exact problem."
 )
 
 ENTRIES = (
     Entry(
         name="learned-absolute",
-        title="Learned absolute places",
+        title="Learned absolute position embeddings",
         family=_FAMILY,
         paper=Paper(
             "Devlin et al.",
@@ -218,23 +218,23 @@ ENTRIES = (
             "section 3",
         ),
         formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
-        templates="K(x_j + a_j)/√d, a_j a learned vector of place j",
+        templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
         preference="uniform",
         evidence="Q(x_i + a_i)",
         values="V(x_j + a_j)",
         meaning=(
-            "A place is part of what a token is: it is in the query, in the template and in the value. Attention "
-            "itself does not look at order; tokens that move with their places move their answers. The model adds "
-            "places once, below its first layer, and normalises the sums, which is left out here."
+            "A position is part of what a token is: it is in the query, in the template and in the value. Attention "
+            "itself does not look at order; tokens that move with their positions move their answers. The model adds "
+            "positions once, below its first layer, and normalises the sums, which is left out here."
         ),
-        exact_because="Places change the mean and the spread of the templates, not their scores alone.",
+        exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
         written=_learned,
         example=_tokens_and_places,
         symmetries=(Symmetry({"x": -2, "places": -2}),),
     ),
     Entry(
         name="sinusoidal",
-        title="Sinusoidal places",
+        title="Sinusoidal position encodings",
         family=_FAMILY,
         paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.5"),
         formula=(
@@ -246,7 +246,7 @@ ENTRIES = (
         evidence="Q(x_i + s_i)",
         values="V(x_j + s_j)",
         meaning=(
-            "As learned places, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
+            "As learned positions, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
             "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
             "and print 10000·2i/d."
         ),
@@ -254,7 +254,7 @@ ENTRIES = (
             "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
             "with all four."
         ),
-        exact_because="Places change the mean and the spread of the templates, not their scores alone.",
+        exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
         written=_sinusoidal,
         example=_tokens,
     ),
@@ -310,7 +310,7 @@ ENTRIES = (
     ),
     Entry(
         name="rotary",
-        title="Rotary places (RoPE)",
+        title="Rotary position embedding (RoPE)",
         family=_FAMILY,
         paper=Paper(
             "Su et al.",
@@ -323,14 +323,14 @@ ENTRIES = (
         preference="uniform",
         evidence="R_i q_i",
         meaning=(
-            "A template is turned by its own place, whoever asks, so that all queries share the templates. Scores see "
-            "distances alone."
+            "A template is turned by its own position, whoever asks, so that all queries share the templates. Scores "
+            "see distances alone."
         ),
         because=(
-            "Turning all places together turns the whole problem and changes no length: exact inference sees distances "
-            "alone as well."
+            "Turning all positions together turns the whole problem and changes no length: exact inference sees "
+            "distances alone as well."
         ),
-        exact_because="Equal keys at different places are different templates, and enter the covariance as such.",
+        exact_because="Equal keys at different positions are different templates, and enter the covariance as such.",
         written=_rotary,
         example=_heads,
         layer={"evidence": "Rotary(d)"},
@@ -346,7 +346,7 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
-            "closeness here but transport. How many keys a query sees tells its place; in what order they stand one "
+            "closeness here but transport. How many keys a query sees tells its position; in what order they stand one "
             "layer does not see."
         ),
         exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
@@ -361,7 +361,7 @@ ENTRIES = (
         paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
         formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
         templates="k_j/√d",
-        preference="uniform on w + 1 places around i",
+        preference="uniform on w + 1 positions around i",
         evidence="q_i",
         meaning=(
             "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same "
@@ -420,8 +420,8 @@ ENTRIES = (
         evidence="Q h_i; Q g_i",
         values="V h_j",
         meaning=(
-            "A text is predicted in any order. The content stream knows the token at its place, the query stream the "
-            "place alone: the second asks the same templates and may not see its own. Segments, which the model "
+            "A text is predicted in any order. The content stream knows the token at its position, the query stream "
+            "the position alone: the second asks the same templates and may not see its own. Segments, which the model "
             "encodes likewise, are left out."
         ),
         verdict=Verdict.COMPOSITION,

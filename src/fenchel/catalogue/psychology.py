@@ -14,7 +14,7 @@ from fenchel.closeness import Hard
 
 __all__ = ["ENTRIES", "NOTE"]
 
-_FAMILY = "Mind"
+_FAMILY = "Psychology"
 
 NOTE = (
     "What theories of human attention call a filter, a beam or a gain is a part of an inference here: a preference, "
@@ -240,15 +240,15 @@ ENTRIES = (
             "Shifts in selective visual attention: towards the underlying neural circuitry",
         ),
         formula="o = v_j for the j with the largest salience s_j",
-        templates="s_j, one number a place",
+        templates="s_j, one number a location",
         preference="uniform",
         evidence="1: towards more salience",
         closeness="0 on the support of u, infinite elsewhere: no closeness",
         meaning=(
-            "The most salient place gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and not "
-            "softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: its "
-            "mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points beyond "
-            "them."
+            "The most salient location gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and "
+            "not softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: "
+            "its mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points "
+            "beyond them."
         ),
         because=(
             "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + z among all "
@@ -272,8 +272,8 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "One channel, such as an ear or a voice, passes, chosen before what is said is understood; nothing in the "
-            "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its place in "
-            "the sequence."
+            "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its position "
+            "in the sequence."
         ),
         exact_because="Mean and covariance under u are those of the channel that passes.",
         written=_filtered,
@@ -306,7 +306,7 @@ ENTRIES = (
         paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
         formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
         templates="k_j/√d",
-        preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): places x_j near the cue c_i",
+        preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
         evidence="q_i",
         meaning=(
             "A cue says where something will be before it is there, and what is within the beam is believed in, at "
@@ -335,7 +335,7 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "The beam is wide or narrow by need. That power falls as the field widens follows from u being a "
-            "distribution: on a dense grid of places in the plane the share of its centre falls as 1/σ²."
+            "distribution: on a dense grid of locations in the plane the share of its centre falls as 1/σ²."
         ),
         exact_because=(
             "A beam on one key leaves nothing to correct; in a wide one the keys vary, and what they vary is corrected."
@@ -417,17 +417,17 @@ ENTRIES = (
             "information",
         ),
         formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
-        templates="x_j, places of the input",
+        templates="x_j, positions in the input",
         preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
         evidence="a y_i + b, where output i looks, with α = 1/σ²",
         meaning=(
-            "Control neurons open connections so that a window of any place b and size a reaches the same outputs: "
+            "Control neurons open connections so that a window of any position b and size a reaches the same outputs: "
             "what is recognised does not depend on where it is. Shift and size are evidence, one for all outputs. The "
             "paper's routing has stages, each of which doubles the reach; here is one."
         ),
         exact_because=(
-            "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the place "
-            "that the window aims at."
+            "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the "
+            "position that the window aims at."
         ),
         written=_routed,
         example=_window_of_attention,

@@ -65,7 +65,7 @@ FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))
 
 """The headings, in order."""
 
-NOTES: Final = MappingProxyType({"Mind": psychology.NOTE})
+NOTES: Final = MappingProxyType({"Psychology": psychology.NOTE})
 
 """What is to be known of a whole family, by heading."""
 

@@ -1,4 +1,4 @@
-"""How a decoder finds the place in its source: by where, by a learned form, by content, in a window."""
+"""How a decoder finds the position in its source: by where, by a learned form, by content, in a window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fenchel.nn.preference import Location, Window
 
 __all__ = ["ENTRIES"]
 
-_FAMILY = "Scores and places"
+_FAMILY = "Scores and positions"
 _LUONG = "Effective approaches to attention-based neural machine translation"
 _TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)")
 
@@ -140,12 +140,12 @@ ENTRIES = (
         paper=Paper("Luong et al.", 2015, _LUONG, "eq. (8)"),
         formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp⟨w_j, s_i⟩",
         templates="h_j, which do not matter",
-        preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of place j",
+        preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
         evidence="0",
         values="h_j",
-        meaning="The state of the decoder says at which places to look, whatever stands there. " + _SLIDES,
+        meaning="The state of the decoder says at which positions to look, whatever stands there. " + _SLIDES,
         because=(
-            "What stands at a place is not looked at before it is averaged, so that all of the score is read as "
+            "What stands at a position is not looked at before it is averaged, so that all of the score is read as "
             "belief. As evidence s_i on templates w_j it would have the same weights at first order, and other exact "
             "ones."
         ),
@@ -237,7 +237,7 @@ ENTRIES = (
         paper=Paper("Luong et al.", 2015, _LUONG, "section 3.2, local-m"),
         formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
         templates="k_j",
-        preference="uniform on the window of 2D + 1 places around i",
+        preference="uniform on the window of 2D + 1 positions around i",
         evidence="q_i",
         meaning="Source and target are about in step: word i of one has its match near word i of the other.",
         exact_because="Mean and covariance are those of the few templates in the window.",

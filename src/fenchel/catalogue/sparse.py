@@ -15,7 +15,7 @@ from fenchel.closeness import Tsallis
 
 __all__ = ["ENTRIES"]
 
-_FAMILY = "Beyond"
+_FAMILY = "Closeness, memory and linear attention"
 _ROUNDS = 60
 
 

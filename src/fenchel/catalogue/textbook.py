@@ -352,16 +352,16 @@ ENTRIES = (
         title="Soft attention",
         family=_FAMILY,
         paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
-        formula="o_i = Σ_j p_ij v_j = E[v_s] for a place s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
+        formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
         templates="k_j",
         preference="uniform",
         evidence="q_i",
         meaning=(
-            "The mean of what a single look would see, if the place were drawn from the inferred distribution. The "
+            "The mean of what a single look would see, if the position were drawn from the inferred distribution. The "
             "paper scores with a network, as additive attention does; here the score is an inner product, and its "
             "gate on the whole answer is left out."
         ),
-        exact_because="Places would be drawn from other weights.",
+        exact_because="Positions would be drawn from other weights.",
         written=_soft,
         example=_glimpses,
         symmetries=_QUERIES_OR_KEYS,
@@ -378,8 +378,8 @@ ENTRIES = (
         closeness="0 on the support of u, infinite elsewhere: no closeness",
         meaning=(
             "Nothing holds the answer near the preference, so that one key gets all the weight. That is the textbook's "
-            "hard attention. The paper's draws one place from soft weights instead, whose mean is soft attention, and "
-            "learns by reinforcement; weights that jump pass no gradient to scores."
+            "hard attention. The paper's draws one position from soft weights instead, whose mean is soft attention, "
+            "and learns by reinforcement; weights that jump pass no gradient to scores."
         ),
         because=(
             "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + q_i among "

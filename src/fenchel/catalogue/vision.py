@@ -118,7 +118,7 @@ def _double(
     batch = (x.shape[0], 1, -1, -1)
     questions, addresses = gather.mT.expand(batch), distribute.mT.expand(batch)
     descriptors = infer(Parts(templates=pixels, evidence=questions, values=pixels @ features))
-    # At each place over the descriptors: here they are what is attended to, and the places ask.
+    # At each position over the descriptors: here they are what is attended to, and the positions ask.
     return infer(
         Parts(templates=addresses, evidence=pixels, values=descriptors, log_preference=bias)
     ).squeeze(1)
@@ -171,7 +171,7 @@ ENTRIES = (
     Entry(
         name="swin",
         title="Shifted windows (Swin)",
-        family="Scores and places",
+        family="Scores and positions",
         paper=Paper(
             "Liu et al.",
             2021,
@@ -247,7 +247,7 @@ ENTRIES = (
         evidence="θ(x_i)",
         values="g(x_j)",
         meaning=(
-            "Dot-product attention between pixels, or between places and times of a film, with a residual beside it."
+            "Dot-product attention between pixels, or between positions and times of a film, with a residual beside it."
         ),
         exact_because=_SAME_SIGHT,
         written=_embedded_gaussian,
@@ -294,24 +294,24 @@ ENTRIES = (
             "Chen et al.", 2018, "A²-Nets: double attention networks", "on feature gathering and distribution"
         ),
         formula=(
-            "g_k = Σ_i b_ki Θx_i,  b_ki ∝ exp⟨φ_k, x_i⟩ over places i;  o_i = Σ_k v_ik g_k,  v_ik ∝ exp(⟨ρ_k, x_i⟩ + "
-            "c_k) over descriptors k"
+            "g_k = Σ_i b_ki Θx_i,  b_ki ∝ exp⟨φ_k, x_i⟩ over positions i;  o_i = Σ_k v_ik g_k,  v_ik ∝ exp(⟨ρ_k, x_i⟩ "
+            "+ c_k) over descriptors k"
         ),
         templates="gather: x_i; distribute: ρ_k",
         preference="gather: uniform; distribute: u_k ∝ exp c_k, by the map's bias",
         evidence="gather: φ_k, the same for every image; distribute: x_i",
         values="gather: Θx_i; distribute: g_k",
         meaning=(
-            "Learned questions are put to the whole image, and each gathers one descriptor; then each place asks "
-            "which of the descriptors it needs. A bias of φ adds the same to all places and changes nothing; one of ρ "
-            "says which descriptors are likely before looking."
+            "Learned questions are put to the whole image, and each gathers one descriptor; then each position asks "
+            "which of the descriptors it needs. A bias of φ adds the same to all positions and changes nothing; one of "
+            "ρ says which descriptors are likely before looking."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
-            "Two inferences, the first over places and the second over descriptors at each place; the answers of the "
-            "first are the values of the second. Much copied code takes the second softmax over places, or without "
-            "saying, which in torch is over the images of a batch: then a place's weights do not add up to 1, and "
-            "what it gets is no mean of descriptors."
+            "Two inferences, the first over positions and the second over descriptors at each position; the answers of "
+            "the first are the values of the second. Much copied code takes the second softmax over positions, or "
+            "without saying, which in torch is over the images of a batch: then a position's weights do not add up to "
+            "1, and what it gets is no mean of descriptors."
         ),
         exact_because=(
             "Both steps move a mean of templates less: of pixels in the first, of the rows of ρ in the second."
