@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
@@ -55,39 +55,37 @@ class CapturedHead:
     head: int
     alpha: float | Tensor
     output: Tensor
-    _parts: Callable[[], _Parts]
-    _weights: Tensor | Callable[[], Tensor]
-    _without_evidence: Callable[[bool], Tensor]
+    _shared: _Shared
 
     @property
     def templates(self) -> Tensor:
         """t, (B, n, d): keys times the scale of the scores. Query heads that share keys share this tensor."""
-        return self._own(self._parts().templates)
+        return self._own(self._shared.parts.templates)
 
     @property
     def log_preference(self) -> Tensor:
         """Log u, (B or 1, m or 1, n), -inf where masked, 0 where nothing is preferred."""
-        return self._own(self._parts().log_preference)
+        return self._own(self._shared.parts.log_preference)
 
     @property
     def evidence(self) -> Tensor:
         """z, (B, m, d): the queries."""
-        return self._own(self._parts().evidence)
+        return self._own(self._shared.parts.evidence)
 
     @property
     def dual(self) -> Tensor:
         """The first-order dual point αz, (B, m, d)."""
-        return self._own(self._parts().duals)
+        return self._own(self._shared.parts.duals)
 
     @property
     def values(self) -> Tensor:
         """What the weights act on, (B, n, d_v)."""
-        return self._own(self._parts().values)
+        return self._own(self._shared.parts.values)
 
     @property
     def weights(self) -> Tensor:
         """The weights before dropout, (B, m, n); zero in rows with nothing to attend to."""
-        return self._weights if isinstance(self._weights, Tensor) else self._weights()
+        return self._shared.weights[self.head - 1]
 
     def without_evidence(self, *, uniform: bool = False) -> Tensor:
         """The output with z = 0, where the weights are the preference, (B, m, d_v).
@@ -95,7 +93,7 @@ class CapturedHead:
         Args:
             uniform: Whether the weights are equal on all that the preference lets a query see.
         """
-        return self._without_evidence(uniform)[:, self.head - 1]
+        return self._shared.without_evidence(uniform)[:, self.head - 1]
 
     def _own(self, parts: Sequence[Tensor]) -> Tensor:
         """This head's of the parts of all, of which some heads may share one."""
@@ -436,22 +434,10 @@ class Capture:
 
 def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The answer as the model gives it, and its heads, of which all else is worked out when it is asked for."""
-    found = call.infer()
-
-    @cache
-    def parts() -> _Parts:
-        with torch.no_grad():
-            return _Parts.of(call)
-
-    @cache
-    def weights() -> Tensor:
-        with torch.no_grad():
-            return _weights(replace(call, dropout=0.0).infer(weights=True))
-
+    found, shared = call.infer(), _Shared(call)
     if getattr(call.module, "other", None) is not None:
-        weights()  # while it lasts
-    late = [lambda head=head: weights()[:, head] for head in range(site.num_heads)]
-    return found, _heads(call, site, parts, found.output.unbind(1), late)
+        _ = shared.weights  # while it lasts
+    return found, shared.heads(site, found.output)
 
 
 def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
@@ -470,23 +456,25 @@ def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[Capt
             preference=torch.stack(parts.log_preference, 1),
             scale=1.0,
         )
-    found = replace(call, dropout=0.0).infer(weights=True)
-    weights = _weights(found).unbind(1)
+    shared = _Shared(call)
+    shared.parts = parts
+    found = shared.weighted()
+    shared.weights = _weights(found)
     output = found.output
     if call.reads_values:
-        joined = torch.stack(weights, 1)
+        joined = torch.stack(shared.weights, 1)
         if call.dropout > 0:
             joined = torch.dropout(joined, call.dropout, train=True)
         groups = site.num_heads // call.values.shape[1]
         output = joined.to(call.values.dtype) @ call.values.repeat_interleave(groups, 1)
         found = found._replace(weights=joined)
-    heads = _heads(call, site, lambda: parts, output.unbind(1), weights)
+    heads = shared.heads(site, output)
     return found._replace(output=torch.stack([head.output for head in heads], 1)), heads
 
 
-def _weights(found: Inferred) -> Tensor:
+def _weights(found: Inferred) -> tuple[Tensor, ...]:
     assert found.weights is not None  # noqa: S101 -- they were asked for
-    return found.weights
+    return found.weights.unbind(1)
 
 
 class _Parts(NamedTuple):
@@ -510,34 +498,43 @@ class _Parts(NamedTuple):
         )
 
 
-def _heads(
-    call: PendingCall,
-    site: AttentionSite,
-    parts: Callable[[], _Parts],
-    outputs: Sequence[Tensor],
-    weights: Sequence[Tensor | Callable[[], Tensor]],
-) -> list[CapturedHead]:
-    @cache
-    def without_evidence(uniform: bool) -> Tensor:
-        u = call.preference
-        if uniform and u is not None:
-            u = may_attend(u)
-        return (
-            replace(call, evidence=torch.zeros_like(call.evidence), preference=u, dropout=0.0).infer().output
-        )
+class _Shared:
+    """What the heads of a call have of it, each worked out once, when it is asked for."""
 
-    return [
-        CapturedHead(
-            site=site,
-            head=head + 1,
-            alpha=call.alphas[head],
-            output=outputs[head],
-            _parts=parts,
-            _weights=weights[head],
-            _without_evidence=without_evidence,
-        )
-        for head in range(site.num_heads)
-    ]
+    def __init__(self, call: PendingCall) -> None:
+        self._call = call
+        self._without_evidence: dict[bool, Tensor] = {}
+
+    @cached_property
+    def parts(self) -> _Parts:
+        with torch.no_grad():
+            return _Parts.of(self._call)
+
+    @cached_property
+    def weights(self) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return _weights(self.weighted())
+
+    def weighted(self) -> Inferred:
+        """The answer without dropout, with weights."""
+        return replace(self._call, dropout=0.0).infer(weights=True)
+
+    def without_evidence(self, uniform: bool) -> Tensor:
+        """The outputs of all heads with z = 0, under the preference or its support."""
+        if uniform not in self._without_evidence:
+            call, u = self._call, self._call.preference
+            u = may_attend(u) if uniform and u is not None else u
+            asked = replace(call, evidence=torch.zeros_like(call.evidence), preference=u, dropout=0.0)
+            self._without_evidence[uniform] = asked.infer().output
+        return self._without_evidence[uniform]
+
+    def heads(self, site: AttentionSite, outputs: Tensor) -> list[CapturedHead]:
+        return [
+            CapturedHead(site, number, alpha, output, self)
+            for number, (alpha, output) in enumerate(
+                zip(self._call.alphas, outputs.unbind(1), strict=True), start=1
+            )
+        ]
 
 
 def _fitting(output: Any, head: CapturedHead) -> Tensor:

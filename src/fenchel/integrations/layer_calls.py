@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,50 +27,12 @@ from fenchel.integrations.sites import (
 )
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.evidence import AbstractPositionalEvidence
-from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, attention_layers
+from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, Problem, attention_layers
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 from fenchel.tensors import may_attend
 
-__all__ = ["LayerSource", "attention_call", "has_layers", "kind_of"]
-
-
-def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: RealQueries) -> AttentionCall:
-    """What a layer asks, with reliability 1.
-
-    Args:
-        site: Where.
-        asked: What.
-        space: "input" or "key".
-        real: Which queries of the batch are real.
-
-    Raises:
-        ModelError: If templates are no linear map of the input, or not shared by heads, in space "input".
-    """
-    problem, projection = asked.problem, None
-    if space == "input":
-        projection = asked.projection
-        if projection is None or asked.added:
-            raise ModelError(
-                f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
-                "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
-            )
-    query, key, scaling = _with_reliability(
-        site.name, space, problem.evidence, problem.templates, problem.alpha, problem.scale
-    )
-    preference = _log_preference(asked)
-    return AttentionCall(
-        site=site,
-        query=query,
-        key=key,
-        scaling=scaling,
-        preference=preference,
-        counted=_counted(site, asked, preference, real),
-        inputs=None if projection is None else projection.inputs,
-        key_weight=None if projection is None else projection.weight,
-        key_bias=None if projection is None else projection.bias,
-        value=problem.values if problem.values.shape[:3] == key.shape[:3] else None,
-    )
+__all__ = ["LayerSource", "has_layers"]
 
 
 def _log_preference(asked: LayerCall) -> Tensor | None:
@@ -83,7 +45,7 @@ def _log_preference(asked: LayerCall) -> Tensor | None:
     return given.reshape((1,) * (4 - given.dim()) + tuple(given.shape))
 
 
-def kind_of(asked: LayerCall) -> Kind:
+def _kind_of(asked: LayerCall) -> Kind:
     """How the queries of a call and its keys belong together."""
     if not asked.asks_itself:
         return "cross"
@@ -97,22 +59,17 @@ def kind_of(asked: LayerCall) -> Kind:
 
 
 def _with_reliability(
-    name: str,
-    space: str,
-    evidence: Tensor,
-    templates: Tensor,
-    alpha: float | Tensor,
-    scale: float | Tensor,
+    name: str, space: str, problem: Problem, alphas: Sequence[float | Tensor]
 ) -> tuple[Tensor, Tensor, float]:
     r"""The same problems with reliability 1: templates and evidence times √α, which leaves every measure as it is.
 
     .. math:: \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2
               = \tfrac12\lVert\sqrt\alpha\mu + \sqrt\alpha z - \mathbb{E}_p[\sqrt\alpha t]\rVert^2
     """
-    scaling = float(scale)
-    own = torch.as_tensor(alpha, dtype=torch.float64).flatten()
-    if bool((own == own[0]).all()):
-        root = float(own[0]) ** 0.5
+    evidence, templates, scaling = problem.evidence, problem.templates, float(problem.scale)
+    own = [float(alpha) for alpha in alphas]
+    if len(set(own)) == 1:
+        root = own[0] ** 0.5
         if root == 1:
             return evidence, templates, scaling
         return _widened(evidence) * root, templates, scaling * root
@@ -121,7 +78,7 @@ def _with_reliability(
             f"the heads of {name} have α of their own, and in space 'input' they would have to share their templates. "
             "Audit it with space='key' (--space key)"
         )
-    roots = own.sqrt().reshape(-1, 1, 1).to(evidence.device)
+    roots = torch.tensor(own, dtype=torch.float64).sqrt().view(-1, 1, 1).to(evidence.device)
     query, key = (_widened(part) for part in (evidence, templates))
     return query * roots.to(query.dtype), key * roots.to(key.dtype), scaling
 
@@ -131,21 +88,15 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, real: RealQueries) -> Tensor:
-    name, kind = site.name, site.kind
     evidence = asked.problem.evidence
     empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
+    of_decoder = site.kind != "encoder_self" and real.fits(evidence, decoder=True)
+    padding = asked.key_padding if asked.asks_itself else None
     # Masks of a batch say nothing of queries that are some of its positions, or none.
-    of_decoder = kind != "encoder_self" and real.fits(evidence, decoder=True)
-    if of_decoder:
-        counted, padding = (
-            real(name, evidence, empty, decoder=True),
-            asked.key_padding if asked.asks_itself else None,
-        )
-    elif not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
-        counted, padding = RealQueries({}, None, None)(name, evidence, empty, decoder=False), None
-    else:
-        counted, padding = real(name, evidence, empty, decoder=False), asked.key_padding
-    padding = asked.query_padding if asked.query_padding is not None else padding
+    if not of_decoder and not (asked.asks_itself and evidence.shape[2] == _own_keys(asked)):
+        real, padding = RealQueries({}, None, None), None
+    counted = real(site.name, evidence, empty, decoder=of_decoder)
+    padding = padding if asked.query_padding is None else asked.query_padding
     return counted if padding is None or padding.shape != counted.shape else counted & ~padding
 
 
@@ -253,7 +204,7 @@ class LayerSource(AbstractSource):
                 vectors=problem.variant is None,
                 reads_values=not problem.reads_templates,
                 how=infer,
-                kind=partial(kind_of, call),
+                kind=partial(_kind_of, call),
                 described=partial(self._described, layer, call, alphas),
             )
         )
@@ -289,8 +240,26 @@ class LayerSource(AbstractSource):
                 "'first_order'): ...)"
                 ", or leave this layer out of layers"
             )
-        alpha = torch.stack([torch.as_tensor(alpha, dtype=torch.float64).reshape(1) for alpha in alphas])
-        return attention_call(site, asked._replace(problem=replace(asked.problem, alpha=alpha)), space, real)
+        projection = asked.projection if space == "input" else None
+        if space == "input" and (projection is None or asked.added):
+            raise ModelError(
+                f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
+                "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
+            )
+        query, key, scaling = _with_reliability(site.name, space, asked.problem, alphas)
+        preference, values = _log_preference(asked), asked.problem.values
+        return AttentionCall(
+            site=site,
+            query=query,
+            key=key,
+            scaling=scaling,
+            preference=preference,
+            counted=_counted(site, asked, preference, real),
+            inputs=None if projection is None else projection.inputs,
+            key_weight=None if projection is None else projection.weight,
+            key_bias=None if projection is None else projection.bias,
+            value=values if values.shape[:3] == key.shape[:3] else None,
+        )
 
 
 def _alphas(layer: AttendingLayer, own: float | Tensor) -> list[float | Tensor]:

@@ -305,8 +305,8 @@ class AttendingLayer:
         chosen, rest = self._parted(problem.evidence.device)
         part, kept = _of_heads(problem, chosen), _of_heads(problem, rest)
         alpha, solver = self._for_now(part.alpha)
-        part, u = replace(part, alpha=alpha), _preference_of_heads(log_preference, chosen)
-        u_kept = _preference_of_heads(log_preference, rest)
+        part, u = replace(part, alpha=alpha), preference_of_heads(log_preference, chosen)
+        u_kept = preference_of_heads(log_preference, rest)
         return joined(
             infer(part, u, estimator=solver, **options),
             infer(kept, u_kept, estimator=self.solver, **options),
@@ -393,7 +393,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     )
 
 
-def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor | None:
+def preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor | None:
     if log_preference is None or log_preference.dim() < 3 or log_preference.shape[-3] == 1:
         return log_preference
     return log_preference.index_select(-3, index)

@@ -35,7 +35,7 @@ from fenchel.integrations.transformers.masks_and_sinks import (
     with_softcap,
 )
 from fenchel.integrations.transformers.registry import attention_modules, register_backend
-from fenchel.nn.inference import Inferred, joined
+from fenchel.nn.inference import Inferred, joined, preference_of_heads
 
 __all__ = [
     "CLOSENESSES",
@@ -269,15 +269,12 @@ class AttentionProblem:
     def of_heads(self, index: Tensor) -> AttentionProblem:
         """The problems of some heads, with the keys and values that they share repeated."""
         shared = torch.div(index, self.heads // self.key.shape[1], rounding_mode="floor")
-        preference = self.log_preference
-        if preference is not None and preference.shape[1] > 1:
-            preference = preference.index_select(1, index)
         return replace(
             self,
             query=self.query.index_select(1, index),
             key=self.key.index_select(1, shared),
             value=self.value.index_select(1, shared),
-            log_preference=preference,
+            log_preference=preference_of_heads(self.log_preference, index),
         )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
+from fenchel.nn.inference import projected
 
 __all__ = [
     "OLDEST",
@@ -380,14 +381,9 @@ def _torchs_attention(
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     elif not layer.batch_first:
         query, key, value = (given.transpose(0, 1) for given in (query, key, value))
-    if layer.in_proj_weight is None:
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    else:
-        weights = layer.in_proj_weight.chunk(3)
-    biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
     parts = [
-        nn.functional.linear(given, weight, bias).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for given, weight, bias in zip((query, key, value), weights, biases, strict=True)
+        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for part in projected(layer, query, key, value)
     ]
     mask = _mask_of(layer, len(query), attn_mask, key_padding_mask)
     function = require_transformers().AttentionInterface()[name]
