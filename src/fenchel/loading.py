@@ -78,7 +78,7 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"loader {path} cannot be read: {error.strerror}. Give a Python file.") from error
+        raise InputError(f"loader {path} cannot be read: {reason_of(error)}. Give a Python file.") from error
     if not run.is_dir():
         raise InputError(f"there is no folder {run} for loader {path} to load. Give the folder of a run.")
     with _importable(path.resolve().parent):

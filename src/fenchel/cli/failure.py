@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fenchel.arguments import reason_of
 from fenchel.errors import FenchelError, OutputError
 from fenchel.io.runs import RunObserver
 
@@ -87,7 +88,7 @@ def _code_and_words(error: BaseException) -> tuple[int, str]:
     if isinstance(error, FenchelError):
         return error.exit_code, f"error: {error}"
     if isinstance(error, OSError) and error.filename is not None:
-        return OutputError.exit_code, f"error: {error.filename}: {error.strerror or error}."
+        return OutputError.exit_code, f"error: {error.filename}: {reason_of(error)}."
     without_memory = isinstance(error, RuntimeError) and _WITHOUT_MEMORY.search(str(error))
     if isinstance(error, MemoryError) or without_memory:
         return _UNEXPECTED, (

@@ -6,7 +6,7 @@ A key map is the linear map that makes a layer's keys; it is found by tracing a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,7 +86,7 @@ class ModelSource(AbstractSource):
         self._decoder = self._modules_of_decoder() if self._has_decoder else frozenset()
         self._checked: set[nn.Module] = set()
         self._preferences = LogPreferences()
-        self._tracer = Tracer({})
+        self._tracer = Tracer({}, {})
         self._key_maps: dict[nn.Module, KeyMap] = {}
         self._saw_single_key = self._knows_key_maps = False
 
@@ -108,8 +108,11 @@ class ModelSource(AbstractSource):
         _intercepted.update(
             (module, partial(self._attention, handler, setting_of(module))) for module in self.modules
         )
-        only = {key_map.map for key_map in self._key_maps.values()} if self._knows_key_maps else None
-        self._tracer = Tracer(self.modules, only)
+        key_maps = {module: key_map.map for module, key_map in self._key_maps.items()}
+        if self._knows_key_maps:
+            self._tracer = Tracer({module: self.modules[module] for module in key_maps}, key_maps)
+        else:
+            self._tracer = Tracer(self.modules, {})
         try:
             with attention_implementation(self._model, _BACKEND):
                 yield
@@ -367,17 +370,17 @@ class Tracer:
 
     Args:
         modules: Attention modules with their qualified names.
-        only: Which linear maps to look at, and modules that have one; None is all.
+        key_maps: Of modules, the one linear map to look at; of others all are.
     """
 
-    def __init__(self, modules: Mapping[nn.Module, str], only: Collection[nn.Module] | None = None) -> None:
+    def __init__(self, modules: Mapping[nn.Module, str], key_maps: Mapping[nn.Module, nn.Module]) -> None:
         self._visits: dict[nn.Module, Visit] = {}
         self._handles: list[RemovableHandle] = []
         for module, site in modules.items():
             maps = _linear_maps(module)
-            maps = maps if only is None else {linear: maps[linear] for linear in maps.keys() & only}
-            if maps or only is None:
-                self._handles.append(module.register_forward_pre_hook(self._open, with_kwargs=True))
+            if module in key_maps:
+                maps = {key_maps[module]: maps[key_maps[module]]}
+            self._handles.append(module.register_forward_pre_hook(self._open, with_kwargs=True))
             for linear, name in maps.items():
                 hook = self._linear_hook(module, f"{site}.{name}")
                 self._handles.append(linear.register_forward_hook(hook))

@@ -138,8 +138,8 @@ class LogPreference:
             dtype: Of the queries.
             *family: The mask as the family gave it, and whether it says of itself that it is causal.
         """
-        if weights is not None:
-            weights = _without_constant_dimensions(weights)
+        if weights is not None and weights.dtype != torch.bool:
+            weights = _without_constant_dimensions(weights)  # a sum may be constant where its parts were not
         if weights is None or _says_nothing(weights):
             return cls(None, None, None, *family)
         kernel_mask = weights if weights.dtype == torch.bool else weights.to(dtype)
