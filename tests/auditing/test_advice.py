@@ -128,14 +128,6 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     assert [one["effect"] for one in beside["heads"]] == [head.effect for head in effects.heads]
 
 
-def test_too_few_sentences_to_rank_get_no_command() -> None:
-    for count, told in ((2, False), (3, True)):
-        report = small_audit(model=small_model(), texts=some_texts()[:count])
-        assert report.manifest["embeds"] is True
-        assert report.suggestions
-        assert any(found.command for found in report.suggestions) == told
-
-
 def test_texts_of_python_and_images_get_a_call_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,10 +142,11 @@ def test_texts_of_python_and_images_get_a_call_that_runs(
     assert {head.key for head in effects.heads} >= set(report.suggestions[0].heads[:MOST_HEADS])
     removed = eval(str(report.importance.command), known)  # noqa: S307
     assert {one["estimator"] for one in removed.results["ranking"]} == {"zero", "mean"}
+    few = small_audit(model=model, texts=texts[:2])  # too few sentences to rank
+    assert few.manifest["embeds"] is True
+    assert {found.command for found in few.suggestions} == {None}
     heads = [moved(HeadKey("encoder_self", 1, 1), rest=0.2)]
-    (of_text,) = suggestions(heads, {"model": "m", "texts": "a"}, {})
     (of_images,) = suggestions(heads, {"model": "m", "texts": "a", "reads": "images"}, {})
-    assert of_text.title == "Weight moves between ordinary words"
     assert "words" not in f"{of_images.title} {of_images.found} {of_images.meaning}"
     known = {"fenchel": fenchel, "model": tiny_model("vit"), "batches": [tiny_images(batch=2, seed=1)]}
     images: Any = audit(known["model"], None, known["batches"])
@@ -203,17 +196,6 @@ def test_the_thresholds_are_those_of_the_documentation() -> None:
     assert f"below {STILL}" in text
 
 
-def test_sinks_are_the_first_and_the_special_tokens() -> None:
-    classes = {name: ClassMove(0.1, 0.0, 0.05) for name in KEY_CLASSES}
-    classes |= {"first": ClassMove(0.4, 0.1, 0.0), "special": ClassMove(0.3, 0.1, 0.0)}
-    classes["rest"] = ClassMove(0.2, 0.05, 0.05)
-    found = HeadPattern(KEY, 10, 0.25, classes, (), ())
-    assert found.share("sinks", "leaves") == pytest.approx(0.8)
-    assert found.share("sinks", "reaches") == 0.0
-    assert classes["first"].exact == pytest.approx(0.3)
-    assert classes["first"].net == pytest.approx(-0.1)
-
-
 def test_tokens_that_get_too_much_and_too_little() -> None:
     # Ten queries: of each, the key that loses most and the one that gains most.
     lost = [(3, 0.5)] * 4 + [(9, 0.1)] * 5 + [(5, 0.25)]
@@ -231,27 +213,24 @@ def test_tokens_that_get_too_much_and_too_little() -> None:
     assert other.too_much == other.too_little == ()
 
 
-def test_the_numbers_of_an_audit_are_in_keeping() -> None:
-    report = small_audit()
-    assert [found.key for found in report.patterns] == [
-        HeadKey(record["kind"], record["layer"], record["head"]) for record in report.heads
-    ]
+def test_patterns_are_in_keeping_with_the_heads_and_counted_in_the_summary(tmp_path: Path) -> None:
+    report = small_audit(directory=tmp_path, baseline="twin")
     for found, record in zip(report.patterns, report.heads, strict=True):
+        assert found.key == HeadKey(record["kind"], record["layer"], record["head"])
         assert found.queries == record["queries"]
         assert found.moved == pytest.approx(record["total_variation_mean"], rel=1e-6)
-        assert sum(move.attention for move in found.classes.values()) == pytest.approx(1)
-        assert sum(move.exact for move in found.classes.values()) == pytest.approx(1)
+        for weight in ("attention", "exact"):
+            assert sum(getattr(move, weight) for move in found.classes.values()) == pytest.approx(1)
         nets = [token.net for token in (*found.too_little, *reversed(found.too_much))]
         assert nets == sorted(nets, reverse=True)
-
-
-def test_patterns_are_counted_in_the_summary(tmp_path: Path) -> None:
-    report = small_audit(directory=tmp_path, baseline="twin")
-    assert json.loads((tmp_path / "twin.json").read_text()) == report.twin_heads
+        assert found.share("sinks", "leaves") == pytest.approx(
+            sum(found.classes[name].leaves for name in ("first", "special")) / found.moved
+        )
     summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
     assert [found["pattern"] for found in summary["suggestions"]]
     assert summary["effects"] is None
     assert sum(summary["patterns"].values()) >= len(report.heads)
     assert summary["twin"]["encoder_self"]["queries"] == summary["kinds"]["encoder_self"]["queries"]
+    assert json.loads((tmp_path / "twin.json").read_text()) == report.twin_heads
     small_audit(directory=tmp_path, baseline="none", overwrite=True)
     assert not (tmp_path / "twin.json").exists()

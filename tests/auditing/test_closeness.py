@@ -20,8 +20,7 @@ from fenchel.integrations.transformers import register, register_backend
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal
 from tests.auditing.small_audits import small_audit, small_model, some_texts
-from tests.cli.conftest import Command, command, text  # noqa: F401 - fixtures
-from tests.io.test_windows import word_tokenizer
+from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
 from tests.tiny_models import tiny_inputs, tiny_model
 
 entmax = pytest.importorskip("entmax")
@@ -180,26 +179,17 @@ def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     assert "closeness <bdi>tsallis:1.5</bdi>" in render_html(forced)
     assert not any("attend under" in sentence for sentence in headline(plain))
     assert "even_so" not in small_audit(texts[:1], model=model, even_so=True).manifest
+    own = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_sparsemax")
+    for asked, said in (
+        ({}, r"attends under tsallis:2, .* pass --closeness tsallis:2"),
+        ({"closeness": "tsallis:1.5"}, r"measure tsallis:1\.5: pass --closeness tsallis:2"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            small_audit(model=own, **asked)
     # What the model computes stays softmax: the first layer's inputs are those of either audit, and so are its queries.
     ours, theirs = forced.heads[0], plain.heads[0]
     assert ours["queries"] == theirs["queries"]
     assert ours["total_variation_mean"] != theirs["total_variation_mean"]
-
-
-def test_a_model_under_a_closeness_is_refused_as_softmax() -> None:
-    model = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_sparsemax")
-    with pytest.raises(ModelError, match=r"attends under tsallis:2, .* pass --closeness tsallis:2"):
-        small_audit(model=model)
-    with pytest.raises(ModelError, match=r"measure tsallis:1\.5: pass --closeness tsallis:2"):
-        small_audit(model=model, closeness="tsallis:1.5")
-
-
-@pytest.mark.parametrize("family", ["t5", "llama", "gpt2"])
-def test_families_with_biases_grouped_heads_and_causal_masks(family: str) -> None:
-    model = tiny_model(family, vocab_size=64, attn_implementation="fenchel_entmax15")
-    report = fenchel.audit(model, None, [tiny_inputs(family)], space="key", closeness=Tsallis(1.5))
-    assert all(0 <= head["total_variation_mean"] <= 1 for head in report.heads)
-    assert all(head["relative_deviation_mean"] >= 0 for head in report.heads)
 
 
 def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
@@ -216,8 +206,6 @@ def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
     # Weights that a report shows are those of the closeness: some are zero.
     shown = json.loads((tmp_path / "out" / "examples.json").read_text())
     assert '"first_order": 0.0' in json.dumps(shown)
-    sampled = small_audit(some_texts(3), model=model, closeness="entmax15", queries=4)
-    assert sampled.manifest["queries"] == 4
     with pytest.raises(
         InputError, match=r"differ in closeness: 'tsallis:1.5' there, 'tsallis:2' asked"
     ) as caught:
@@ -231,35 +219,6 @@ def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
         fenchel.compare(tmp_path / "out", tmp_path / "other")
 
 
-def test_the_command(command: Command, text: Path, tmp_path: Path) -> None:  # noqa: F811 - fixtures
-    model = small_model().to(torch.float32)
-    model.save_pretrained(tmp_path / "model")
-    word_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("\n".join(some_texts(3)))
-    of = ["--text", tmp_path / "text.txt", "--max-length", "12", "--baseline", "none"]
-    base = ["audit", tmp_path / "model", *of]
-    refused = command(*base, "--closeness", "entmax15", "--out", tmp_path / "refused")
-    assert refused.code != 0
-    assert "attends under softmax" in refused.line
-    assert "--even-so" in refused.line
-    done = command(*base, "--closeness", "entmax15", "--even-so", "--out", tmp_path / "forced")
-    assert done.code == 0, done.err
-    # A model says in its configuration what it was trained with; save_pretrained leaves that out.
-    config = tmp_path / "model" / "config.json"
-    config.write_text(
-        json.dumps({**json.loads(config.read_text()), "attn_implementation": "fenchel_entmax15"})
-    )
-    done = command(*base, "--closeness", "tsallis:1.5", "--out", tmp_path / "own")
-    assert done.code == 0, done.err
-    manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
-    assert manifest["closeness"] == "tsallis:1.5"
-    assert "--closeness tsallis:1.5" in (tmp_path / "own" / "report.html").read_text()
-    for wrong in ("tsallis", "tsallis:3", "tsallis:1.5:warm", "entmax", "tsallis:x", "tsallis:1"):
-        found = command(*base, "--closeness", wrong, "--out", tmp_path / "wrong")
-        assert found.code == 3, wrong
-        assert "expected tsallis:ORDER" in found.line
-
-
 def test_names() -> None:
     assert [closeness_name(x) for x in (None, "softmax", "kl", KL())] == [None] * 4
     assert (
@@ -271,12 +230,31 @@ def test_names() -> None:
     assert closeness_name(Tsallis(torch.tensor([[1.25]]))) == "tsallis:1.25"
     assert closeness_name("tsallis:1.5:temperature=0.5:csiszar") == "tsallis:1.5:csiszar:temperature=0.5"
     wrong: Any
-    for wrong in (
-        1.5,
-        Tsallis,
-        Tsallis(torch.tensor([[1.2], [1.4]])),
-        "tsallis:1.5:temperature=-1",
-        ["sparsemax"],
-    ):
+    names = ["", ":3", ":1.5:warm", ":x", ":1", ":1.5:temperature=-1"]
+    others = [1.5, Tsallis, Tsallis(torch.tensor([[1.2], [1.4]])), ["sparsemax"], "entmax"]
+    for wrong in [*(f"tsallis{name}" for name in names), *others]:
         with pytest.raises(InputError, match=r"closeness is .*expected tsallis:ORDER"):
             closeness_name(wrong)
+
+
+def test_the_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - fixtures
+    base = ["audit", saved(tmp_path / "model", "bert"), *SMALL["audit"].split()]
+    (tmp_path / "text.txt").write_text("\n".join(some_texts(3)))
+    base += ["--text", tmp_path / "text.txt"]
+    refused = command(*base, "--closeness", "entmax15", "--out", tmp_path / "refused")
+    assert refused.code != 0
+    assert "--even-so" in refused.line
+    forced = command(*base, "--closeness", "entmax15", "--even-so", "--out", tmp_path / "forced")
+    assert forced.code == 0, forced.err
+    # A model says in its configuration what it was trained with; save_pretrained leaves that out.
+    config = tmp_path / "model" / "config.json"
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "attn_implementation": "fenchel_entmax15"})
+    )
+    own = command(*base, "--closeness", "tsallis:1.5", "--out", tmp_path / "own")
+    assert own.code == 0, own.err
+    assert json.loads((tmp_path / "own" / "manifest.json").read_text())["closeness"] == "tsallis:1.5"
+    assert "--closeness tsallis:1.5" in (tmp_path / "own" / "report.html").read_text()
+    wrong = command(*base, "--closeness", "tsallis:3", "--out", tmp_path / "wrong")
+    assert wrong.code == 3
+    assert "expected tsallis:ORDER" in wrong.line

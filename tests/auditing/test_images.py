@@ -1,6 +1,5 @@
 """Audits of images: the model's own processor, patches with their weights, positions in words, and wrong uses."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from transformers import AutoImageProcessor, ViTModel
 
 import fenchel
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import Packing, unpacked
+from fenchel.auditing.examples import HeadExample, Packing, unpacked
 from fenchel.auditing.heads import counted_in_words
-from fenchel.auditing.report.html import command
-from fenchel.auditing.state import AuditState
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
-from tests.auditing.small_audits import files_of, still_clock
+from fenchel.io.storage import Mismatch
 from tests.tiny_models import tiny_model
 from tests.vision_models import PATCHES, image_folder, saved_vision_model
 
@@ -85,32 +82,28 @@ def test_examples_have_their_image_and_the_weight_of_every_patch(model_folder: P
         assert re.fullmatch(r"\[CLS\]|row [12], column [12]", example.token)
 
 
-def test_saved_read_back_resumed_and_shown(model_folder: Path, images: Path, tmp_path: Path) -> None:
-    report = audited(model_folder, images, directory=tmp_path / "one")
-    assert AuditReport.load(tmp_path / "one").examples == report.examples
-    with still_clock():
-        for name in ("two", "three"):
-            audited(model_folder, images, directory=tmp_path / name)
-    assert files_of(tmp_path / "two") == files_of(tmp_path / "three")
-    page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
+def test_the_command_saves_what_is_read_back_and_shown(
+    model_folder: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    line = ["audit", str(model_folder), "--images", str(images), "--out", str(out), "--baseline", "none"]
+    assert main([*line, "--dtype", "float64"]) == 0
+    report, again = AuditReport.load(out), audited(model_folder, images)
+    assert report.examples == again.examples
+    assert report.heads == again.heads
+    page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count('<div class="picture">') == min(6, len(report.heads))
     assert f"({5 * (PATCHES + 1)} positions of 5 images)" in page
     assert f"fenchel audit {model_folder} --images {images}" in page
-    assert f"--images {images}" in command(report.manifest)
-    damaged = json.loads((tmp_path / "one" / "examples.json").read_text(encoding="utf-8"))
-    assert damaged[0]["picture"]["rows"] == 2
-
-
-def test_a_picture_with_other_weights_than_positions_is_refused(model_folder: Path, images: Path) -> None:
-    from fenchel.auditing.examples import HeadExample
-    from fenchel.io.storage import Mismatch
-
-    example = next(iter(audited(model_folder, images).examples.values()))
-    record = example.to_json()
-    assert HeadExample.from_json(record) == example
+    assert main(line) == 3
+    assert "finished after 5 images." in capsys.readouterr().err
+    record = next(iter(report.examples.values())).to_json()
     for change in ({"rows": 3}, {"more": 1}):
         with pytest.raises(Mismatch, match="picture"):
             HeadExample.from_json({**record, "picture": record["picture"] | change})
+    tiny_model("vit").save_pretrained(tmp_path / "bare")
+    with pytest.raises(ModelError, match=r"the image processor of .* cannot be loaded"):
+        fenchel.audit(str(tmp_path / "bare"), images=images)
 
 
 @pytest.mark.parametrize(
@@ -133,25 +126,6 @@ def test_models_and_what_they_read_have_to_fit(
     with pytest.raises(InputError, match=message) as raised:
         fenchel.audit(model or str(model_folder), **{"images": images, **options})
     assert "\n" not in str(raised.value)
-
-
-def test_a_model_without_its_image_processor_is_refused(images: Path, tmp_path: Path) -> None:
-    tiny_model("vit").save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"the image processor of .* cannot be loaded"):
-        fenchel.audit(str(tmp_path), images=images)
-
-
-def test_the_command_line(
-    model_folder: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    line = ["audit", str(model_folder), "--images", str(images), "--out", str(out), "--baseline", "none"]
-    assert main(line) == 0
-    assert AuditState.read(out).manifest["reads"] == "images"
-    assert main(line) == 3
-    assert "finished after 5 images." in capsys.readouterr().err
-    assert main(["audit", str(model_folder), "--out", str(tmp_path / "none")]) == 2
-    assert "'--text', '--images' or '--loader'" in capsys.readouterr().err
 
 
 def test_a_model_that_cuts_its_images_into_windows_is_audited_window_by_window(tmp_path: Path) -> None:

@@ -143,17 +143,6 @@ def test_numbers_of_every_layer_are_those_of_its_weights(space: str) -> None:
     assert {record["kind"] for record in report.heads} == {"encoder_self"}
 
 
-def test_heads_with_alphas_of_their_own() -> None:
-    torch.manual_seed(1)
-    made = layer(learn_alpha=True)
-    alphas = [0.2, 1.0, 1.7]
-    made.log_alpha.data.copy_(torch.tensor(alphas).log())
-    agree(
-        audited(Encoder(made).eval(), {"tokens": tokens()}, space="key"),
-        by_hand(made, tokens(), space="key", alphas=alphas),
-    )
-
-
 @pytest.mark.parametrize("space", ["input", "key"])
 def test_a_preference_of_each_query_and_the_padding_are_the_layers_own(space: str) -> None:
     torch.manual_seed(2)
@@ -183,6 +172,10 @@ def test_switched_layers_are_audited_as_they_infer_then() -> None:
     agree(report, by_hand(model.layers[0], tokens(), space="key", alphas=[1.0, 0.5, 1.0]))
     with use_estimator(model, "exact", heads=[2]), pytest.raises(ModelError, match="infers by 'exact'"):
         audited(model, {"tokens": tokens()})
+    made, alphas = layer(learn_alpha=True), [0.2, 1.0, 1.7]
+    made.log_alpha.data.copy_(torch.tensor(alphas).log())
+    report = audited(Encoder(made).eval(), {"tokens": tokens()}, space="key")
+    agree(report, by_hand(made, tokens(), space="key", alphas=alphas))
 
 
 class Doubled(AbstractEvidence):
@@ -363,37 +356,16 @@ def test_what_cannot_be_audited_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-class Piecewise(nn.Module):
-    """Attends differently from call to call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = layer(), layer()
-        self.calls = 0
-
-    @override
-    def forward(self, tokens: Tensor, times: Tensor) -> Tensor:
-        for _ in range(int(times[0])):
-            tokens = self.one(tokens, tokens, tokens)[0]
-        if times[0] < 3:
-            tokens = self.other(tokens, tokens, tokens)[0]
-        return tokens
-
-
 def test_a_layer_that_is_shared_is_a_layer_for_every_call_and_calls_stay_the_same() -> None:
-    model = Piecewise().eval()
+    one, other = layer(), layer()
+    model = Encoder(one, one, other).eval()
     with Capture(model, space="key", consume=lambda call: None) as capture:
-        capture.run({"tokens": tokens(), "times": torch.tensor([2, 2])})
-        assert [(site.name, site.layer) for site in capture.sites] == [("one", 1), ("one", 2), ("other", 3)]
-        with pytest.raises(
-            CaptureError, match="one did not attend in this forward, or not as often as before"
-        ):
-            capture.run({"tokens": tokens(), "times": torch.tensor([1, 1])})
-    with (
-        Capture(model, space="key", consume=lambda call: None) as capture,
-        pytest.raises(CaptureError, match="other did not attend"),
-    ):
-        capture.run({"tokens": tokens(), "times": torch.tensor([3, 3])})
+        capture.run({"tokens": tokens()})
+        found = [(site.name, site.layer) for site in capture.sites]
+        assert found == [("layers.0", 1), ("layers.0", 2), ("layers.2", 3)]
+        model.layers = nn.ModuleList([one, other]).eval()
+        with pytest.raises(CaptureError, match="did not attend in this forward, or not as often as before"):
+            capture.run({"tokens": tokens()})
 
 
 def test_the_model_is_left_as_it_was() -> None:

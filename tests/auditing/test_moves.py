@@ -151,12 +151,12 @@ def test_entropy_and_output_error_are_those_of_the_weights() -> None:
 
 
 class Vocabulary:
-    """A tokenizer by its tokens and what each decodes to."""
+    """A tokenizer by what each of its tokens decodes to and what it is."""
 
-    def __init__(self, tokens: dict[str, str], special: Sequence[str] = ()) -> None:
+    def __init__(self, tokens: dict[str, tuple[str, str]]) -> None:
         self._tokens = list(tokens)
-        self._texts = list(tokens.values())
-        self.all_special_ids = [self._tokens.index(token) for token in special]
+        self._texts = [text for text, _ in tokens.values()]
+        self.all_special_ids = [place for place, (_, kind) in enumerate(tokens.values()) if kind == "special"]
 
     def get_vocab(self) -> dict[str, int]:
         return {token: number for number, token in enumerate(self._tokens)}
@@ -168,64 +168,34 @@ class Vocabulary:
         return self._tokens[number]
 
 
-WORD_PIECE = {
-    **{"[CLS]": "[CLS]", "bank": "bank", "##ing": "##ing", "1957": "1957", "3rd": "3rd", "...": "..."},
-    **{"##,": "##,", "$": "$", "é": "é"},
+VOCABULARIES = {
+    "word pieces": {
+        **{"[CLS]": ("[CLS]", "special"), "bank": ("bank", "word"), "##ing": ("##ing", "piece")},
+        **{"1957": ("1957", "number"), "3rd": ("3rd", "word"), "...": ("...", "punctuation")},
+        **{"##,": ("##,", "punctuation"), "$": ("$", "punctuation"), "é": ("é", "word")},
+    },
+    "sentence pieces": {
+        **{"<s>": ("<s>", "special"), "▁bank": ("bank", "word"), "ing": ("ing", "piece")},
+        **{"▁": ("", "punctuation"), "▁19": ("19", "number"), "▁,": (",", "punctuation")},
+        **{"7": ("7", "number"), "▁d’": ("d’", "word")},
+    },
+    "bytes": {
+        **{"<|end|>": ("<|end|>", "special"), "Ġbank": (" bank", "word"), "ing": ("ing", "piece")},
+        **{"Ċ": ("\n", "punctuation"), "âĢĿ": ("”", "punctuation")},
+        "Ã": ("\N{REPLACEMENT CHARACTER}", "piece"),
+    },
+    "ends of words": {
+        **{"bank</w>": ("bank", "word"), "ban": ("ban", "piece"), "king</w>": ("king", "word")},
+        **{".</w>": (".", "punctuation"), "w</w>": ("w", "word")},
+    },
 }
-SENTENCE_PIECE = {
-    "<s>": "<s>",
-    "▁bank": "bank",
-    "ing": "ing",
-    "▁": "",
-    "▁19": "19",
-    "▁,": ",",
-    "7": "7",
-    "▁d’": "d’",
-}
-BYTES = {
-    "<|end|>": "<|end|>",
-    "Ġbank": " bank",
-    "ing": "ing",
-    "Ċ": "\n",
-    "âĢĿ": "”",
-    "Ã": "\N{REPLACEMENT CHARACTER}",
-}
-ENDINGS = {"bank</w>": "bank", "ban": "ban", "king</w>": "king", ".</w>": ".", "w</w>": "w"}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "special", "expected"),
-    [
-        (
-            WORD_PIECE,
-            ["[CLS]"],
-            [
-                "special",
-                "word",
-                "piece",
-                "number",
-                "word",
-                "punctuation",
-                "punctuation",
-                "punctuation",
-                "word",
-            ],
-        ),
-        (
-            SENTENCE_PIECE,
-            ["<s>"],
-            ["special", "word", "piece", "punctuation", "number", "punctuation", "number", "word"],
-        ),
-        (BYTES, ["<|end|>"], ["special", "word", "piece", "punctuation", "punctuation", "piece"]),
-        (ENDINGS, [], ["word", "piece", "word", "punctuation", "word"]),
-    ],
-)
-def test_types_follow_the_marks_of_the_vocabulary(
-    tokens: dict[str, str], special: list[str], expected: list[str]
-) -> None:
-    types = TokenTypes(Vocabulary(tokens, special))
+@pytest.mark.parametrize("tokens", VOCABULARIES.values(), ids=VOCABULARIES)
+def test_types_follow_the_marks_of_the_vocabulary(tokens: dict[str, tuple[str, str]]) -> None:
+    types = TokenTypes(Vocabulary(tokens))
     found = types.of(torch.arange(len(tokens)))
-    assert [TOKEN_TYPES[number] for number in found.tolist()] == expected
+    assert [TOKEN_TYPES[number] for number in found.tolist()] == [kind for _, kind in tokens.values()]
     assert list(types.texts) == list(range(len(tokens)))
 
 
