@@ -13,11 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import MultiheadAttention, TransportAttention
-from fenchel.run_options import ABLATIONS, SwapOptions
+from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
 from fenchel.swap.findings import share_left_in_words
-from fenchel.swap.observation import mean_outputs
 from fenchel.swap.report import rankings, render_html
 from fenchel.swap.statistics import ranking
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
@@ -186,27 +185,6 @@ def test_losses_are_those_under_hooks(ablated: SwapReport) -> None:
     assert ablated.manifest["ablations"] == list(ABLATIONS)
 
 
-def test_a_mean_is_taken_over_what_counts() -> None:
-    from fenchel.io.documents import open_documents
-    from fenchel.swap.tasks import SentenceTask
-
-    model = language_model("bert").base_model
-    texts = ["w1 w2 w3 w4 w5", "w7", "w8 w9"]
-    task = SentenceTask(
-        open_documents(texts),
-        None,
-        tokenizer_of("bert"),
-        model.config,
-        SwapOptions.checked(batch_size=3, sample_pairs=10),
-    )
-    found = mean_outputs(model, task, sites_of(model))
-    kept: list[Tensor] = []
-    with torch.no_grad(), hooked(parts("bert", model)[1], lambda output: kept.append(output[0]) or output):
-        for text in texts:
-            model(**tokenizer_of("bert")(text, return_tensors="pt"))
-    torch.testing.assert_close(found[LAYER], torch.cat(kept).mean(0), rtol=1e-11, atol=1e-12)
-
-
 def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -> None:
     assert [one["estimator"] for one in ablated.ranking] == list(ABLATIONS)
     for ranked in ablated.ranking:
@@ -247,33 +225,6 @@ def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
     for quality, order in (("score", [2, 1]), (None, [1, 2])):
         assert [one["head"] for one in ranking(arms, quality)[0]["order"]] == order
     assert ranking([{**arms[0], "where": "model"}], "score") == []
-
-
-def test_an_encoder_is_ranked_by_its_embeddings_or_scores() -> None:
-    model = language_model("bert").base_model
-    options: dict[str, Any] = {
-        "model": model,
-        "estimators": ["none"],
-        "ablations": ["zero"],
-        "per_layer": True,
-    }
-    report = small_swap("bert", **options)
-    assert report.ranking[0]["measure"] == "embedding_change"
-    assert report.ranking[0]["where"] == "layer"
-    assert small_swap("bert", **options, pairs=SCORED).ranking[0]["measure"] == "score_correlation"
-
-
-def test_an_interrupted_swap_of_means_goes_on(tmp_path: Path) -> None:
-    from tests.auditing.small_audits import Interrupting
-
-    options: dict[str, Any] = {"estimators": ["none"], "ablations": ["mean"], "per_layer": True}
-    options["checkpoint_seconds"] = 0.0
-    whole = small_swap("gpt2", **options)
-    with pytest.raises(KeyboardInterrupt):
-        small_swap("gpt2", **options, directory=tmp_path, observer=Interrupting(12, KeyboardInterrupt()))
-    assert small_swap("gpt2", **options, directory=tmp_path, resume=True).results == whole.results
-    with pytest.raises(InputError, match="they differ in ablations"):
-        small_swap("gpt2", **{**options, "ablations": ["zero"]}, directory=tmp_path, resume=True)
 
 
 def saved_classifier(folder: Path) -> Any:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from rich.console import Console
 from torch.nn.functional import cross_entropy
 from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -19,9 +20,7 @@ from fenchel.integrations.transformers import use_backend
 from fenchel.io.images import open_images
 from fenchel.loading import load_run
 from fenchel.nn import use_estimator
-from fenchel.run_options import SwapOptions
 from fenchel.swap import SwapReport, swap
-from fenchel.swap.conditions import make_arms, sites_of
 from fenchel.swap.findings import finding, wording
 from fenchel.swap.report import terminal_table
 from fenchel.swap.run import SwapRun, SwapState
@@ -44,41 +43,41 @@ def test_the_control_at_one_is_the_model_and_the_others_are_not(family: str):
     assert report.results["units"]["windows"] > 7
 
 
-def test_every_layer_and_head_is_an_arm(masked: SwapReport):
-    where = [record["where"] for record in masked.arms]
-    # The model, three controls and two estimators; two layers with two controls; eight heads with two.
-    assert {name: where.count(name) for name in set(where)} == {"model": 6, "layer": 2 * 4, "head": 8 * 4}
-    keys = [(r["estimator"], r["alpha"], r["layer"], r["head"]) for r in masked.arms]
-    assert len(set(keys)) == len(keys)
-    one, other = masked.arm("exact", layer=1, head=1), masked.arm("exact", layer=2, head=3)
-    assert one["hidden_change"] != other["hidden_change"]
-    assert 0 < one["hidden_change"] < masked.arm("exact")["hidden_change"]
-
-
-def measured(report_options: dict[str, Any]) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    """The arms and what they gave a window, before it is put into tables."""
-    seen: list[SwapState] = []
+def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    seen: list[tuple[Any, SwapState]] = []
 
     class Keeping(SwapRun):
         def __init__(self, model: Any, task: Any, arms: Any, state: SwapState, *more: Any) -> None:
-            seen.append(state)
+            seen.append((arms, state))
             super().__init__(model, task, arms, state, *more)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("fenchel.swap.run.SwapRun", Keeping)
-        small_swap(**report_options)
-    model = language_model(report_options.get("family", "bert"))
-    arms = make_arms(sites_of(model), SwapOptions.checked(alphas=(0.7, 1.0, 1.3), per_layer=True))
-    return arms, seen[0].measured()
-
-
-def test_swapping_one_layer_changes_nothing_upstream_of_it():
-    arms, found = measured({"per_layer": True})
-    hidden = found["hidden"].mean(0)
-    for place, arm in enumerate(arms):
+    monkeypatch.setattr("fenchel.swap.run.SwapRun", Keeping)
+    found = small_swap("bert", per_layer=True, per_head=True, directory=tmp_path)
+    where = [record["where"] for record in found.arms]
+    # The model, three controls and two estimators; two layers with two controls; eight heads with two.
+    assert {name: where.count(name) for name in set(where)} == {"model": 6, "layer": 2 * 4, "head": 8 * 4}
+    assert len({(r["estimator"], r["alpha"], r["layer"], r["head"]) for r in found.arms}) == len(where)
+    one, other = found.arm("exact", layer=1, head=1), found.arm("exact", layer=2, head=3)
+    assert one["hidden_change"] != other["hidden_change"]
+    assert 0 < one["hidden_change"] < found.arm("exact")["hidden_change"]
+    ((arms, state),) = seen
+    for arm, hidden in zip(arms, state.measured()["hidden"].mean(0), strict=True):
         if arm.where == "layer":
-            assert float(hidden[place, : arm.layer - 1].sum()) == pytest.approx(0.0, abs=1e-9)
-            assert float(hidden[place, arm.layer - 1]) > 1e-4
+            assert float(hidden[: arm.layer - 1].sum()) == pytest.approx(0.0, abs=1e-9)
+            assert float(hidden[arm.layer - 1]) > 1e-4
+    saved = json.loads((tmp_path / "swap.json").read_text())
+    assert saved["schema"] == 2
+    assert {"model", "revision", "seed", "bootstrap", "alphas", "torch"} <= set(saved["manifest"])
+    assert SwapReport.load(tmp_path) == found
+    assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.arms)
+    for width in (40, 200):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(terminal_table(found))
+        text = console.export_text()
+        assert max(map(len, text.splitlines())) <= width
+        assert "exact" in text.replace("\n", "")
 
 
 def test_hidden_change_is_what_it_says():
@@ -100,29 +99,6 @@ def test_hidden_change_is_what_it_says():
     assert report.arm("exact")["hidden_change"] == pytest.approx(sums / tokens, rel=1e-5)
 
 
-def test_batches_change_nothing():
-    one, other = small_swap("bert", batch_size=1), small_swap("bert", batch_size=4)
-    for ours, theirs in zip(one.arms, other.arms, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
-        assert ours["hidden_change"] == pytest.approx(theirs["hidden_change"], rel=1e-5, abs=1e-9)
-
-
-def test_one_window_says_that_it_gives_no_interval():
-    report = small_swap("gpt2", ["w1 w2 w3 w4"])
-    assert report.arm("exact")["loss_difference_low"] is None
-    assert "one window gives no interval, so this may be chance" in report.finding
-
-
-def test_an_encoder_without_a_head_embeds():
-    report = small_swap("bert", model=language_model("bert").base_model)
-    assert report.manifest["task"] == "embedding"
-    assert report.results["quality"] is None
-    assert report.arm("model")["ranking_agreement"] == pytest.approx(1.0)
-    assert report.arm("exact")["embedding_change"] > 0
-    assert report.arm("exact")["ranking_agreement"] < 1
-    assert "ranking of similarities" in report.finding
-
-
 def test_pairs_with_scores_are_compared_with_them():
     report = small_swap("t5", None, pairs=SCORED)
     assert report.manifest["model_class"] == "T5Stack"
@@ -133,6 +109,21 @@ def test_pairs_with_scores_are_compared_with_them():
     assert fewer.results["units"]["pairs"] == 6
     both = small_swap("t5", some_texts(), pairs=SCORED)
     assert both.results["units"]["sentences"] > 24
+
+
+def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_scores():
+    options: dict[str, Any] = {"model": language_model("bert").base_model}
+    report = small_swap("bert", **options)
+    assert report.manifest["task"] == "embedding"
+    assert report.results["quality"] is None
+    assert report.arm("model")["ranking_agreement"] == pytest.approx(1.0)
+    assert report.arm("exact")["embedding_change"] > 0
+    assert report.arm("exact")["ranking_agreement"] < 1
+    assert "ranking of similarities" in report.finding
+    options |= {"estimators": ["none"], "ablations": ["zero"], "per_layer": True}
+    for more, measure in (({}, "embedding_change"), ({"pairs": SCORED}, "score_correlation")):
+        ranked = small_swap("bert", **options, **more).ranking[0]
+        assert (ranked["measure"], ranked["where"]) == (measure, "layer")
 
 
 def test_the_demo_encoder_is_itself_under_the_control_at_one():
@@ -160,25 +151,20 @@ def test_the_demo_encoder_is_itself_under_the_control_at_one():
     assert report.arm("exact")["embedding_change"] > 1e-3
 
 
-def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: Path):
-    assert masked.save(tmp_path / "out") == tmp_path / "out" / "swap.html"
-    saved = json.loads((tmp_path / "out" / "swap.json").read_text())
-    assert saved["schema"] == 2
-    assert {"model", "revision", "seed", "bootstrap", "alphas", "torch"} <= set(saved["manifest"])
-    assert SwapReport.load(tmp_path / "out") == masked
-    lines = (tmp_path / "out" / "swap.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(masked.arms)
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
-    from rich.console import Console
-
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(terminal_table(masked))
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
-    assert "exact" in text.replace("\n", "")
+@pytest.mark.parametrize(
+    ("family", "stops", "options"),
+    [
+        ("bert", 12, {"estimators": ["exact"], "pairs": SCORED, "batch_size": 5}),
+        ("gpt2", 12, {"estimators": ["none"], "ablations": ["mean"], "per_layer": True}),
+    ],
+)
+def test_sentences_and_means_are_resumed_too(
+    tmp_path: Path, family: str, stops: int, options: dict[str, Any]
+):
+    options["checkpoint_seconds"] = 0.0
+    with pytest.raises(KeyboardInterrupt):
+        small_swap(family, **options, directory=tmp_path, observer=Interrupting(stops, KeyboardInterrupt()))
+    assert small_swap(family, **options, directory=tmp_path, resume=True) == small_swap(family, **options)
 
 
 def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
@@ -205,15 +191,6 @@ def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
     again = small_swap("bert", **options, directory=tmp_path / "part", resume=True, observer=observer)
     assert again == whole
     assert observer.seen == []
-
-
-def test_sentences_are_resumed_too(tmp_path: Path):
-    options: dict[str, Any] = {"estimators": ["exact"], "pairs": SCORED, "batch_size": 5}
-    options["checkpoint_seconds"] = 0.0
-    whole = small_swap("bert", **options)
-    with pytest.raises(KeyboardInterrupt):
-        small_swap("bert", **options, directory=tmp_path, observer=Interrupting(12, KeyboardInterrupt()))
-    assert small_swap("bert", **options, directory=tmp_path, resume=True).results == whole.results
 
 
 def test_a_solve_that_does_not_converge_says_what_to_do():
@@ -248,18 +225,14 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
         ({"heads": [9], "per_head": True}, "heads \\[9\\] do not exist: these layers have heads 1 to 4"),
         ({"resume": True}, "without a directory"),
         ({"texts": ["w1"]}, "has no token to predict: its windows are too short"),
+        ({"texts": None}, "there is nothing to read"),
+        ({"texts": ["w1 w2"], "tokenizer": None}, "comes without a tokenizer"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str):
+    given = {"tokenizer": tokenizer_of("gpt2"), "texts": some_texts(), **options}
     with pytest.raises(InputError, match=message):
-        small_swap("gpt2", **{"model": language_model("gpt2"), **options})
-
-
-def test_without_anything_to_read_or_a_tokenizer():
-    with pytest.raises(InputError, match="there is nothing to read"):
-        swap(language_model("gpt2"), tokenizer_of("gpt2"))
-    with pytest.raises(InputError, match="comes without a tokenizer"):
-        swap(language_model("gpt2"), None, ["w1 w2"])
+        swap(language_model("gpt2"), **given)
 
 
 def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
@@ -318,29 +291,18 @@ def test_a_run_is_swapped_through_its_loader(tmp_path: Path, code: str, estimato
     assert {record["stack"] for record in report.layers} == {"attention", "output"}
 
 
-def test_batches_with_measures_of_their_own_are_swapped_without_a_loader(tmp_path: Path) -> None:
-    found = load_run(*written(tmp_path, TRANSFORMERS, "sdpa"))
-    batches = [dict(batch) for batch in found.batches]
-    report = swap(found.model, None, batches, **FEW)
-    assert set(report.manifest["measures"]) == {"loss", "score"}
-    del batches[1]["loss"]
-    with pytest.raises(InputError, match="batch 2 has no loss and the first has one"):
-        swap(found.model, None, batches, **FEW)
-
-
-def test_a_vision_model_of_transformers_is_swapped_on_images(tmp_path: Path) -> None:
-    saved_vision_model(tmp_path / "model")
-    report = swap(str(tmp_path / "model"), images=image_folder(tmp_path / "images"), **FEW)
-    assert report.results["units"] == {"images": 3}
-    assert report.arm("exact")["hidden_change"] > 0
-
-
 def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
     loader, run = written(tmp_path, LAYERS, "first_order")
     for name in ("texts", "images", "pairs", "loss", "revision", "max_pairs"):
         value: Any = {"max_pairs": 5, "loss": len}.get(name, "x")
         with pytest.raises(InputError, match=f"{name.replace('_', ' ')} was given beside a loader"):
             swap(str(run), loader=loader, **{name: value})
+    found = load_run(loader, run)
+    measured = [dict(batch) for batch in found.batches]
+    assert set(swap(found.model, None, measured, **FEW).manifest["measures"]) == {"loss", "score"}
+    del measured[1]["loss"]
+    with pytest.raises(InputError, match="batch 2 has no loss and the first has one"):
+        swap(found.model, None, measured, **FEW)
     with pytest.raises(InputError, match="stride is an option of texts, and what a loader loads were given"):
         swap(str(run), loader=loader, stride=5)
     report = swap(str(run), loader=loader, max_tokens=10, **FEW)
@@ -385,17 +347,7 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> N
     assert same.arms == report.arms
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
-
-
-def test_labels_of_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    folder, table = labelled_images(tmp_path)
-    saved_vision_model(tmp_path / "bare")
-    with pytest.raises(ModelError, match="saved as ViTModel, which names no classes of texts or images"):
-        swap(str(tmp_path / "bare"), images=folder, **FEW)
-    model = saved_vision_model(tmp_path / "model", ViTForImageClassification, num_labels=2)
     for images, column, message in (
-        (folder, None, r"image .*cat/0\.png has the label 'cat', which is no class of the model"),
-        (table, "kind", r"image .*images\.parquet/row 4 has the label '2', which is no class"),
         (table, "class", "row 1 of .* has no column 'class'"),
         (folder, "kind", "label column 'kind' was named, and .* is no table"),
     ):
@@ -404,3 +356,18 @@ def test_labels_of_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel names no classes of images"):
         swap(model.vit, processor, images=folder, **FEW)
+    two = saved_vision_model(tmp_path / "two", ViTForImageClassification, num_labels=2)
+    assert two.num_labels == 2
+    for given, message in (
+        ({"images": folder}, r"image .*cat/0\.png has the label 'cat', which is no class of the model"),
+        (
+            {"images": table, "label_column": "kind"},
+            r"images\.parquet/row 4 has the label '2', which is no class",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            swap(str(tmp_path / "two"), **given, **FEW)
+    saved_vision_model(tmp_path / "bare")
+    with pytest.raises(ModelError, match="saved as ViTModel, which names no classes of texts or images"):
+        swap(str(tmp_path / "bare"), images=folder, **FEW)
+    assert swap(str(tmp_path / "bare"), images=table, **FEW).results["units"] == {"images": 5}

@@ -156,31 +156,29 @@ def test_published_tables_without_a_digest_are_read(tmp_path: Path, name: str) -
     assert report.finding == json.loads((tmp_path / "swap.json").read_text())["finding"]
 
 
-@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
-def test_a_folder_is_of_one_swap_at_a_time(tmp_path: Path, how: dict[str, bool]) -> None:
+def test_a_folder_is_of_one_swap_at_a_time_and_an_option_that_cannot_be_used_deletes_nothing(
+    tmp_path: Path,
+) -> None:
     refused = []
 
     class Second(Interrupting):
         def started(self, manifest: Any) -> None:
-            with pytest.raises(InputError, match="is in use: another process is writing its results there"):
-                small_swap("bert", **OPTIONS, directory=tmp_path, seed=1, **how)
-            refused.append(manifest)
+            for how in ({}, {"resume": True}, {"overwrite": True}):
+                with pytest.raises(InputError, match="is in use: another process is writing its results"):
+                    small_swap("bert", **OPTIONS, directory=tmp_path, seed=1, **how)
+                refused.append(manifest)
 
     small_swap("bert", **OPTIONS, directory=tmp_path, observer=Second(-1, RuntimeError()))
-    assert len(refused) == 1
+    assert len(refused) == 3
     assert SwapState.read(tmp_path).manifest["seed"] == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"per_layer": True, "layers": [99]}, {"per_head": True, "heads": [99]}, {"texts": [" "]}, {"tol": -1.0}],
-    ids=str,
-)
-def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(
-    tmp_path: Path, wrong: dict[str, Any]
-) -> None:
-    small_swap("bert", **OPTIONS, directory=tmp_path)
     before = files_of(tmp_path)
-    with pytest.raises(FenchelError):
-        small_swap("bert", **{**OPTIONS, **wrong}, directory=tmp_path, overwrite=True)
-    assert files_of(tmp_path) == before
+    wrong = (
+        {"per_layer": True, "layers": [99]},
+        {"per_head": True, "heads": [99]},
+        {"texts": [" "]},
+        {"tol": -1.0},
+    )
+    for options in wrong:
+        with pytest.raises(FenchelError):
+            small_swap("bert", **{**OPTIONS, **options}, directory=tmp_path, overwrite=True)
+        assert files_of(tmp_path) == before

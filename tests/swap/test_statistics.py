@@ -32,28 +32,17 @@ def by_scipy(x: torch.Tensor, y: torch.Tensor) -> float:
     return float(found.statistic)
 
 
-def test_spearman_with_ties_is_scipys():
+def test_correlations_are_scipys_with_ties_and_with_weights_as_repetitions():
     x, y = values_with_ties()
     assert float(spearman(x, y)) == pytest.approx(by_scipy(x, y), abs=1e-12)
     # Ranks without averaging, which is the usual mistake, would not pass.
     naive = torch.corrcoef(torch.stack([x.argsort().argsort(), y.argsort().argsort()]).double())[0, 1]
     assert float(naive) != pytest.approx(by_scipy(x, y), abs=1e-4)
-
-
-def test_midranks_of_a_sample_are_average_ranks():
-    x, _ = values_with_ties()
     assert torch.equal(midranks(x, torch.ones(1, 80))[0], torch.from_numpy(stats.rankdata(x.numpy())))
-
-
-def test_a_weighted_sample_is_the_sample_with_repetitions():
-    x, y = values_with_ties()
     weights = torch.randint(0, 4, (5, 80), generator=torch.Generator().manual_seed(1)).double()
     for row, found in zip(weights, spearman(x, y, weights), strict=True):
         drawn = torch.arange(80).repeat_interleave(row.long())
         assert float(found) == pytest.approx(by_scipy(x[drawn], y[drawn]), abs=1e-12)
-
-
-def test_a_constant_has_no_ranking():
     assert bool(spearman(torch.ones(4), torch.arange(4.0)).isnan())
 
 
@@ -83,30 +72,21 @@ def test_intervals_cover_a_known_difference_as_often_as_they_say():
     assert 0.88 <= covered / 200 <= 0.99
 
 
-def test_pairing_sees_a_difference_that_the_windows_hide():
+def test_resamples_are_seeded_paired_and_of_more_than_one_unit():
     metric = means(0.05, 50, 0, noise=0.02)
     pair = paired(metric, Bootstrap(200))
-    assert pair.low is not None
-    assert pair.low > 0
     alone = Bootstrap(200).interval(lambda weights: metric.of("arm", weights), metric.units)
+    assert pair.low is not None
     assert alone.low is not None
     assert alone.high is not None
+    assert pair.low > 0  # a difference that the windows hide
     assert alone.high - alone.low > 10 * 0.05
-
-
-def test_the_same_seed_draws_the_same_resamples():
-    metric = means(0.05, 20, 0)
     assert paired(metric, Bootstrap(100, 3)) == paired(metric, Bootstrap(100, 3))
     assert paired(metric, Bootstrap(100, 3)) != paired(metric, Bootstrap(100, 4))
-
-
-def test_one_unit_has_no_interval():
-    found = paired(means(0.05, 1, 0), Bootstrap(100))
-    assert found.low is None
-    assert found.high is None
-
-
-def test_halves_part_the_units():
+    one = paired(means(0.05, 1, 0), Bootstrap(100))
+    assert (one.low, one.high) == (None, None)
+    few = token_mean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
+    assert against_best_control(few, "arm", ["a"], Bootstrap(100)).compared is None
     first, second = halves(11, 0)
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(11))
     assert halves(11, 1)[0].tolist() != first.tolist()
@@ -137,11 +117,6 @@ def test_a_better_arm_is_found_better_than_every_control():
     assert found.compared is not None
     assert found.compared.low is not None
     assert found.compared.low > 0
-
-
-def test_too_few_units_to_split_give_no_comparison():
-    metric = token_mean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
-    assert against_best_control(metric, "arm", ["a"], Bootstrap(100)).compared is None
 
 
 def test_ranking_agreement_draws_sentences():

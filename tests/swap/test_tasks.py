@@ -82,9 +82,8 @@ def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
     windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
     (step,) = LanguageTask(windows, "seq2seq", mask_probability=0.15, seed=0).steps({})
     assert rows([step]) == [[2, 9, 10, 11, 3]]
-
-
-def test_a_masked_model_needs_a_mask_token():
+    with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
+        SentenceTask(documents, None, word_tokenizer(), None, SwapOptions())
     with pytest.raises(ModelError, match="has no mask token"):
         steps("bert", tokenizer=word_tokenizer())
 
@@ -95,32 +94,27 @@ def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceT
     return SentenceTask(documents, pairs, word_tokenizer(), None, asked)
 
 
-def test_sentences_are_embedded_once_and_the_shortest_first():
+def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     task = sentences(["w1 w2 w3", "w1", "w1 w2 w3 ", "w4 w5"])
-    assert task.count == 3
-    assert task.documents == 4
+    assert (task.count, task.documents) == (3, 4)
     assert torch.cat([step.units for step in task.steps({})]).tolist() == [1, 2, 0]
     assert task.ranked is not None
     assert task.ranked.tolist() == [[0, 1], [0, 2], [1, 2]]
-
-
-def test_steps_of_sentences_go_on_anywhere():
-    task = sentences(some_texts(10), batch_size=3)
-    whole = list(task.steps({}))
-    rest = list(task.steps(whole[1].after))
-    assert [step.units.tolist() for step in rest] == [step.units.tolist() for step in whole[2:]]
+    many = sentences(some_texts(10), batch_size=3)
+    whole = list(many.steps({}))
     assert whole[-1].fraction == 1.0
-
-
-def test_a_long_sentence_is_cut_and_that_is_said():
-    task = sentences(["w1 w2 w3 w4 w5", "w1", "w2"], max_length=5)
-    assert task.truncated == 1
-    assert task.description()["truncated"] == 1
-    assert max(step.inputs["input_ids"].shape[1] for step in task.steps({})) == 5
-
-
-def test_max_tokens_limits_the_sentences():
-    assert 3 <= sentences(some_texts(10), max_tokens=90).count < sentences(some_texts(10)).count
+    rest = list(many.steps(whole[1].after))
+    assert [step.units.tolist() for step in rest] == [step.units.tolist() for step in whole[2:]]
+    assert 3 <= sentences(some_texts(10), max_tokens=90).count < many.count
+    long = sentences(["w1 w2 w3 w4 w5", "w1", "w2"], max_length=5)
+    assert long.truncated == long.description()["truncated"] == 1
+    assert max(step.inputs["input_ids"].shape[1] for step in long.steps({})) == 5
+    scored = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
+    assert scored.count == 3
+    assert scored.scored is not None
+    assert scored.scored.tolist() == [[0, 1], [1, 2], [0, 2]]
+    assert scored.scores is not None
+    assert scored.scores.tolist() == [1.0, 2.0, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -134,22 +128,6 @@ def test_max_tokens_limits_the_sentences():
 def test_sentences_that_cannot_be_compared(texts, options, message):
     with pytest.raises(InputError, match=message):
         sentences(texts, **options)
-
-
-def test_sentences_have_no_targets(tmp_path: Path):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"text": "w1", "de": "w2"}\n')
-    with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
-        SentenceTask(open_documents(path, target_column="de"), None, word_tokenizer(), None, SwapOptions())
-
-
-def test_scored_pairs_share_their_sentences():
-    task = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
-    assert task.count == 3
-    assert task.scored is not None
-    assert task.scored.tolist() == [[0, 1], [1, 2], [0, 2]]
-    assert task.scores is not None
-    assert task.scores.tolist() == [1.0, 2.0, 2.5]
 
 
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"

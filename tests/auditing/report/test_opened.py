@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import Packing, Picture, packed, unpacked
+from fenchel.auditing.examples import Packing, Passage, Picture, packed, unpacked
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.findings import Findings
 from fenchel.auditing.report.opened import farthest_heads
 from fenchel.drawing import decimal, short
-from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
+from tests.auditing.report.samples import effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE
 from tests.pages import MINUS, cell
 
@@ -65,20 +65,13 @@ def test_a_click_opens_a_head_with_its_address_and_escape_returns_to_the_cell(vi
     assert focused(seen) == "6"
     assert seen.page.evaluate("document.activeElement.closest('table').dataset.metric") == "mean_error"
     assert seen.page.locator("td.opened").count() == 0
-    assert seen.troubles == []
-
-
-def test_a_head_opens_from_the_keyboard(visit: Any, html: str) -> None:
-    seen = visit(html)
-    seen.page.locator("#heat-source").focus()
-    seen.page.keyboard.press("Tab")
-    seen.page.keyboard.press("ArrowDown")
-    for key in ("Enter", " "):
-        seen.page.keyboard.press(key)
-        waits_for(seen, "Encoder self-attention, layer 2, head 1")
+    for pressed in ("Enter", " "):
+        seen.page.keyboard.press(pressed)
+        waits_for(seen, "Encoder self-attention, layer 2, head 3")
         seen.page.get_by_role("button", name="close").click()
         waits_for(seen, None)
-        assert focused(seen) == "4"
+        assert focused(seen) == "6"
+    assert seen.troubles == []
 
 
 def test_an_address_opens_its_head_and_back_closes_what_was_opened_here(visit: Any, html: str) -> None:
@@ -103,16 +96,11 @@ def test_an_address_opens_its_head_and_back_closes_what_was_opened_here(visit: A
     waits_for(seen, None)
     seen.page.goto(address + "#L99H1")
     assert open_head(seen) is None
-    assert seen.troubles == []
-
-
-def test_links_to_heads_open_them_and_links_to_sections_close_them(visit: Any, html: str) -> None:
-    seen = visit(html)
     seen.page.locator("#heads-table tbody tr").nth(1).get_by_role("link").click()
     waits_for(seen, "Encoder self-attention, layer 1, head 2")
-    seen.page.locator("#next .heads-of a").first.click()
-    title = seen.page.locator("#next .heads-of a").first.get_attribute("href")
-    seen.page.wait_for_function("hash => location.hash === hash", arg=title)
+    link = seen.page.locator("#next .heads-of a").first
+    link.click()
+    seen.page.wait_for_function("hash => location.hash === hash", arg=link.get_attribute("href"))
     assert open_head(seen) is not None
     seen.page.locator("nav a[href='#table']").click()
     waits_for(seen, None)
@@ -143,33 +131,42 @@ def test_an_open_head_shows_its_numbers_beside_those_of_the_twin(
     ):
         assert short(value) in beside  # pyright: ignore[reportArgumentType]
     assert "fortune" in seen.page.locator(".pattern").inner_text()
-
-
-def test_sentences_are_shaded_by_what_would_move(visit: Any, html: str, report: AuditReport) -> None:
-    seen = visit(html)
-    seen.page.evaluate("location.hash = '#L2H3'")
-    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    # Its sentences are shaded by what would move.
     shown = report.far_queries[FIRST]
     cards = seen.page.locator("#opened .card")
     assert cards.count() == len(shown) == 3
+    assert seen.page.locator("#opened .of-image").count() == 0
     for place, example in enumerate(shown):
         tokens = cards.nth(place).locator(".sentence .token")
         assert example.passage is not None
-        first, exact = (
-            unpacked(side, Packing.FINE) for side in (example.passage.first_order, example.passage.exact)
-        )
-        moved = [b - a for a, b in zip(first, exact, strict=True)]
+        changes = moved(example.passage)
         classes = [tokens.nth(i).get_attribute("class") or "" for i in range(tokens.count())]
-        assert len(classes) == len(moved)
-        for style, change in zip(classes, moved, strict=True):
+        assert len(classes) == len(changes)
+        for style, change in zip(classes, changes, strict=True):
             expected = "more" if change >= 0.004 else "less" if change <= -0.004 else ""
             assert {"more", "less"} & set(style.split()) == ({expected} if expected else set())
         assert [i for i, style in enumerate(classes) if "query" in style] == [example.position - 1]
-        most = max(range(len(moved)), key=lambda i: abs(moved[i]))
+        most = max(range(len(changes)), key=lambda i: abs(changes[i]))
         assert "by8" in classes[most]
         # What colour and hatching say is there as a number too.
-        sign = "+" if moved[most] > 0 else MINUS
-        assert tokens.nth(most).locator("sub").inner_text() == f"{sign}{short(abs(moved[most]))}"
+        assert tokens.nth(most).locator("sub").inner_text() == said(changes[most])
+    # Maps show the twin and the difference, in colours that differ in more than hue.
+    own, other = (source.mean("mean_error", *FIRST) for source in (report.statistics, report.twin))
+    head = seen.page.locator(cell("mean_error", 6))
+    plain = (head.get_attribute("class"), head.text_content())
+    seen.page.select_option("#heat-source", "twin")
+    assert head.text_content() == short(other)
+    seen.page.select_option("#heat-source", "difference")
+    assert head.text_content() == said(own - other)
+    assert ("more" if own > other else "less") in (head.get_attribute("class") or "")
+    assert seen.page.locator("figure .legend.change").first.is_visible()
+    assert not seen.page.locator("figure .legend.amount").first.is_visible()
+    style = "name => getComputedStyle(document.querySelector(`.legend.change i.${name}.by8`)).backgroundImage"
+    assert seen.page.evaluate(style, "more") == "none"
+    assert "repeating-linear-gradient" in seen.page.evaluate(style, "less")
+    seen.page.select_option("#heat-source", "model")
+    assert (head.get_attribute("class"), head.text_content()) == plain
+    assert seen.troubles == []
 
 
 def test_the_attention_in_a_sentence_is_read_by_pointer_and_keyboard(
@@ -253,33 +250,6 @@ def test_the_attention_in_a_sentence_is_drawn_as_lines(visit: Any, html: str, re
     assert seen.troubles == []
 
 
-def test_maps_show_the_model_its_twin_and_the_difference(visit: Any, html: str, report: AuditReport) -> None:
-    seen = visit(html)
-    assert report.twin is not None
-    own, twin = (source.mean("mean_error", *FIRST) for source in (report.statistics, report.twin))
-    shown = seen.page.locator(cell("mean_error", 6))
-    plain = (shown.get_attribute("class"), shown.text_content())
-    seen.page.select_option("#heat-source", "twin")
-    assert shown.text_content() == short(twin)
-    seen.page.select_option("#heat-source", "difference")
-    assert shown.text_content() == f"{'+' if own > twin else MINUS}{short(abs(own - twin))}"
-    assert ("more" if own > twin else "less") in (shown.get_attribute("class") or "")
-    assert seen.page.locator("figure .legend.change").first.is_visible()
-    assert not seen.page.locator("figure .legend.amount").first.is_visible()
-    seen.page.select_option("#heat-source", "model")
-    assert (shown.get_attribute("class"), shown.text_content()) == plain
-    assert seen.troubles == []
-
-
-def test_without_a_twin_there_is_no_choice_of_one(visit: Any) -> None:
-    seen = visit(render_html(sample_report({"encoder_self": (1, 2)}, queries=5)))
-    assert seen.page.locator("#heat-source").count() == 0
-    seen.page.locator(cell("mean_error", 1)).click()
-    waits_for(seen, "Encoder self-attention, layer 1, head 2")
-    assert seen.page.locator("path.twin-bars").count() == 0
-    assert seen.troubles == []
-
-
 def test_commands_can_be_copied_and_points_of_the_swap_open_heads(visit: Any, report: AuditReport) -> None:
     report.effects = effects_of(report)
     seen = visit(render_html(report), permissions=["clipboard-read", "clipboard-write"])
@@ -298,46 +268,6 @@ def test_commands_can_be_copied_and_points_of_the_swap_open_heads(visit: Any, re
     waits_for(seen, "Encoder self-attention, layer 2, head 3")
     assert "0.070 (0.056 to 0.084)" in seen.page.locator(".beside").inner_text()
     assert seen.troubles == []
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_an_open_head_does_not_stick_out_and_is_printed(visit: Any, html: str, width: int) -> None:
-    seen = visit(html, width=width)
-    seen.page.evaluate("location.hash = '#L1H1'")
-    waits_for(seen, "Encoder self-attention, layer 1, head 1")
-    assert seen.overflow() == 0
-    seen.page.emulate_media(media="print")
-    assert seen.page.locator("#opened table.attention").is_visible()
-    assert not seen.page.locator("#opened .bar").is_visible()
-    assert seen.troubles == []
-
-
-def test_hostile_tokens_of_an_open_head_do_nothing(visit: Any) -> None:
-    report = sample_report({"encoder_self": (1, 2)}, token=HOSTILE, model=HOSTILE, twin=True, moved=True)
-    seen = visit(render_html(report))
-    seen.page.evaluate("location.hash = '#L1H1'")
-    waits_for(seen, "Encoder self-attention, layer 1, head 1")
-    assert seen.page.locator(".sentence .token").first.inner_text().startswith(HOSTILE)
-    seen.page.locator("table.attention tbody td").first.hover()
-    assert HOSTILE in seen.page.locator(".readout").inner_text()
-    assert seen.page.locator("img").count() == 0
-    assert seen.troubles == []
-
-
-def test_without_scripts_the_page_says_what_they_would_add(visit: Any, html: str) -> None:
-    seen = visit(html, java_script_enabled=False)
-    assert seen.page.get_by_text("With scripts allowed, a head opens here").is_visible()
-    assert not seen.page.locator("#opened").is_visible()
-    assert seen.page.locator("#next pre").first.is_visible()
-    assert not seen.page.locator("button.copy").first.is_visible()
-
-
-def test_two_sided_colours_differ_in_more_than_hue(visit: Any, html: str) -> None:
-    seen = visit(html)
-    style = "name => getComputedStyle(document.querySelector(`.legend.change i.${name}.by8`)).backgroundImage"
-    seen.page.select_option("#heat-source", "difference")
-    assert seen.page.evaluate(style, "more") == "none"
-    assert "repeating-linear-gradient" in seen.page.evaluate(style, "less")
 
 
 ROWS, COLUMNS, EXTRA = 3, 4, 2
@@ -385,7 +315,7 @@ def opened(visit: Any, pictured_html: str, **options: Any) -> Any:
     return seen
 
 
-def moved(one: Picture) -> list[float]:
+def moved(one: Picture | Passage) -> list[float]:
     first, exact = (unpacked(side, Packing.FINE) for side in (one.first_order, one.exact))
     return [after - before for before, after in zip(first, exact, strict=True)]
 
@@ -437,6 +367,11 @@ def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, p
     assert last["y"] + last["height"] == pytest.approx(box["y"] + box["height"], abs=1)
     assert last["width"] == pytest.approx(box["width"] / COLUMNS, abs=1)
     assert not seen.troubles
+    seen = opened(visit, pictured_html, width=400, color_scheme="dark")
+    assert seen.overflow() <= 0
+    inside = "part => part.scrollWidth <= part.clientWidth + 1"
+    lists = seen.page.locator("#opened .places > div")
+    assert all(lists.nth(i).evaluate(inside) for i in range(lists.count()))
 
 
 def test_the_cards_of_the_farthest_heads_have_the_picture_of_their_query(
@@ -492,21 +427,3 @@ def test_a_patch_is_read_by_pointer_and_keyboard(
         reads(name, EXTRA + place)
     assert card.locator(".shaded [tabindex='0']").count() == 1
     assert not seen.troubles
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_images_fit_every_screen_and_a_dark_one(visit: Any, pictured_html: str, width: int) -> None:
-    for scheme in ("light", "dark"):
-        seen = opened(visit, pictured_html, width=width, color_scheme=scheme)
-        assert seen.overflow() <= 0
-        inside = "part => part.scrollWidth <= part.clientWidth + 1"
-        lists = seen.page.locator("#opened .places > div")
-        assert all(lists.nth(i).evaluate(inside) for i in range(lists.count()))
-
-
-def test_an_audit_of_text_has_no_pictures(visit: Any) -> None:
-    seen = visit(render_html(sample_report({"encoder_self": (1, 2)}, queries=40)))
-    seen.page.evaluate("location.hash = '#L1H2'")
-    seen.page.locator("#opened .card").first.wait_for()
-    assert seen.page.locator("#opened .of-image").count() == 0
-    assert "window 1" in seen.page.locator("#opened .card").first.inner_text()
