@@ -19,11 +19,44 @@ def read(**known: Any) -> Batch:
     return batch
 
 
-def test_plain_inputs_say_nothing_of_their_tokens() -> None:
+def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -> None:
+    images = [{"pixel_values": torch.rand(count, 3, 4, 4)} for count in (2, 1)]
+    batches = list(ReadyBatches(images).batches())
+    assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
+    for index, (batch, documents, fraction) in enumerate(
+        zip(batches, [(1, 2), (3,)], [0.5, 1.0], strict=True)
+    ):
+        assert (batch.documents, batch.windows, batch.fraction) == (
+            documents,
+            (1,) * len(documents),
+            fraction,
+        )
+        assert (batch.counted, batch.tokens, batch.loss) == (None, len(documents), None)
+        assert (batch.tokens_of(decoder=False), batch.has_decoder) == (None, False)
+        assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
+    assert batches[0].token(0, 3) == "position 4"
+    assert batches[0].pieces(0) == batches[0].special(0) == ()
+    assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
+    many = ReadyBatches([{"x": torch.zeros(2, 4)}] * 100, max_tokens=4)
+    assert [batch.fraction for batch in many.batches()] == [0.5, 1.0]
     (batch,) = ReadyBatches([{"inputs": torch.zeros(2, 4, 8)}]).batches()
     assert batch.inputs.keys() == {"inputs"}
-    assert (batch.counted, batch.documents, batch.windows, batch.tokens) == (None, (1, 2), (1, 1), 2)
-    assert (batch.tokens_of(decoder=False), batch.has_decoder, batch.loss) == (None, False, None)
+
+
+def test_inputs_with_a_mask_count_what_it_says_and_the_decoders_ids_are_read() -> None:
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 0]]),
+        "decoder_input_ids": torch.tensor([[5, 6]]),
+    }
+    (batch,) = ReadyBatches([inputs]).batches()
+    assert batch.counted is not None
+    assert batch.counted_decoder is not None
+    assert batch.counted.tolist() == [[True, True, False]]
+    assert (batch.counted_decoder.tolist(), batch.tokens) == ([[True, True]], 2)
+    assert (batch.token(0, 1), batch.pieces(0)) == ("6", (" 5", " 6"))
+    (batch,) = ReadyBatches([{"inputs": inputs, "tokens": [["a", "b"]]}]).batches()
+    assert (batch.pieces(0), batch.pieces(0, decoder=True)) == (("a", " b"), ("5", " 6"))
 
 
 def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
@@ -38,22 +71,15 @@ def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
     assert batch.is_text_of(4)
     assert not batch.is_text_of(3)
     assert not batch.has_decoder
-
-
-@pytest.mark.parametrize("space", [" ", "▁", "Ġ"])
-def test_words_may_begin_with_a_space(space: str) -> None:
-    batch = read(tokens=[["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]])
-    assert batch.pieces(0) == ("<s>", " un", "told", " tales")
-    assert batch.special(1) == (True, False)
-
-
-def test_numbers_of_tokens_depend_on_their_texts_alone() -> None:
-    one, other = TokenTexts(), TokenTexts()
+    for space in " ▁Ġ":  # with which words may begin
+        spaced = read(tokens=[["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]])
+        assert spaced.pieces(0) == ("<s>", " un", "told", " tales")
+        assert spaced.special(1) == (True, False)
+    one, other = TokenTexts(), TokenTexts()  # whose numbers depend on the texts alone
     other.ids([["first", "of", "all"]], 3)
     ids = one.ids(TEXTS, 4)
     assert torch.equal(ids, other.ids(TEXTS, 4))
     assert ids[1].tolist()[2:] == [PADDING, PADDING]
-    assert one.convert_ids_to_tokens(12) == "12"
 
 
 def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
@@ -78,13 +104,6 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     assert (batch.loss, batch.score) == (measures["loss"], measures["score"])
     parts = batch.of_sequences(4)
     assert parts.tokens_of(decoder=False) is None
-
-
-def test_the_decoders_own_ids_stand_where_its_texts_are_not_known() -> None:
-    inputs = {"input_ids": torch.ones(1, 2).long(), "decoder_input_ids": torch.tensor([[5, 6]])}
-    (batch,) = ReadyBatches([{"inputs": inputs, "tokens": [["a", "b"]]}]).batches()
-    assert batch.pieces(0) == ("a", " b")
-    assert batch.pieces(0, decoder=True) == ("5", " 6")
 
 
 @pytest.mark.parametrize(
@@ -115,38 +134,6 @@ def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_ready_inputs_pass_through():
-    images = [{"pixel_values": torch.rand(2, 3, 4, 4)}, {"pixel_values": torch.rand(1, 3, 4, 4)}]
-    batches = list(ReadyBatches(images).batches())
-    assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
-    assert [batch.documents for batch in batches] == [(1, 2), (3,)]
-    assert [batch.counted for batch in batches] == [None, None]
-    assert [batch.fraction for batch in batches] == [0.5, 1.0]
-    assert batches[0].token(0, 3) == "position 4"
-    assert batches[0].pieces(0) == batches[0].special(0) == ()
-    for index, batch in enumerate(batches):
-        assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
-    assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
-    assert len(list(ReadyBatches(images, max_tokens=2).batches())) == 1
-
-
-def test_ready_inputs_with_a_mask_count_what_it_says():
-    mask = torch.tensor([[1, 1, 0]])
-    inputs = {
-        "input_ids": torch.tensor([[5, 6, 0]]),
-        "attention_mask": mask,
-        "decoder_input_ids": torch.ones(1, 2, dtype=torch.long),
-    }
-    (batch,) = ReadyBatches([inputs]).batches()
-    assert batch.counted is not None
-    assert batch.counted.tolist() == [[True, True, False]]
-    assert batch.counted_decoder is not None
-    assert batch.counted_decoder.tolist() == [[True, True]]
-    assert batch.tokens == 2
-    assert batch.token(0, 1) == "6"
-    assert batch.pieces(0) == (" 5", " 6")
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -171,11 +158,6 @@ def test_the_digest_is_of_all_that_is_given() -> None:
     assert len({*some}) == len(some)
     assert digest() == ReadyBatches([{"x": torch.zeros(2, 4)}]).text_sha256
     assert digest(tokens=TEXTS) == digest(tokens=TEXTS)
-
-
-def test_progress_knows_where_max_tokens_ends() -> None:
-    batches = [{"x": torch.zeros(2, 4)}] * 100
-    assert [batch.fraction for batch in ReadyBatches(batches, max_tokens=4).batches()] == [0.5, 1.0]
 
 
 def test_three_rows_of_patches_are_no_image() -> None:

