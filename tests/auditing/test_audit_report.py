@@ -1,6 +1,6 @@
 import json
 import math
-from html.parser import HTMLParser
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +11,13 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
+from fenchel.auditing.report import table
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import is_module
 from fenchel.drawing import SCALE, level
 from fenchel.errors import InputError
 from fenchel.swap import SwapReport, swap
-from tests.auditing.report.samples import manifest, sample_report
+from tests.auditing.report.samples import HOSTILE, manifest, sample_report
 from tests.auditing.small_audits import files_of, small_audit, small_model, some_texts
 from tests.io.test_windows import word_tokenizer
 
@@ -95,39 +96,28 @@ def test_the_table_of_pandas_holds_the_records() -> None:
     assert AuditReport(manifest(), AuditStatistics()).to_pandas().empty
 
 
-class Cells(HTMLParser):
-    """Title, style and text of every cell that has a colour."""
+def test_the_notebook_has_the_heat_map_of_the_report_unless_it_is_huge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cells(report: AuditReport) -> list[tuple[str, str, str]]:
+        return re.findall(r'<td style="([^"]*)" title="([^"]*)">([^<]*)<', report._repr_html_())
 
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[list[str]] = []
-        self.open = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.open = tag == "td" and "title" in given
-        if self.open:
-            self.found.append([str(given["title"]), str(given["style"]), ""])
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.found[-1][2] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self.open = False
-
-
-def test_the_notebook_has_the_heat_map_of_the_report() -> None:
-    report = sample_report({"encoder_self": (2, 3)}, queries=30)
-    cells = Cells(report._repr_html_()).found
+    report = sample_report({"encoder_self": (2, 3)}, queries=30, model=HOSTILE)
     highest = max(head["total_variation_mean"] for head in report.heads)
-    assert len(cells) == 6
-    for head, (title, style, text) in zip(report.heads, cells, strict=True):
+    for head, (style, title, text) in zip(report.heads, cells(report), strict=True):
         value = head["total_variation_mean"]
         assert title == f"layer {head['layer']}, head {head['head']}: {value:.3f}"
         assert text == f"{value:.3f}"
         assert f"background:{SCALE[level(value, highest)]};" in style
+    html = report._repr_html_()
+    assert HOSTILE not in html
+    assert "&lt;/script&gt;" in html
+    assert not re.search(r"<(script|a|img|style|link)\b", html)
+    wide = sample_report({"encoder_self": (1, 20)}, queries=3)
+    assert [text for _, _, text in cells(wide)] == [""] * 20
+    monkeypatch.setattr(table, "_MOST_CELLS", 19)
+    assert cells(wide) == []
+    assert "the map is in report.html" in wide._repr_html_()
 
 
 @pytest.fixture(scope="module")

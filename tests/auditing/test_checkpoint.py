@@ -201,9 +201,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        OutputError, match=r"cannot write .*: the disk is full\. Free some space, then run the command again"
-    ):
+    with pytest.raises(OutputError, match=r"cannot write .*: the disk is full\. Free some space, then run"):
         small_audit(directory=resumed, **EVERY_BATCH)
     monkeypatch.undo()
     assert 0 < AuditState.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]

@@ -115,9 +115,7 @@ def test_what_would_not_be_kept_was_not_kept() -> None:
     six = [example(0.9, position=i + 1, leaves=f"p{i}").to_json() for i in range(MOST_PATTERNS + 1)]
     assert len(examples_from_json(six[:-1])[KEY]) == MOST_PATTERNS
     for wrong in (six, [six[0], six[0]], six[:2][::-1]):
-        with pytest.raises(
-            Mismatch, match=r"examples is \d of cross layer 1 head 2; expected those that are farthest"
-        ):
+        with pytest.raises(Mismatch, match=r"examples is \d of cross layer 1 head 2; expected those that"):
             examples_from_json(wrong)
 
 

@@ -15,11 +15,11 @@ import fenchel
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.capture import Capture
-from fenchel.integrations.sites import AttentionCall
+from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias, RelativePosition
-from tests.problems import by_dense_newton
+from tests.auditing.test_measure import slow
 from tests.tiny_models import AttentionPooling, ViT, tiny_model
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
@@ -82,39 +82,23 @@ def by_hand(
     log_u: Tensor | None = None,
     counted: Tensor | None = None,
 ) -> list[dict[str, float]]:
-    """Means of each head's numbers from its weights and the definitions, solved by a dense Newton method."""
-    d = WIDTH // HEADS
+    """Means of each head's numbers from its weights and the definitions."""
     weight, bias = made.in_proj_weight.detach(), made.in_proj_bias.detach()
-    query, key, _ = (x.detach() @ weight.T + bias).split(WIDTH, -1)
-    log_u = torch.zeros(1, 1, 1, TOKENS, dtype=torch.float64) if log_u is None else log_u
-    log_u = log_u.expand(len(x), HEADS, TOKENS, TOKENS)
+    query, key, _ = (
+        part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for part in (x.detach() @ weight.T + bias).split(WIDTH, -1)
+    )
+    counted = torch.ones(x.shape[:2], dtype=torch.bool) if counted is None else counted
+    site = AttentionSite("layer", "encoder_self", 1, HEADS)
+    key_weight = weight[WIDTH : 2 * WIDTH].unflatten(0, (HEADS, -1))
+    call = AttentionCall(
+        site, query, key, (WIDTH // HEADS) ** -0.5, log_u, counted, x.detach(), key_weight, None
+    )
     found = []
-    for h in range(HEADS):
-        own = slice(h * d, (h + 1) * d)
-        k_map = weight[WIDTH : 2 * WIDTH][own]
-        rows: list[dict[str, float]] = []
-        for b in range(len(x)):
-            for m in range(TOKENS):
-                if counted is not None and not counted[b, m]:
-                    continue
-                z = query[b, m, own]
-                templates = key[b, :, own] / d**0.5
-                if space == "input":
-                    z, templates = z @ k_map, x[b] / d**0.5
-                given = (part.numpy() for part in (templates, log_u[b, h, m].softmax(-1), z))
-                exact = torch.from_numpy(by_dense_newton(*given, alphas[h])[0])
-                first = alphas[h] * z
-                p, q = ((log_u[b, h, m] + templates @ at).softmax(-1) for at in (first, exact))
-                mean, best, prior = p @ templates, q @ templates, log_u[b, h, m].softmax(-1) @ templates
-                rows.append(
-                    {
-                        "relative_deviation": float((exact - first).norm() / exact.norm()),
-                        "total_variation": float((p - q).abs().sum() / 2),
-                        "mean_error": float((mean - best).norm() / best.norm()),
-                        "gap": float(alphas[h] / 2 * (mean - prior).square().sum()),
-                    }
-                )
-        found.append({name: sum(row[name] for row in rows) / len(rows) for name in rows[0]})
+    for head, alpha in enumerate(alphas):
+        rows = [slow(call, space, alpha, row, head, place) for row, place in counted.nonzero().tolist()]
+        names = ("relative_deviation", "total_variation", "mean_error", "gap")
+        found.append({name: sum(row[name] for row in rows) / len(rows) for name in names})
     return found
 
 
@@ -407,8 +391,6 @@ def test_the_twin_has_the_numbers_of_fresh_weights() -> None:
 def test_a_twin_that_cannot_draw_its_weights_anew_is_refused() -> None:
     model = Encoder(layer())
     model.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-    with pytest.raises(
-        ModelError, match=r"a parameter 'scale' and no method reset_parameters.*--baseline none"
-    ):
+    with pytest.raises(ModelError, match=r"a parameter 'scale' and no method reset_parameters.*--baseline"):
         audited(model, {"tokens": tokens()}, baseline="twin")
     assert "reset_parameters" in audited(model, {"tokens": tokens()}, baseline="auto").manifest["twin"]

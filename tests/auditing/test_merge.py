@@ -90,9 +90,7 @@ def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
 def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folders_of(shards)[1], copy)
-    with pytest.raises(
-        InputError, match=r"shard-1-of-3 and .*copy both hold shard 1/3, which would count twice"
-    ):
+    with pytest.raises(InputError, match=r"shard-1-of-3 and .*copy both hold shard 1/3, which would count"):
         merge([shards, copy], tmp_path / "out")
     assert not (tmp_path / "out" / "heads.json").exists()
 

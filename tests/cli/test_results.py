@@ -57,28 +57,6 @@ def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, audits)
     assert {path.name for path in whole.iterdir()} == {path.name for path in one.iterdir()}
 
 
-def test_report_is_made_again(command, tmp_path, audits):
-    out = shutil.copytree(audits[0], tmp_path / "out")
-    before = files_of(out)
-    for name in ("heads.json", "summary.json", "heads.parquet", "report.html"):
-        (out / name).unlink()
-    done = command("report", out)
-    assert done.code == 0
-    assert f"Report: {out / 'report.html'}" in done.out
-    assert files_of(out) == before
-
-
-def test_folders_that_hold_no_audit_are_named(command, tmp_path):
-    for given in (
-        ["report", tmp_path],
-        ["merge", tmp_path / "nowhere"],
-        ["compare", tmp_path, tmp_path / "no"],
-    ):
-        done = command(*given)
-        assert done.code == 3
-        assert str(given[-1]) in done.line or str(tmp_path) in done.line
-
-
 def test_a_swap_is_shown_beside_an_audit_of_its_model(run, command, model, tmp_path):
     assert run("audit", "--space", "input", of=model, out="audit").code == 0
     assert run("swap", "--per-head", "--layers", "1", of=model, out="swap").code == 0
@@ -146,49 +124,43 @@ def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_a_name_all_are_listed(command: Command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    done = command("catalogue")
+def test_reports_are_made_again_and_folders_that_hold_no_audit_named(command, tmp_path, audits):
+    out = shutil.copytree(audits[0], tmp_path / "out")
+    before = files_of(out)
+    for name in ("heads.json", "summary.json", "heads.parquet", "report.html"):
+        (out / name).unlink()
+    done = command("report", out)
     assert done.code == 0
-    assert [name for name in ENTRIES if name not in done.out] == []
+    assert f"Report: {out / 'report.html'}" in done.out
+    assert files_of(out) == before
+    for given in (["report", tmp_path], ["merge", tmp_path / "no"], ["compare", tmp_path, tmp_path / "no"]):
+        done = command(*given)
+        assert done.code == 3
+        assert str(given[-1]) in done.line or str(tmp_path) in done.line
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_names_are_in_one_piece_however_narrow(command: Command, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = command("catalogue").out.splitlines()
-    assert {line.split()[0] for line in lines if line.strip()} >= set(ENTRIES)
-    assert "from 120 columns on" in "\n".join(lines)
-
-
-def test_one_entry_says_its_parts_and_what_is_measured(command: Command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    done = command("catalogue", "scaled-dot")
-    assert done.code == 0
-    for said in (
-        "Vaswani et al. 2017",
-        "one inference",
-        "k_j/√d",
-        f"{difference(entry('scaled-dot')).gap:.3f}",
-    ):
-        assert said in done.out
-
-
-def test_json_has_every_entry_and_one(command: Command):
+def test_the_catalogue_lists_and_measures_and_names_what_is_near(command: Command, monkeypatch):
+    for columns in ("60", "80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        done = command("catalogue")
+        assert done.code == 0
+        # Names are in one piece however narrow.
+        assert {line.split()[0] for line in done.out.splitlines() if line.strip()} >= set(ENTRIES)
+        assert ("from 120 columns on" in done.out) == (columns != "200")
+    text = command("catalogue", "scaled-dot").out
+    measured = difference(entry("scaled-dot"))
+    for said in ("Vaswani et al. 2017", "one inference", "k_j/√d", f"{measured.gap:.3f}"):
+        assert said in text
     assert [one["name"] for one in json.loads(command("catalogue", "--json").out)] == list(ENTRIES)
-    one = json.loads(
-        command("catalogue", "scaled-dot", "--json", "--closeness", "sparsemax", "--seed", 2).out
-    )
+    asked = ["catalogue", "scaled-dot", "--json", "--closeness", "sparsemax", "--seed", 2]
     expected = difference(entry("scaled-dot"), closeness="sparsemax", seed=2)
-    assert one["measured"]["estimators"][0]["gap"] == expected.gap
-
-
-def test_wrong_names_are_one_line(command: Command):
-    done = command("catalogue", "scaled-dott")
-    assert done.code == 3
-    assert "nearest: scaled-dot" in done.line
-    assert "nearest: scaled-dot" in command("catalogue", "Scaled_Dot").line
-    assert command("catalogue", "scaled-dot", "--closeness", "tsalis:2").code == 3
-    done = command("catalogue", "--seed", 3)
-    assert done.code == 2
-    assert "name the mechanism" in done.line
+    assert json.loads(command(*asked).out)["measured"]["estimators"][0]["gap"] == expected.gap
+    for wrong, code, said in (
+        (["scaled-dott"], 3, "nearest: scaled-dot"),
+        (["Scaled_Dot"], 3, "nearest: scaled-dot"),
+        (["scaled-dot", "--closeness", "tsalis:2"], 3, "tsalis:2"),
+        (["--seed", 3], 2, "name the mechanism"),
+    ):
+        done = command("catalogue", *wrong)
+        assert done.code == code
+        assert said in done.line

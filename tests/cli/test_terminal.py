@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,10 +24,7 @@ from fenchel.io.runs import Progress, SilentObserver
     ("progress", "expected"),
     [
         (Progress(1, 20, 10.4, None, 2.0, None), "1 document, 20 tokens, 10 tokens/s"),
-        (
-            Progress(1_200, 3_000_000, 950.6, 0.5, 60, 59.6),
-            "1,200 documents, 3,000,000 tokens, 951 tokens/s, 1:00 left",
-        ),
+        (Progress(1_200, 3_000_000, 950.6, 0.5, 60, 59.6), "1,200 documents, 3,000,000 tokens, 951"),
         (Progress(2, 5, 0.0, 0.1, 1, 3_725), "2 documents, 5 tokens, 0 tokens/s, 1:02:05 left"),
     ],
 )
@@ -34,16 +32,10 @@ def test_state_in_words(progress, expected):
     assert state(progress) == expected
 
 
-def test_a_file_gets_no_progress():
+def test_a_terminal_gets_progress_and_a_file_none(monkeypatch):
     assert isinstance(observer_of_standard_error(), SilentObserver)
-
-
-def test_a_terminal_gets_progress(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert isinstance(observer_of_standard_error(), TerminalObserver)
-
-
-def test_what_the_terminal_shows():
     screen = io.StringIO()
     observer = TerminalObserver(Console(file=screen, force_terminal=True, width=120))
     observer.started({"model": "demo"})
@@ -60,49 +52,47 @@ def raising(error: BaseException):
     return command
 
 
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "/data/heads.json")
+
+
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "said"),
     [
-        (errors.InputError("the text is empty"), 3),
-        (errors.ProblemError("alpha is -1"), 3),
-        (errors.ModelError("no such model"), 4),
-        (errors.CaptureError("a head was not called"), 4),
-        (errors.ConvergenceError("3 queries"), 5),
-        (errors.OutputError("cannot write"), 6),
-        (errors.MissingExtraError("rich", "cli"), 7),
+        *(
+            (kind("said\n  in\n\nlines"), 3, "error: said in lines")
+            for kind in (errors.InputError, errors.ProblemError)
+        ),
+        *((kind("said"), 4, "error: said") for kind in (errors.ModelError, errors.CaptureError)),
+        (errors.ConvergenceError("3 queries"), 5, "error: 3 queries"),
+        (errors.OutputError("cannot write"), 6, "error: cannot write"),
+        (NO_SPACE, 6, "error: /data/heads.json: No space left on device."),
+        (errors.MissingExtraError("rich", "cli"), 7, f"error: {errors.MissingExtraError('rich', 'cli')}"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Interrupted("interrupted; 3 documents are saved"), 130, "interrupted; 3 documents are saved"),
     ],
 )
-def test_each_error_has_its_code_and_one_line(capsys, error, code):
+def test_each_error_has_its_code_and_one_line(capsys, error, code, said):
     assert exit_code_of(raising(error)) == code
-    assert capsys.readouterr() == ("", f"fenchel: error: {error}\n")
+    assert capsys.readouterr() == ("", f"fenchel: {said}\n")
 
 
-def test_a_message_of_several_lines_becomes_one(capsys):
-    assert exit_code_of(raising(errors.ModelError("first\n  second\n\nthird"))) == 4
-    assert capsys.readouterr().err == "fenchel: error: first second third\n"
-
-
-def test_what_the_system_refuses_is_an_output_error(capsys):
-    assert exit_code_of(raising(OSError(errno.ENOSPC, "No space left on device", "/data/heads.json"))) == 6
-    assert capsys.readouterr().err == "fenchel: error: /data/heads.json: No space left on device.\n"
-
-
-def test_running_out_of_memory_says_what_to_lower(capsys):
-    reasons = ("CUDA out of memory. Tried", "DefaultCPUAllocator: can't allocate memory")
-    for error in (MemoryError(), *map(RuntimeError, reasons)):
-        assert exit_code_of(raising(error)) == 1
-        line = capsys.readouterr().err
-        assert "out of memory" in line
-        assert "Lower --batch-size" in line
-
-
-def test_the_unexpected_asks_for_a_report(capsys):
-    for error in (KeyError("x"), RuntimeError("odd"), ZeroDivisionError("by zero"), OSError("odd")):
-        assert exit_code_of(raising(error)) == 1
-        line = capsys.readouterr().err
-        assert f"unexpected {type(error).__name__}" in line
-        assert "please report it" in line
-        assert line.count("\n") == 1
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        *((one, "out of memory.*Lower --batch-size") for one in (
+            MemoryError(), RuntimeError("CUDA out of memory. Tried"),
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        )),
+        *((one, f"unexpected {type(one).__name__}.*please report it") for one in (
+            KeyError("x"), RuntimeError("odd"), ZeroDivisionError("by zero"), OSError("odd"),
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_no_error_of_ours_is_one_line_too(capsys, error, said):
+    assert exit_code_of(raising(error)) == 1
+    line = capsys.readouterr().err
+    assert re.search(said, line)
+    assert line.count("\n") == 1
 
 
 def test_traceback_is_shown_on_request(capsys, monkeypatch):
@@ -114,13 +104,6 @@ def test_traceback_is_shown_on_request(capsys, monkeypatch):
     monkeypatch.setenv("FENCHEL_TRACEBACK", "0")
     exit_code_of(raising(errors.InputError("bad")))
     assert capsys.readouterr().err == "fenchel: error: bad\n"
-
-
-def test_interruption_is_130(capsys):
-    assert exit_code_of(raising(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "fenchel: interrupted\n"
-    assert exit_code_of(raising(Interrupted("interrupted; 3 documents are saved"))) == 130
-    assert capsys.readouterr().err == "fenchel: interrupted; 3 documents are saved\n"
 
 
 def test_warnings_are_lines_too(capsys):
@@ -171,12 +154,23 @@ class Lost:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_interrupts_at_once(tmp_path):
+def test_ctrl_c_interrupts_at_once_in_the_main_thread_alone_and_is_given_back(tmp_path):
+    before, given, seen = signal.getsignal(signal.SIGINT), SilentObserver(), []
+
+    def run() -> None:
+        with interruptible(given, AUDIT, tmp_path) as observer:
+            seen.append(observer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [given]
     with (
         pytest.raises(Interrupted, match="before anything was saved"),
         interruptible(SilentObserver(), AUDIT, tmp_path),
     ):
         os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -189,23 +183,3 @@ def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             observer.advanced(2)
     assert recording.told == [1, 2]
-
-
-def test_what_was_there_before_is_there_again(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    with interruptible(SilentObserver(), AUDIT, tmp_path):
-        assert signal.getsignal(signal.SIGINT) != before
-    assert signal.getsignal(signal.SIGINT) == before
-
-
-def test_other_threads_are_left_alone(tmp_path):
-    given, seen = SilentObserver(), []
-
-    def run() -> None:
-        with interruptible(given, AUDIT, tmp_path) as observer:
-            seen.append(observer)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert seen == [given]

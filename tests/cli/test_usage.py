@@ -34,41 +34,17 @@ def options_in_help(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_page_and_help_list_the_same_options(command, name):
-    shown = options_in_help(command(name, "--help").out)
-    listed = options_on_page(name)
+def test_help_says_every_option_of_the_page_and_has_an_example(command, name):
+    done = command(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert command(name, "-h") == done
+    shown, listed, words = options_in_help(done.out), options_on_page(name), " ".join(done.out.split())
     assert set(listed) == set(shown)
     for option, value in shown.items():
-        if not value.startswith("<"):
-            assert listed[option] == value
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_an_example_that_is_a_command_line(command, name):
-    done = command(name, "--help")
-    assert done.code == 0
-    assert f"Example: fenchel {'audit' if name in ('merge', 'compare') else name} " in " ".join(
-        done.out.split()
-    )
-    assert done.err == ""
-
-
-def test_each_option_has_a_help_line(command):
-    for name in COMMANDS:
-        words = " ".join(command(name, "--help").out.split())
-        for option in options_on_page(name):
-            assert re.search(rf"{option}( \S+)? [A-Z]", words), option
-
-
-def test_short_help_and_help_of_all(command):
-    assert command("audit", "-h").out == command("audit", "--help").out
-    everything = command("--help")
-    assert everything.code == 0
-    assert all(name in everything.out for name in COMMANDS)
-
-
-def test_version(command):
-    assert command("--version") == (0, f"fenchel {fenchel.__version__}\n", "")
+        assert value.startswith("<") or listed[option] == value
+        assert re.search(rf"{option}( \S+)? [A-Z]", words), option
+    assert f"Example: fenchel {'audit' if name in ('merge', 'compare') else name} " in words
+    assert name in command("--help").out
 
 
 AUDIT = ["audit", "demo", "--text", "t", "--out", "o"]
@@ -109,17 +85,17 @@ def test_what_are_no_numbers(text):
         numbers(text, "--layers", 100)
 
 
-def test_module_is_the_command():
+def test_module_is_the_command(command):
     done = subprocess.run(
         [sys.executable, "-m", "fenchel", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"fenchel {fenchel.__version__}\n"
+    assert command("--version") == (0, done.stdout, "")
 
 
 USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
 HUGE = "9" * 5000
 HEAD = "sentence_A\tsentence_B\trelatedness_score\n"
-WRONG_COMMANDS = ("audit", "swap")
 
 
 @pytest.fixture
@@ -149,70 +125,50 @@ def refused(command, model, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("name", WRONG_COMMANDS)
-@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "cpu:1", "gpu", ""])
-def test_devices_that_compute_nothing_here(refused, name, device):
-    assert f"device is {device!r}" in refused(INPUT, name, "--device", device)
+BOTH: list[tuple[int, tuple[str, ...], str]] = [
+    *(
+        (INPUT, ("--device", one), f"device is {one!r}")
+        for one in ("meta", "cuda:99", "xla", "cpu:1", "gpu", "")
+    ),
+    *((INPUT, ("--out", one), "out is ") for one in ("", " ", "\udcff", "x" * 300, "~nobody-here/x")),
+    (OUTPUT, ("--out", "FILE"), "file where a folder is expected"),
+    (INPUT, ("--text", "FILE"), "is not UTF-8"),  # more of them: tests/io/test_documents.py
+    (INPUT, ("--text", "LIST"), "is a JSON list"),
+    *(
+        (USAGE, (option, one), option)
+        for option in ("--layers", "--heads")
+        for one in ("1-9999999999", "1-1000000", HUGE, f"1-{HUGE}", "0x1", "5-2")
+    ),
+]
+SIZES = (("-1", INPUT), (str(2**70), INPUT), ("1e20", USAGE), ("", USAGE), (HUGE, USAGE), ("many", USAGE))
+REFUSED = [
+    *((name, *row) for name in ("audit", "swap") for row in BOTH),
+    *(
+        (name, code, (option, one), option if code == USAGE else option[2:].replace("-", " "))
+        for name, option in (("audit", "--batch-size"), ("swap", "--bootstrap"))
+        for one, code in SIZES
+    ),
+    *(("audit", USAGE, ("--queries", one), "--queries") for one in ("1.5", "many", "nan", "")),
+    ("audit", USAGE, ("--seed", "often"), "'often'"),
+    *(
+        ("audit", INPUT, ("--text", one), "")
+        for one in ("PIPE", "LOOP", "/dev/zero", "/", "~nobody-here/a.txt")
+    ),
+]
 
 
-@pytest.mark.parametrize("name", WRONG_COMMANDS)
-@pytest.mark.parametrize("out", ["", " ", "\udcff", "x" * 300, "~nobody-here/x"], ids=ascii)
-def test_names_that_no_folder_can_have(refused, name, out):
-    assert "out is " in refused(INPUT, name, "--out", out)
-
-
-@pytest.mark.parametrize("name", WRONG_COMMANDS)
-def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
-    place = tmp_path / "file"
-    place.write_text("mine")
-    refused(OUTPUT, name, "--out", place)
-    assert place.read_text() == "mine"
-
-
-@pytest.mark.parametrize(("name", "option"), [("audit", "--batch-size"), ("swap", "--bootstrap")])
-@pytest.mark.parametrize(
-    ("value", "code"), [("-1", 3), (str(2**70), 3), ("1e20", 2), ("", 2), (HUGE, 2), ("many", 2)]
-)
-def test_sizes_that_are_none(refused, name, option, value, code):
-    line = refused(code, name, option, value)
-    assert option in line if code == USAGE else option[2:].replace("-", " ") in line
-
-
-@pytest.mark.parametrize("name", ["audit", "swap"])
-@pytest.mark.parametrize("option", ["--layers", "--heads"])
-@pytest.mark.parametrize("value", ["1-9999999999", "1-1000000", HUGE, f"1-{HUGE}", "0x1", "5-2"])
-def test_ranges_are_bounded_before_they_are_written_out(refused, name, option, value):
-    assert option in refused(USAGE, name, option, value)
-
-
-@pytest.mark.parametrize("value", ["1.5", "many", "nan", ""])
-def test_a_sample_has_a_whole_number_of_queries(refused, value):
-    assert "--queries" in refused(USAGE, "audit", "--queries", value)
-
-
-def test_wrong_usage_says_what_was_written(refused):
-    line = refused(USAGE, "audit", "--seed", "often")
-    assert "'--seed'" in line
-    assert "'often'" in line
-    assert line.endswith("Try 'fenchel audit -h' for help.")
-
-
-@pytest.mark.parametrize("name", WRONG_COMMANDS)
-@pytest.mark.parametrize(
-    ("ending", "content", "message"),
-    [("txt", b"\xff\xfew\x001\x00", "is not UTF-8"), ("jsonl", b"[1, 2]", "is a JSON list")],
-)
-def test_files_that_hold_no_texts(refused, tmp_path, name, ending, content, message):
-    """More of them: tests/io/test_documents.py."""
-    (tmp_path / f"some.{ending}").write_bytes(content)
-    assert message in refused(INPUT, name, "--text", tmp_path / f"some.{ending}")
-
-
-def test_what_is_no_regular_file(refused, tmp_path):
-    os.mkfifo(tmp_path / "pipe.txt")
-    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
-    for wrong in (tmp_path / "pipe.txt", tmp_path / "loop.txt", "/dev/zero", tmp_path, "~nobody-here/a.txt"):
-        refused(INPUT, "audit", "--text", wrong)
+@pytest.mark.parametrize(("name", "code", "options", "said"), REFUSED, ids=lambda value: ascii(value)[:30])
+def test_what_an_option_cannot_be(refused, tmp_path, name, code, options, said):
+    places = {one: tmp_path / f"{one}.txt" for one in ("FILE", "PIPE", "LOOP")} | {
+        "LIST": tmp_path / "a.jsonl"
+    }
+    places["FILE"].write_bytes(b"\xff\xfew\x001\x00")
+    places["LIST"].write_text("[1, 2]")
+    os.mkfifo(places["PIPE"])
+    places["LOOP"].symlink_to(places["LOOP"])
+    line = refused(code, name, *(places.get(one, one) for one in options))
+    assert said in line
+    assert code != USAGE or line.endswith(f"Try 'fenchel {name} -h' for help.")
 
 
 PAIRS = {
@@ -231,13 +187,10 @@ def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
     assert done.code == INPUT
     assert message in done.line
     assert not (tmp_path / "out").exists()
-
-
-def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
     (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(b"\t" * (64 << 20)))
-    done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
-    assert done.code == INPUT
-    assert "has more than 1,048,576 bytes" in done.line
+    endless = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
+    assert endless.code == INPUT
+    assert "has more than 1,048,576 bytes" in endless.line
 
 
 def configured(folder: Path, name: str, **changes: object) -> None:
@@ -276,10 +229,14 @@ def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
         assert "the tokenizer gives 'new1' the number 64, and the model knows the tokens 0 to 63" in line
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "x" * 5000, "\udcff", "~nobody-here/x", "a/b/c", "./no/such/folder", "a model with blanks"],
-    ids=lambda name: ascii(name[:9]),
-)
-def test_names_that_no_model_can_have(refused, name):
-    refused(MODEL, "audit", name, instead_of="the model")
+def test_names_that_no_model_can_have(refused):
+    for name in (
+        "",
+        "x" * 5000,
+        "\udcff",
+        "~nobody-here/x",
+        "a/b/c",
+        "./no/such/folder",
+        "a model with blanks",
+    ):
+        refused(MODEL, "audit", name, instead_of="the model")

@@ -135,6 +135,12 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(tmp_pa
 
 
 def test_what_a_run_refuses_leaves_it_as_it_was(tmp_path):
+    with pytest.raises(InputError, match="has no checkpoint to resume"):
+        train(tmp_path, resume=True)
+    with pytest.raises(InputError, match="Give --out DIR"):
+        common.Training(reading.Reading, reading.ReadingOptions(**SMALL))
+    with pytest.raises(InputError, match="holds no run with an epoch that has ended"):
+        weights(tmp_path)
     result = train(tmp_path, epochs=1)
     before = {path: path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
     refuses(
@@ -149,15 +155,6 @@ def test_what_a_run_refuses_leaves_it_as_it_was(tmp_path):
     again = train(tmp_path, epochs=1, resume=True)  # there is nothing left to do
     assert again["test"] == result["test"]
     assert train(tmp_path, epochs=1, overwrite=True)["test"] == result["test"]
-
-
-def test_a_resume_without_a_checkpoint_and_a_run_without_a_folder_are_refused(tmp_path):
-    with pytest.raises(InputError, match="has no checkpoint to resume"):
-        train(tmp_path, resume=True)
-    with pytest.raises(InputError, match="Give --out DIR"):
-        common.Training(reading.Reading, reading.ReadingOptions(**SMALL))
-    with pytest.raises(InputError, match="holds no run with an epoch that has ended"):
-        common.load_run(reading.Reading, reading.ReadingOptions, tmp_path)
 
 
 @pytest.mark.parametrize(

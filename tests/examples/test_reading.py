@@ -243,14 +243,6 @@ def test_columns_of_the_hub_are_found(folder, columns, label):
     assert len(task.splits["validation"]) in (1, 2)
 
 
-def test_columns_and_classes_can_be_named(folder):
-    data = folder({"one": ROWS, "two": ROWS, "kind": ["x", "y"] * 10, "near": [1.0, 4.5] * 10})
-    told = reading.ReadingOptions(data=data, text="one", text_pair="two", label="kind", degree="near")
-    task = reading.Reading(told)
-    assert task.classes == ["x", "y"]
-    assert {one["degree"] for one in task.splits["test"]} == {1.0, 4.5}
-
-
 def test_data_that_cannot_be_read_are_refused_in_one_line(folder):
     labels = [0, 1] * 10
     refuses(
@@ -259,19 +251,25 @@ def test_data_that_cannot_be_read_are_refused_in_one_line(folder):
             ({"words": ROWS, "label": labels}, "has no column text; it has words, label"),
             ({"text": ROWS}, "has no column label"),
             ({"text": [*ROWS[1:], " "], "label": labels}, "row 19: a text is empty"),
+            (
+                {"sentence_A": ROWS, "sentence_B": ROWS, "label": labels, "relatedness_score": [0.5] * 20},
+                r"row 0: relatedness_score is 0\.5; expected a number from 1 to 5",
+            ),
             ({"premise": ROWS, "hypothesis": ["", *ROWS[1:]], "label": labels}, "row 0: a text is empty"),
         ],
     )
 
 
-def test_labels_and_relatedness_out_of_range_are_refused(folder):
-    rows = {"sentence_A": ROWS, "sentence_B": ROWS, "label": [0, 1] * 10}
-    with pytest.raises(InputError, match=r"row 0: relatedness_score is 0\.5; expected a number from 1 to 5"):
-        reading.Reading(reading.ReadingOptions(data=folder(rows | {"relatedness_score": [0.5] * 20})))
-    data = folder(rows | {"label": ["x", "y"] * 10})
-    datasets.Dataset.from_dict(rows | {"label": ["z"] * 20}).to_parquet(f"{data}/test.parquet")
-    with pytest.raises(InputError, match="label is 'z', no class of the training data"):
-        reading.Reading(reading.ReadingOptions(data=data))
+def test_columns_and_classes_can_be_named_and_have_to_fit(folder):
+    data = folder({"one": ROWS, "two": ROWS, "kind": ["x", "y"] * 10, "near": [1.0, 4.5] * 10})
+    told = {"data": data, "text": "one", "text_pair": "two", "label": "kind"}
+    task = reading.Reading(reading.ReadingOptions(**told, degree="near"))
+    assert task.classes == ["x", "y"]
+    assert {one["degree"] for one in task.splits["test"]} == {1.0, 4.5}
+    rows = {"one": ROWS, "two": ROWS, "kind": ["z"] * 20, "near": [1.0] * 20}
+    datasets.Dataset.from_dict(rows).to_parquet(f"{data}/test.parquet")
+    with pytest.raises(InputError, match="kind is 'z', no class of the training data"):
+        reading.Reading(reading.ReadingOptions(**told))
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import common
 import decoding
-import fenchel
 import translation
 from decoding import BEGIN, END, Attention, State, search, weights_of
 from fenchel.errors import InputError
@@ -150,16 +149,6 @@ def test_the_weights_that_are_drawn_are_those_of_attention_to_the_source(kind: d
         weights_of(small(context="mean"), source=source, target=target)
 
 
-@pytest.mark.parametrize(
-    "kind", [{"query": "bahdanau"}, {"model": "transformer"}], ids=("lstm", "transformer")
-)
-def test_audits_find_every_head(kind: dict[str, Any]) -> None:
-    model, (source, target) = small(**kind), NUMBERS
-    report: Any = fenchel.audit(model, None, [{"source": source, "target": target}], space="key")
-    kinds = Counter(head["kind"] for head in report.heads)
-    assert kinds == ({"cross": 1} if "query" in kind else {"encoder_self": 4, "decoder_self": 4, "cross": 4})
-
-
 def test_pairs_come_from_two_columns_of_a_folder(tmp_path: Path) -> None:
     data = parquet(tmp_path, fr=["un chien court"] * 20, it=["un cane corre"] * 20, other=[1] * 20)
     task = Translation(TranslationOptions(data=data, source="fr", target="it", out=str(tmp_path / "run")))
@@ -230,46 +219,40 @@ def step(words: Tensor, state: State) -> tuple[Tensor, State]:
     return scores[torch.arange(len(words)), words[:, -1]], (scores, count + 1)
 
 
-def log_probability(scores: Tensor, said: tuple[int, ...]) -> float:
+def log_probability(scores: Tensor, said: tuple[int, ...], limit: int) -> float:
     """Of some words and END, when nothing but END is said at the limit."""
     allowed = torch.tensor([END, *WORDS])
     found, last = 0.0, BEGIN
     for place, word in enumerate((*said, END)):
-        if place + 1 < LIMIT:
+        if place + 1 < limit:
             found += float(scores[last, word] - scores[last, allowed].logsumexp(0))
         last = word
     return found
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
-def test_a_beam_that_holds_everything_finds_the_best(power: float) -> None:
+def test_a_beam_that_holds_everything_finds_the_best_and_one_word_the_likeliest(power: float) -> None:
     scores, state = chain(0)
-    found = search(step, state, torch.full((3,), LIMIT), beam=16, length_power=power)
-    everything = [said for length in range(LIMIT) for said in itertools.product(WORDS, repeat=length)]
-    for own, answer in zip(scores, found, strict=True):
-        best = max(everything, key=lambda said: log_probability(own, said) / (len(said) + 1) ** power)
+    limits = torch.tensor([2, 3, LIMIT])
+    found, greedy = (search(step, state, limits, beam=beam, length_power=power) for beam in (16, 1))
+    for own, limit, answer, other in zip(scores, limits.tolist(), found, greedy, strict=True):
+        everything = [said for length in range(limit) for said in itertools.product(WORDS, repeat=length)]
+        best = max(everything, key=lambda said: log_probability(own, said, limit) / (len(said) + 1) ** power)
         assert tuple(answer.words) == best
-        assert answer.log_probability == pytest.approx(log_probability(own, best))
-
-
-def test_greedy_words_are_the_likeliest_after_each_other() -> None:
-    scores, state = chain(1)
-    for own, answer in zip(scores, search(step, state, torch.full((3,), LIMIT)), strict=True):
+        assert answer.log_probability == pytest.approx(log_probability(own, best, limit))
         said, last = [], BEGIN
-        while len(said) < LIMIT - 1:
+        while len(said) < limit - 1:
             last = max((END, *WORDS), key=lambda word: own[last, word])
             if last == END:
                 break
             said.append(last)
-        assert answer.words == said
-        assert answer.log_probability == pytest.approx(log_probability(own, tuple(said)))
-
-
-def test_a_row_is_no_longer_than_its_limit() -> None:
-    scores, _ = chain(2)
-    scores[:, :, END] = -50.0
-    found = search(step, (scores, torch.zeros(3, 1)), torch.tensor([1, 2, 3]), beam=2)
-    assert [len(one.words) for one in found] == [0, 1, 2]
+        assert other.words == said
+        assert other.log_probability == pytest.approx(log_probability(own, tuple(said), limit))
+    assert decoding.SearchOptions(beam=3).arguments()["beam"] == 3
+    wrongs: list[dict[str, Any]] = [{"beam": 0}, {"temperature": -1.0}, {"beam": 2, "temperature": 1.0}]
+    refuses(
+        lambda **told: decoding.SearchOptions(**told).arguments(), [(one, "temperature") for one in wrongs]
+    )
 
 
 def test_drawn_words_are_as_frequent_as_they_are_likely() -> None:
@@ -297,14 +280,6 @@ def test_attention_is_that_of_the_functional_form_and_can_be_watched() -> None:
     expected = attention_weights(z[:, None], states[:, None], **asked)[:, 0]
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(h, expected @ states)
-
-
-def test_what_is_searched_for_is_checked() -> None:
-    assert decoding.SearchOptions(beam=3).arguments()["beam"] == 3
-    wrongs: list[dict[str, Any]] = [{"beam": 0}, {"temperature": -1.0}, {"beam": 2, "temperature": 1.0}]
-    for wrong in wrongs:
-        with pytest.raises(InputError, match="temperature"):
-            decoding.SearchOptions(**wrong).arguments()
 
 
 def test_the_measures_of_swaps_are_means_of_real_pieces() -> None:

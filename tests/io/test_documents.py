@@ -130,10 +130,7 @@ def test_a_table_is_not_taken_for_text(file, name, whole_file):
         ('{"text": "a"}\n{"text": null}\n', r"line 2 of .*: column 'text' is null, not text"),
         ('{"text": 7}\n', r"line 1 of .*: column 'text' is of type int, not text"),
         ("12", r"line 1 of .* is a JSON int"),
-        (
-            '{"text": "w1 \\ud800 w2"}',
-            r"line 1 of .* is no text: character 4 .* one half of a surrogate pair",
-        ),
+        ('{"text": "w1 \\ud800 w2"}', r"line 1 of .* is no text: character 4 .* one half of a surrogate"),
         ('{"text": "w1", "n": ' + "9" * 5000 + "}", r"line 1 of .* has a number of thousands of digits"),
         ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", r"line 1 of .* is nested too deeply"),
         (json.dumps({f"k{k}": 1 for k in range(20_000)}), r"has no column 'text'; .* and 19990 more"),
@@ -266,18 +263,10 @@ def test_dataset_streams(hub):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "nobody/nothing",
-            {},
-            r"'nobody/nothing' is neither a file here nor a dataset .* doesn't exist on the Hub",
-        ),
+        ("nobody/nothing", {}, r"'nobody/nothing' is neither a file here nor a dataset .* doesn't exist on"),
         ("nothing", {}, r"'nothing' is neither a file here nor a dataset"),
         ("somebody/known@valid", {}, r"has no split 'valid'; it has 'train', 'test'.*somebody/known@train"),
-        (
-            "somebody/known",
-            {"text_column": "words"},
-            r"row 1 of .* has no column 'words'; it has 'text', 'body'",
-        ),
+        ("somebody/known", {"text_column": "words"}, r"row 1 of .* has no column 'words'; it has 'text'"),
         ("somebody/unreliable", {}, r"could not be read on: the cable was cut\. .*--resume"),
     ],
 )

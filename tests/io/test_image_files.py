@@ -72,14 +72,10 @@ def test_the_rows_of_a_table(tmp_path: Path) -> None:
     assert (one.size, one.tobytes()) == (other.size, other.tobytes())
     assert images.paths[1].name == "row 2"
     parquet.write_table(pa.table({"n": [5, 6], "img": [{"bytes": b"no"}, None]}), file)
-    with pytest.raises(
-        InputError, match=r"2 of 2 images in .* row 1 \(not an image\), row 2 \(not an image\)"
-    ):
+    with pytest.raises(InputError, match=r"2 of 2 images in .* row 1 \(not an image\), row 2 \(not an"):
         open_images(file)
     parquet.write_table(pa.table({"n": [5, 6]}), file)
-    with pytest.raises(
-        InputError, match="has no column of images, such as the datasets library writes; it has 'n'"
-    ):
+    with pytest.raises(InputError, match="has no column of images, such as the datasets library writes; it"):
         open_images(file)
     file.write_bytes(b"PAR1")
     with pytest.raises(InputError, match="is not a whole parquet file"):
@@ -120,10 +116,7 @@ def test_an_image_that_lacks_its_last_bytes_is_not_whole(tmp_path: Path, ending:
     ("make", "message"),
     [
         (lambda folder: folder / "none", "there is no folder .*none"),
-        (
-            lambda folder: (folder / "empty").mkdir() or folder / "empty",
-            "has no image. Expected files that end",
-        ),
+        (lambda folder: (folder / "empty").mkdir() or folder / "empty", "has no image. Expected files that"),
         (lambda folder: (folder / "a.txt").write_text("x") and folder, "has no image; it has 1 other files"),
         (lambda folder: "", "images is ''"),
         (lambda folder: 3, "images is 3"),

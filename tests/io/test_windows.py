@@ -348,9 +348,7 @@ def test_a_target_with_more_special_tokens_fills_no_more_than_a_window(tokenizer
 
 def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
     documents = pairs(tmp_path, (text(3), text(9)))
-    with pytest.raises(
-        InputError, match=r"document 1 of .* have 3 and 9 tokens; a pair cannot be cut.* holds 8"
-    ):
+    with pytest.raises(InputError, match=r"document 1 of .* have 3 and 9 tokens; a pair cannot be cut"):
         list(TokenWindows(documents, tokenizer, config=ENCODER_DECODER, max_length=10).batches())
     with pytest.raises(InputError, match=r"given with a target column, but the model has no decoder"):
         list(TokenWindows(documents, tokenizer).batches())

@@ -66,13 +66,13 @@ def test_the_files_say_what_the_report_says(found: tuple[Reproduction, Path]) ->
     assert "is not the paper's model" in text
     assert repr(report).startswith("<Reproduction of figure5 with ")
     assert finding(report) in repr(report)
-
-
-def test_a_row_a_layer_of_whichever_has_more(found: tuple[Reproduction, Path]) -> None:
-    rows = layer_rows(found[0].panels[0])
+    rows = layer_rows(report.panels[0])  # one a layer of whichever has more
     assert len(rows) == 12
     assert rows[2][2:] == ["–"] * 5
     assert rows[0][1] == "0.072 (0.033–0.142)"
+    assert report.panels[0].own_scale is None
+    assert "Own scale" not in text
+    assert not (folder / "audit-own-scale").exists()
 
 
 def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[Reproduction, Path]) -> None:
@@ -85,23 +85,22 @@ def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[R
     assert [row[0] for row in report.panels[0].ours] == pytest.approx(means)
     with pytest.raises(InputError, match="--resume"):
         reproduce("figure4", some_texts(), model=str(bert), directory=folder, **SMALL)
-
-
-def test_an_encoder_decoder_stands_beside_t5(t5: Path) -> None:
-    report = reproduce("figures6-8", some_texts(3), model=str(t5), **SMALL)
-    assert [(result.panel.name, result.panel.kind) for result in report.panels] == [
-        ("figure 6", "encoder_self"),
-        ("figure 7", "decoder_self"),
-        ("figure 8", "cross"),
-    ]
-    assert report.missing == ()
-    layers = reproduce("figure4", some_texts(3), model=str(t5), **SMALL)
-    assert [result.panel.kind for result in layers.panels] == ["encoder_self", "decoder_self", "cross"]
-    assert {result.panel.name for result in layers.panels} == {"figure 4b"}
+    lacks = reproduce("figures6-8", some_texts(), model=str(bert), directory=folder, resume=True, **SMALL)
+    assert [result.panel.name for result in lacks.panels] == ["figure 6"]
+    assert lacks.missing == ("figure 7 (decoder self)", "figure 8 (cross)")
+    assert "Not shown, since the model has no such attention: figure 7" in markdown(lacks)
 
 
 def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) -> None:
     report = reproduce("figures6-8", some_texts(3), model=str(t5), directory=tmp_path, **SMALL)
+    kinds = ["encoder_self", "decoder_self", "cross"]
+    panels = [(result.panel.name, result.panel.kind) for result in report.panels]
+    assert panels == [(f"figure {number}", kind) for number, kind in enumerate(kinds, 6)]
+    assert report.missing == ()
+    layers = reproduce("figure4", some_texts(3), model=str(t5), directory=tmp_path, resume=True, **SMALL)
+    assert [(result.panel.name, result.panel.kind) for result in layers.panels] == [
+        ("figure 4b", kind) for kind in kinds
+    ]
     theirs, own = (AuditReport.load(tmp_path / name) for name in ("audit", "audit-own-scale"))
     assert (theirs.manifest["template_scale"], own.manifest.get("template_scale")) == ("sqrt_d", None)
     for result in report.panels:
@@ -118,19 +117,6 @@ def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) 
     assert text.count("| Twin's | Own scale |") == 3
     assert "does not divide by √d′" in text
     assert "own_scale" in json.loads((tmp_path / "figures6-8.json").read_text())["panels"][0]
-
-
-def test_bert_has_the_papers_scale(found: tuple[Reproduction, Path]) -> None:
-    assert found[0].panels[0].own_scale is None
-    assert "Own scale" not in markdown(found[0])
-    assert not (found[1] / "audit-own-scale").exists()
-
-
-def test_what_a_model_lacks_is_said(bert: Path) -> None:
-    report = reproduce("figures6-8", some_texts(2), model=str(bert), **SMALL)
-    assert [result.panel.name for result in report.panels] == ["figure 6"]
-    assert report.missing == ("figure 7 (decoder self)", "figure 8 (cross)")
-    assert "Not shown, since the model has no such attention: figure 7" in markdown(report)
 
 
 def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:

@@ -271,9 +271,7 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
 
 
 def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"ablations \['zero'\] were chosen, but none is swapped alone. Add --per"
-    ):
+    with pytest.raises(InputError, match=r"ablations \['zero'\] were chosen, but none is swapped alone. Add"):
         small_swap("gpt2", ablations=["zero"])
     with pytest.raises(InputError, match="ablations names 'one'; expected some of zero, mean"):
         small_swap("gpt2", ablations=["one"])
@@ -305,9 +303,7 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
             swap(str(tmp_path / "model"), None, str(table), label_column=column, **given)
     with pytest.raises(InputError, match="a target column and a label column were named"):
         swap(str(tmp_path / "model"), None, str(table), label_column="mood", target_column="n", **given)
-    with pytest.raises(
-        InputError, match="label column names the classes of texts, and scored pairs were given"
-    ):
+    with pytest.raises(InputError, match="label column names the classes of texts, and scored pairs were"):
         swap(str(tmp_path / "model"), None, str(table), pairs=SCORED, label_column="mood", **given)
 
 
