@@ -13,7 +13,7 @@ from fenchel.auditing.report import notebook_html, summary_sentence, terminal_ta
 from fenchel.auditing.report.findings import Findings, headline
 from fenchel.auditing.report.html import command
 from fenchel.auditing.report.opened import farthest_heads, head_address, opened_data, shown_queries
-from fenchel.auditing.report.plots import AXES, outline, scatters
+from fenchel.auditing.report.plots import AXES, outline, panels, scatters
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import percent, short
 from tests.auditing.report.samples import effects_of, manifest, sample_report
