@@ -318,3 +318,18 @@ def test_the_distance_of_two_normal_distributions_is_what_is_integrated():
     )
     expected = torch.trapezoid((one - two).abs(), x) / 2
     torch.testing.assert_close(parts.total_variation().squeeze(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_parts_whose_templates_differ_by_query_are_a_problem_each(estimator):
+    templates, evidence, alpha = (
+        drawn(2, 3, 4, 5, 2),
+        drawn(2, 3, 4, 2, seed=1),
+        drawn(3, 4, seed=2).abs() + 0.5,
+    )
+    parts = Parts(templates=templates, evidence=evidence, values=drawn(2, 3, 5, 2, seed=3), alpha=alpha)
+    problem = InferenceProblem(Discrete(templates), evidence.unsqueeze(-2), alpha.unsqueeze(-1))
+    expected = problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {})).weights.squeeze(
+        -2
+    )
+    torch.testing.assert_close(parts.weights(estimator), expected, rtol=1e-6, atol=1e-8)
