@@ -77,29 +77,23 @@ def quiet() -> Iterator[None]:
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
 
-    logging = transformers.utils.logging
-    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
-    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    conversion = os.environ.get(_CONVERSION)
-    try:
-        logging.set_verbosity_error()
-        hub_logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        if hub_bars:
+    logging, before = transformers.utils.logging, os.environ.get(_CONVERSION)
+    with ExitStack() as stack:
+        for one in (logging, hub_logging):
+            stack.callback(one.set_verbosity, one.get_verbosity())
+            one.set_verbosity_error()
+        if logging.is_progress_bar_enabled():
+            stack.callback(logging.enable_progress_bar)
+            logging.disable_progress_bar()
+        if not are_progress_bars_disabled():
+            stack.callback(enable_progress_bars)
             disable_progress_bars()
+        if before is None:
+            stack.callback(os.environ.pop, _CONVERSION, None)
+        else:
+            stack.callback(os.environ.__setitem__, _CONVERSION, before)
         os.environ[_CONVERSION] = "1"
         yield
-    finally:
-        logging.set_verbosity(verbosity)
-        hub_logging.set_verbosity(hub_verbosity)
-        if bars:
-            logging.enable_progress_bar()
-        if hub_bars:
-            enable_progress_bars()
-        if conversion is None:
-            del os.environ[_CONVERSION]
-        else:
-            os.environ[_CONVERSION] = conversion
 
 
 _DISPATCHES = "get_interface("
@@ -224,7 +218,7 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 _SETTING = "_attn_implementation_internal"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Witness:
     """Whether attention came through while somebody watched.
 
@@ -444,21 +438,16 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         for module in model.modules()
         if isinstance(module, nn.MultiheadAttention) and _is_torchs(module)
     ]
-    before = [getattr(configuration, _SETTING) for configuration in configurations]
     witness = _Witness()
-    _witnesses[name].append(witness)
-    stack = ExitStack()
-    try:
+    with ExitStack() as stack:
+        _witnesses[name].append(witness)
+        stack.callback(_witnesses[name].remove, witness)
         for configuration in configurations:
+            stack.callback(setattr, configuration, _SETTING, getattr(configuration, _SETTING))
             setattr(configuration, _SETTING, name)
         for layer in layers:
             stack.enter_context(_through_registry(layer, name))
         yield
-    finally:
-        stack.close()
-        _witnesses[name][:] = [other for other in _witnesses[name] if other is not witness]
-        for configuration, setting in zip(configurations, before, strict=True):
-            setattr(configuration, _SETTING, setting)
     if not witness.called:
         raise ModelError(
             f"{type(model).__name__} was switched to attention {name!r}, yet none of its attention came "
