@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.layer import layer_problem
-from fenchel.auditing.solution import BlockSolution, Solving, solutions_of
+from fenchel.auditing.solution import BlockSolution, Solving, layer_problem, solutions_of
 from fenchel.integrations.capture import AttentionCall
 from tests.auditing.test_measure import PREFERENCES, call, measure, slow
 

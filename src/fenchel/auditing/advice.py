@@ -215,18 +215,34 @@ _KEYS = {
     "punctuation": "punctuation",
 }
 
-_SHORT = {
-    "sinks": "sinks",
-    "itself": "the token itself",
-    "neighbours": "neighbours",
-    "punctuation": "punctuation",
-}
+_SHORT = {**_KEYS, "sinks": "sinks", "itself": "the token itself", "neighbours": "neighbours"}
 
-_MEANING = {
-    "among_the_rest": "Weight moves between tokens that are neither sinks nor punctuation nor near the query.",
-    "mixed": "No one place stands out: weight moves from and to several kinds of tokens.",
-    "still": "Attention gives what exact inference would, to within that share of the weight.",
+_IN_WORDS: dict[str, tuple[str, str]] = {
+    "still": (
+        "Next to nothing would move",
+        "Attention gives what exact inference would, to within that share of the weight.",
+    ),
+    "mixed": (
+        "Weight moves from and to many places",
+        "No one place stands out: weight moves from and to several kinds of tokens.",
+    ),
+    "among_the_rest": (
+        "Weight moves between ordinary words",
+        "Weight moves between tokens that are neither sinks nor punctuation nor near the query.",
+    ),
+    **{
+        f"{direction}_{group}": (
+            f"Weight {direction} {short}",
+            f"{more[0].upper()}{more[1:]} puts more weight on {short} than {less} does.",
+        )
+        for direction, more, less in (
+            ("leaves", "attention", "exact inference"),
+            ("reaches", "exact inference", "attention"),
+        )
+        for group, short in _SHORT.items()
+    },
 }
+"""Title and meaning of every pattern."""
 
 _NOT_IMPORTANCE = (
     "An audit measures how far attention is from exact inference, not what a head does for the model: none of its "
@@ -328,10 +344,10 @@ def suggestions(
     return [
         Suggestion(
             pattern=name,
-            title=_said(_title(name), manifest),
+            title=_said(_IN_WORDS[name][0], manifest),
             heads=tuple(pattern.key for pattern in by_name[name]),
             found=_said(_found(name, by_name[name], len(patterns)), manifest),
-            meaning=_MEANING[name] if name in _MEANING else _compared(name),
+            meaning=_IN_WORDS[name][1],
             command=None if name == "still" else _exact_command(by_name[name], manifest, modules, name),
         )
         for name in order
@@ -399,21 +415,7 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
 
 def _said(text: str, manifest: Mapping[str, Any]) -> str:
     """A text about words, of patches where images were read."""
-    if manifest.get("reads") != "images":
-        return text
-    return text.replace("ordinary words", "ordinary patches").replace("Which words", "Which patches")
-
-
-def _title(name: str) -> str:
-    special = {
-        "still": "Next to nothing would move",
-        "mixed": "Weight moves from and to many places",
-        "among_the_rest": "Weight moves between ordinary words",
-    }
-    if name in special:
-        return special[name]
-    direction, _, group = name.partition("_")
-    return f"Weight {direction} {_SHORT[group]}"
+    return text.replace("ordinary words", "ordinary patches") if manifest.get("reads") == "images" else text
 
 
 def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
@@ -438,12 +440,6 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
 def _mean(heads: Sequence[HeadPattern], of: Callable[[HeadPattern], float]) -> float:
     queries = sum(pattern.queries for pattern in heads)
     return sum(pattern.queries * of(pattern) for pattern in heads) / queries
-
-
-def _compared(name: str) -> str:
-    direction, _, group = name.partition("_")
-    more, less = ("attention", "exact inference")[:: 1 if direction == "leaves" else -1]
-    return f"{more[0].upper()}{more[1:]} puts more weight on {_SHORT[group]} than {less} does."
 
 
 def _exact_command(

@@ -32,8 +32,7 @@ from fenchel.auditing.examples import (
     reads_decoder,
 )
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.layer import layer_problem
-from fenchel.auditing.solution import Solving, solutions_of
+from fenchel.auditing.solution import Solving, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch

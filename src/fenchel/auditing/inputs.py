@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fenchel.errors import InputError
 from fenchel.integrations.layer_calls import has_layers
-from fenchel.io.batches import Batch, Cursor, ImageBatches
+from fenchel.io.batches import ImageBatches
 from fenchel.io.documents import Documents, open_documents
 from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.runs import Shard
@@ -23,32 +23,8 @@ _WHOLE = Shard()
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
 
-class Batches(Protocol):
-    """Gives the same batches at every pass, from any place between two of them."""
-
-    @property
-    def max_length(self) -> int | None:
-        """Tokens in a window."""
-        ...
-
-    @property
-    def stride(self) -> int | None:
-        """Tokens from the start of one window's text to that of the next."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """The source as it was given."""
-        ...
-
-    @property
-    def text_sha256(self) -> str | None:
-        """SHA-256 of the source, or None where it has no fixed content to hash."""
-        ...
-
-    def batches(self, start: Cursor = ...) -> Iterable[Batch]:
-        """The batches from a place on."""
-        ...
+Batches = TokenWindows | ImageBatches | ReadyBatches
+"""Gives the same batches at every pass, from any place between two of them."""
 
 
 def opened_documents(

@@ -31,8 +31,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.heads import MEASURES
-from fenchel.auditing.layer import LayerProblem, layer_problem
-from fenchel.auditing.solution import Solving, solutions_of
+from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.integrations.capture import AttentionCall
 

@@ -258,57 +258,30 @@ class TokenClassifier:
         sizes = call.query.shape[2], call.key.shape[2]
         name = (crosses, decoder, len(call.query), *sizes, dtype)
         if name not in self._made:
-            sides = _Side(batch, decoder, sizes[0]), _Side(batch, decoder and not crosses, sizes[1])
-            found = _classes(self._types, *sides, crosses=crosses, dtype=dtype)
+            types, own = self._side(batch, decoder, sizes[0])
+            _, classes = self._side(batch, decoder and not crosses, sizes[1])
+            known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
+            beside = corrections = None
+            if not crosses:
+                beside, corrections = _neighbourhood(sizes[0], classes, known)
+                corrections = corrections.to(dtype)
+            found = TokenClasses(types, own, known.to(dtype), beside, corrections)
             self._made[name] = found.to(call.query.device)
         return self._made[name]
 
-
-class _Side:
-    """The tokens that queries, or keys, are.
-
-    Args:
-        batch: The batch.
-        decoder: Whether they are the decoder's.
-        length: How many there are.
-    """
-
-    def __init__(self, batch: Batch, decoder: bool, length: int) -> None:
+    def _side(self, batch: Batch, decoder: bool, length: int) -> tuple[Tensor, Tensor]:
+        """Types and own classes of the tokens that queries, or keys, are, each (B, length)."""
         ids, mask = batch.tokens_of(decoder=decoder), batch.real_tokens(decoder=decoder)
-        self.ids = ids if ids is not None and tuple(ids.shape[1:]) == (length,) else None
-        self.first = torch.zeros(len(batch.documents), dtype=torch.int64)
-        if mask is not None and tuple(mask.shape[1:]) == (length,):
-            self.first = mask.bool().int().argmax(1)
-        self.shape = len(batch.documents), length
-
-    def types(self, types: TokenTypes) -> Tensor:
-        """Types of the tokens, (B, length)."""
-        return torch.full(self.shape, _OTHER) if self.ids is None else types.of(self.ids)
-
-
-def _classes(
-    types: TokenTypes, queries: _Side, keys: _Side, *, crosses: bool, dtype: torch.dtype
-) -> TokenClasses:
-    of_queries = queries.types(types)
-    classes = _own_classes(keys, keys.types(types))
-    known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
-    beside = corrections = None
-    if not crosses:
-        beside, corrections = _neighbourhood(of_queries.shape[1], classes, known)
-    return TokenClasses(
-        types=of_queries,
-        classes=_own_classes(queries, of_queries),
-        keys=known.to(dtype),
-        beside=beside,
-        corrections=None if corrections is None else corrections.to(dtype),
-    )
-
-
-def _own_classes(side: _Side, types: Tensor) -> Tensor:
-    classes = torch.full(side.shape, _CLASS["rest"])
-    classes[types == _PUNCTUATION] = _CLASS["punctuation"]
-    classes[types == _SPECIAL] = _CLASS["special"]
-    return classes.scatter_(1, side.first.unsqueeze(1), _CLASS["first"])
+        shape, first = (len(batch.documents), length), torch.zeros(len(batch.documents), dtype=torch.int64)
+        types = torch.full(shape, _OTHER)
+        if ids is not None and ids.shape[1:] == shape[1:]:
+            types = self._types.of(ids)
+        if mask is not None and mask.shape[1:] == shape[1:]:
+            first = mask.bool().int().argmax(1)
+        classes = torch.full(shape, _CLASS["rest"])
+        classes[types == _PUNCTUATION] = _CLASS["punctuation"]
+        classes[types == _SPECIAL] = _CLASS["special"]
+        return types, classes.scatter_(1, first.unsqueeze(1), _CLASS["first"])
 
 
 def _neighbourhood(m: int, classes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.html import rendered_page
+from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.bootstrap import Interval
 from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, finding
-from fenchel.drawing import WhiskerAxis, count, json_number, plain, short, stacked, titled_table
+from fenchel.drawing import WhiskerAxis, count, json_number, short, stacked, titled_table
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
@@ -40,7 +40,6 @@ STEPS = 8
 _SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
 _STATISTICS = {"p50": "median", "mean": "mean"}
-_ENTRY_NAMES = {"texts": "text", "text_sha256": "SHA-256 of the text", "tol": "tolerance"}
 _MOST_ROWS, _MOST_IN_TERMINAL = 12, 5
 
 
@@ -102,6 +101,10 @@ def render_html(comparison: Comparison) -> str:
     Raises:
         MissingExtraError: If jinja2 is not installed.
     """
+    differing = [
+        manifest_entries({name: values[place] for name, values in comparison.differing.items()})
+        for place in range(len(comparison.audits))
+    ]
     return rendered_page(
         "fenchel.comparing",
         "compare.html.jinja",
@@ -119,8 +122,7 @@ def render_html(comparison: Comparison) -> str:
         several_kinds=len(comparison.kinds) > 1,
         confidence=CONFIDENCE,
         differing=[
-            (_ENTRY_NAMES.get(name, name.replace("_", " ")), [_entry(value) for value in values])
-            for name, values in comparison.differing.items()
+            (entries[0][0], [text for _, text in entries]) for entries in zip(*differing, strict=True)
         ],
         maps=[(KIND_NAMES[kind], _maps(comparison, kind)) for kind in comparison.kinds],
         moved=[(metric, *_moved(comparison, metric)) for metric in _ORDER],
@@ -182,12 +184,6 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         ]
         rows.append([SHORT_KIND_NAMES[key.kind], key.layer, key.head, numbers])
     return {"metrics": list(_ORDER), "metric_names": METRIC_NAMES, "rows": rows}
-
-
-def _entry(value: object) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
 def _between(interval: Interval) -> str:

@@ -111,14 +111,26 @@ class CutTexts:
         self.truncated += len(ids) > self._room
         return (*self.prefix, *ids[: self._room], *self.suffix)
 
-    def batch(self, rows: list[tuple[int, ...]]) -> dict[str, Tensor]:
-        """The inputs of a model for some texts."""
-        ids = torch.full((len(rows), max(map(len, rows))), self._padding)
-        mask = torch.zeros_like(ids)
-        for row, own in enumerate(rows):
-            ids[row, : len(own)] = torch.tensor(own)
-            mask[row, : len(own)] = 1
-        return {"input_ids": ids, "attention_mask": mask}
+    def batches(self, rows: Sequence[tuple[int, ...]], start: int, size: int) -> Iterator[Batch]:
+        """The tokens of texts in batches, each text a document, from one on."""
+        lengths = [len(row) for row in rows]
+        for begin in range(start, len(rows), size):
+            end, widest = min(begin + size, len(rows)), max(lengths[begin : begin + size])
+            ids = torch.full((end - begin, widest), self._padding)
+            for row, own in zip(ids, rows[begin:end], strict=True):
+                row[: len(own)] = torch.tensor(own)
+            counted = torch.arange(widest) < torch.tensor(lengths[begin:end])[:, None]
+            done = sum(lengths[:end])
+            yield Batch(
+                inputs={"input_ids": ids, "attention_mask": counted.long()},
+                counted=counted,
+                counted_decoder=None,
+                documents=tuple(range(begin + 1, end + 1)),
+                windows=(1,) * (end - begin),
+                tokens=sum(lengths[begin:end]),
+                after=Cursor(end, 0, done, end),
+                fraction=done / sum(lengths),
+            )
 
 
 class LanguageTask:
@@ -367,26 +379,11 @@ class SentenceTask:
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""
-        lengths = [len(self._ids[index]) for index in self._order]
-        total = sum(lengths)
-        size = self._options.batch_size
-        for begin in range(place.get("sentence", 0), self.count, size):
-            end = min(begin + size, self.count)
-            units = self._order[begin:end]
-            inputs = self._cut.batch([self._ids[unit] for unit in units])
-            tokens = sum(lengths[:end])
-            yield Step(
-                inputs=inputs,
-                counted=inputs["attention_mask"].bool(),
-                counted_decoder=None,
-                labels=None,
-                units=torch.tensor(units),
-                rows=torch.tensor(units),
-                after={"sentence": end},
-                documents=end,
-                tokens=tokens,
-                fraction=tokens / total,
-            )
+        rows = [self._ids[index] for index in self._order]
+        for batch in self._cut.batches(rows, place.get("sentence", 0), self._options.batch_size):
+            end = batch.after.document
+            units = torch.tensor(self._order[end - len(batch.documents) : end])
+            yield _step(batch, 0, units=units, rows=units, after={"sentence": end})
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
@@ -456,21 +453,7 @@ class LabelledTexts:
 
     def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
         """The batches from a place on."""
-        lengths = [len(row) for row in self._rows]
-        for begin in range(start.document, len(self._rows), self._batch_size):
-            end = min(begin + self._batch_size, len(self._rows))
-            inputs = self._cut.batch(self._rows[begin:end])
-            done = sum(lengths[:end])
-            yield Batch(
-                inputs=inputs,
-                counted=inputs["attention_mask"].bool(),
-                counted_decoder=None,
-                documents=tuple(range(begin + 1, end + 1)),
-                windows=(1,) * (end - begin),
-                tokens=sum(lengths[begin:end]),
-                after=Cursor(end, 0, done, end),
-                fraction=done / sum(lengths),
-            )
+        return self._cut.batches(self._rows, start.document, self._batch_size)
 
 
 def class_numbers(labels: Sequence[str | None], config: Any, places: Sequence[str]) -> Tensor:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -293,29 +293,16 @@ _SCRIPTS = (
 )
 
 
-def _order_pairs(findings: Findings, kind: Kind, highest: float | None) -> Iterator[dict[str, Any]]:
-    """First- and second-order deviation of every layer; places are from 0 to 100 along its line."""
-    for layer in findings.layers(kind):
-        pair: dict[str, Any] = {"layer": layer}
-        for name, metric in (("first", "relative_deviation"), ("second", "second_order_deviation")):
-            value = findings.statistics.mean(metric, kind, layer)
-            at = round(100 * value / highest, 2) if highest and math.isfinite(value) else None
-            pair |= {name: value, f"{name}_at": at}
-        yield pair
-
-
-def _highest_order_mean(findings: Findings) -> float | None:
-    return highest_finite(
-        findings.statistics.mean(metric, kind, layer)
-        for kind in findings.kinds
+def _orders(findings: Findings, kind: Kind) -> list[tuple[int, float, float]]:
+    """First- and second-order deviation of every layer."""
+    mean = findings.statistics.mean
+    return [
+        (layer, mean("relative_deviation", kind, layer), mean("second_order_deviation", kind, layer))
         for layer in findings.layers(kind)
-        for metric in ("relative_deviation", "second_order_deviation")
-    )
+    ]
 
 
-def _kind_section(
-    findings: Findings, kind: Kind, highest: float | None, drawn: Sequence[tuple[Axis, Any]]
-) -> dict[str, Any]:
+def _kind_section(findings: Findings, kind: Kind, drawn: Sequence[tuple[Axis, Any]]) -> dict[str, Any]:
     crowded = len(findings.of_kind(kind)) > MOST_PANELS
     return {
         "kind": kind,
@@ -328,7 +315,7 @@ def _kind_section(
         "layer_panels": [(axis, of_kind[kind][0]) for axis, of_kind in drawn],
         "head_panels": [] if crowded else [(axis, of_kind[kind][1]) for axis, of_kind in drawn],
         "strips": [(axis, strips(findings, axis, kind)) for axis in AXES] if crowded else [],
-        "order_pairs": list(_order_pairs(findings, kind, highest)),
+        "order_pairs": _orders(findings, kind),
     }
 
 
@@ -364,8 +351,8 @@ def render_html(report: AuditState) -> str:
         InputError: If the report holds no head.
     """
     findings = Findings.of(report)
-    highest = _highest_order_mean(findings)
     drawn = [(axis, panels(findings, axis)) for axis in AXES]
+    kinds = [_kind_section(findings, kind, drawn) for kind in findings.kinds]
     return rendered_page(
         _SHARED,
         "report.html.jinja",
@@ -387,8 +374,10 @@ def render_html(report: AuditState) -> str:
         findings=findings,
         headline=headline(report),
         several_kinds=len(findings.kinds) > 1,
-        kinds=[_kind_section(findings, kind, highest, drawn) for kind in findings.kinds],
-        highest_order_mean=highest,
+        kinds=kinds,
+        highest_order_mean=highest_finite(
+            value for section in kinds for _, *pair in section["order_pairs"] for value in pair
+        ),
         axes=AXES,
         levels=range(LEVELS),
         most_panels=MOST_PANELS,

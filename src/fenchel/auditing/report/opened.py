@@ -186,7 +186,7 @@ def opened_data(report: AuditState, findings: Findings) -> dict[str, Any]:
     most = max(1, min(_QUERIES_OF_A_HEAD, MOST_QUERIES // len(keys)))
     with_queries = {head.key for head in far[: MOST_QUERIES // most]}
     with_matrix = {head.key for head in far[:MOST_MATRICES]}
-    texts, sentences, images = _Numbered(), _Numbered(), _Numbered()
+    texts, sentences, images = dict[Any, int](), dict[Any, int](), dict[Any, int]()
     patterns = {pattern.key: pattern for pattern in report.patterns}
     twin = Findings.of_twin(report)
     twins = {} if twin is None else {head.key: head for head in twin.heads}
@@ -225,25 +225,15 @@ def opened_data(report: AuditState, findings: Findings) -> dict[str, Any]:
             [_short(found[name]) if name in found else None for name in KEY_CLASSES] if found else None
             for found in (report.statistics.positions(kind) for kind in findings.kinds)
         ],
-        "texts": texts.entries,
-        "images": images.entries,
-        "sentences": sentences.entries,
+        "texts": list(texts),
+        "images": list(images),
+        "sentences": list(sentences),
     }
 
 
-class _Numbered:
-    """Entries that many heads share, each once."""
-
-    def __init__(self) -> None:
-        self.entries: list[Any] = []
-        self._number: dict[Any, int] = {}
-
-    def of(self, entry: Any, written: Any) -> int:
-        """The number of an entry."""
-        if entry not in self._number:
-            self._number[entry] = len(self.entries)
-            self.entries.append(written)
-        return self._number[entry]
+def _number(entries: dict[Any, int], entry: Any) -> int:
+    """The number of an entry that many heads may share, each once."""
+    return entries.setdefault(entry, len(entries))
 
 
 def _short(value: float | None) -> float | str | None:
@@ -286,7 +276,7 @@ def _round_number(value: float) -> float:
     return float(f"{factor * power:.3g}")
 
 
-def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[str, Any]:
+def _query(example: HeadExample, texts: dict[Any, int], images: dict[Any, int]) -> dict[str, Any]:
     passage = example.passage
     weights = {template.position: astuple(template)[1:] for template in example.templates}
     found: dict[str, Any] = {
@@ -303,7 +293,7 @@ def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[st
         found |= {
             "first": passage.first_position,
             "window": passage.window_tokens,
-            "text": texts.of(passage.pieces, passage.pieces),
+            "text": _number(texts, passage.pieces),
             "weights": [passage.first_order, passage.exact],
         }
     if example.picture is not None:
@@ -316,10 +306,10 @@ def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[st
     return found
 
 
-def _picture(key: HeadKey, position: int, picture: Picture, images: _Numbered) -> list[Any]:
+def _picture(key: HeadKey, position: int, picture: Picture, images: dict[Any, int]) -> list[Any]:
     """The image's number and grid, the weights of all positions, and which of them, from 0, the query is, if any."""
     asked = None if key.kind == "cross" else position - 1
-    image = images.of(picture.image, picture.image)
+    image = _number(images, picture.image)
     weights = picture.first_order, picture.exact
     return [image, picture.rows, picture.columns, picture.extra, *weights, asked]
 
@@ -331,10 +321,10 @@ def _named(order: Sequence[tuple[int, tuple[str, float, float]]], sign: int) -> 
             yield [position, token, _short(first), _short(exact)]
 
 
-def _matrix(matrix: AttentionMatrix, sentences: _Numbered) -> list[Any]:
+def _matrix(matrix: AttentionMatrix, sentences: dict[Any, int]) -> list[Any]:
     sides = matrix.query_positions, matrix.key_positions, matrix.queries, matrix.keys
     place = matrix.document, matrix.window, matrix.window_tokens
-    return [sentences.of((place, sides), [place, *sides]), matrix.first_order, matrix.exact]
+    return [_number(sentences, (place, *sides)), matrix.first_order, matrix.exact]
 
 
 def _moves(pattern: HeadPattern) -> Mapping[str, Any]:
