@@ -399,7 +399,7 @@ class Capture:
         sites = self._source.sites
         if not self._inside:
             sites.begin(call.module)
-        return sites.visit(call.module, call.evidence.shape[1], call.kind)
+        return sites.visit(call.module, call.problem.evidence.shape[1], call.kind)
 
     def _is_chosen(self, site: AttentionSite) -> bool:
         return self._layers is None or bool({site.layer, site.name} & self._layers)
@@ -443,30 +443,32 @@ def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[C
 def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The answer by way of the tensors of its heads, one by one, so that gradients reach each of them."""
     parts = _Parts.of(call)
-    if call.vectors:
+    if call.problem.variant is None:  # else there is more to infer from than vectors that all queries share
         evidence = [
             dual if isinstance(alpha, float) and alpha == 1 else dual / alpha
             for dual, alpha in zip(parts.duals, call.alphas, strict=True)
         ]
         call = replace(
             call,
-            evidence=torch.stack(evidence, 1),
-            templates=torch.stack(parts.templates, 1),
-            values=torch.stack(parts.values, 1),
+            problem=replace(
+                call.problem,
+                evidence=torch.stack(evidence, 1),
+                templates=torch.stack(parts.templates, 1),
+                values=torch.stack(parts.values, 1),
+                scale=1.0,
+            ),
             preference=torch.stack(parts.log_preference, 1),
-            scale=1.0,
         )
     shared = _Shared(call)
     shared.parts = parts
     found = shared.weighted()
     shared.weights = _weights(found)
-    output = found.output
-    if call.reads_values:
+    output, values = found.output, call.problem.values
+    if not call.problem.reads_templates:
         joined = torch.stack(shared.weights, 1)
         if call.dropout > 0:
             joined = torch.dropout(joined, call.dropout, train=True)
-        groups = site.num_heads // call.values.shape[1]
-        output = joined.to(call.values.dtype) @ call.values.repeat_interleave(groups, 1)
+        output = joined.to(values.dtype) @ values.repeat_interleave(site.num_heads // values.shape[1], 1)
         found = found._replace(weights=joined)
     heads = shared.heads(site, output)
     return found._replace(output=torch.stack([head.output for head in heads], 1)), heads
@@ -488,10 +490,10 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, call: PendingCall) -> _Parts:
-        evidence = call.evidence.unbind(1)
+        asked, evidence = call.problem, call.problem.evidence.unbind(1)
         return cls(
-            templates=[keys * call.scale for keys in call.templates.unbind(1)],
-            values=call.values.unbind(1),
+            templates=[keys * asked.scale for keys in asked.templates.unbind(1)],
+            values=asked.values.unbind(1),
             log_preference=call.log_preference.unbind(1),
             evidence=evidence,
             duals=[alpha * z for alpha, z in zip(call.alphas, evidence, strict=True)],
@@ -522,9 +524,10 @@ class _Shared:
     def without_evidence(self, uniform: bool) -> Tensor:
         """The outputs of all heads with z = 0, under the preference or its support."""
         if uniform not in self._without_evidence:
-            call, u = self._call, self._call.preference
+            problem, u = self._call.problem, self._call.preference
+            problem = replace(problem, evidence=torch.zeros_like(problem.evidence))
             u = may_attend(u) if uniform and u is not None else u
-            asked = replace(call, evidence=torch.zeros_like(call.evidence), preference=u, dropout=0.0)
+            asked = replace(self._call, problem=problem, preference=u, dropout=0.0)
             self._without_evidence[uniform] = asked.infer().output
         return self._without_evidence[uniform]
 

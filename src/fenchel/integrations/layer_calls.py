@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -180,29 +179,17 @@ class LayerSource(AbstractSource):
         preference, alphas = _log_preference(call), _alphas(layer, problem.alpha)
 
         def infer(pending: PendingCall, weights: bool) -> Inferred:
-            asked = replace(
-                problem,
-                evidence=pending.evidence,
-                templates=pending.templates,
-                values=pending.values,
-                scale=pending.scale,
-            )
             u = call.log_preference if pending.preference is preference else pending.preference
-            given = call._replace(problem=asked, log_preference=u)
+            given = call._replace(problem=pending.problem, log_preference=u)
             return own(given, dropout=pending.dropout, need_weights=need_weights or weights, **options)
 
         return handler(
             PendingCall(
                 module=layer,
-                evidence=problem.evidence,
-                templates=problem.templates,
-                values=problem.values,
+                problem=problem,
                 preference=preference,
-                scale=problem.scale,
                 alphas=alphas,
                 dropout=dropout,
-                vectors=problem.variant is None,
-                reads_values=not problem.reads_templates,
                 how=infer,
                 kind=partial(_kind_of, call),
                 described=partial(self._described, layer, call, alphas),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.nn.inference import AttendingLayer, Inferred
+from fenchel.nn.inference import AttendingLayer, Inferred, Problem
 from fenchel.tensors import log_weights
 
 __all__ = [
@@ -221,30 +221,20 @@ class PendingCall:
 
     Attributes:
         module: Who calls.
-        evidence: z, (B, H, m, d).
-        templates: Before their scale, (B, H_kv, n, d).
-        values: (B, H_kv, n, d_v).
+        problem: What is asked, but for the preference and α; query heads may share templates and values.
         preference: As in :class:`AttentionCall`.
-        scale: Multiplies the templates.
         alphas: α of every head, H numbers, or tensors that broadcast to (B, m, 1).
         dropout: Probability of dropping a weight, now.
-        vectors: Whether the templates are vectors that all queries share, so that there is nothing else to infer from.
-        reads_values: Whether the weights act on the values, and the output is no mean of the templates.
         how: Infers what a call asks, with weights before dropout if so asked.
         kind: Gives how its queries and keys belong together.
         described: Gives the call for an audit, whose problems have reliability 1, in a space and with the real queries.
     """
 
     module: nn.Module
-    evidence: Tensor
-    templates: Tensor
-    values: Tensor
+    problem: Problem
     preference: Tensor | None
-    scale: float | Tensor
     alphas: Sequence[float | Tensor]
     dropout: float
-    vectors: bool
-    reads_values: bool
     how: Callable[[PendingCall, bool], Inferred]
     kind: Callable[[], Kind]
     described: Callable[[AttentionSite, str, RealQueries], AttentionCall]
@@ -256,7 +246,7 @@ class PendingCall:
     @property
     def log_preference(self) -> Tensor:
         """Log u as numbers, (B or 1, H or 1, m or 1, n)."""
-        return preference_numbers(self.preference, self.evidence, self.templates.shape[2])
+        return preference_numbers(self.preference, self.problem.evidence, self.problem.templates.shape[2])
 
 
 def preference_numbers(preference: Tensor | None, query: Tensor, keys: int) -> Tensor:

@@ -48,7 +48,7 @@ from fenchel.integrations.transformers.registry import (
     require_transformers,
 )
 from fenchel.integrations.transformers.switching import setting_of
-from fenchel.nn.inference import Inferred
+from fenchel.nn.inference import Inferred, Problem
 
 __all__ = ["KeyMap", "ModelSource", "Trace", "Tracer", "Visit", "find_key_map"]
 
@@ -176,27 +176,22 @@ class ModelSource(AbstractSource):
         wanted: bool,
     ) -> Inferred:
         def infer(call: PendingCall, weights: bool) -> Inferred:
+            tensors = call.problem.evidence, call.problem.templates, call.problem.values
             own = call.preference is preference.mask_or_bias and not call.dropout
             if setting.is_softmax and own and not (weights or wanted):
-                given = (call.evidence, call.templates, call.values, float(call.scale))
-                return Inferred(softmax_attention(*given, preference).transpose(1, 2))
-            problem = AttentionProblem(
-                call.evidence, call.templates, call.values, call.preference, call.scale, call.dropout
-            )
+                return Inferred(
+                    softmax_attention(*tensors, float(call.problem.scale), preference).transpose(1, 2)
+                )
+            problem = AttentionProblem(*tensors, call.preference, call.problem.scale, call.dropout)
             return infer_heads(problem, setting, weights=weights or wanted)
 
         found = handler(
             PendingCall(
                 module=module,
-                evidence=asked.query,
-                templates=asked.key,
-                values=asked.value,
+                problem=Problem(asked.query, asked.key, asked.value, 1.0, float(asked.scale)),
                 preference=asked.log_preference,
-                scale=float(asked.scale),
                 alphas=setting.alphas(asked.heads),
                 dropout=asked.dropout_p,
-                vectors=True,
-                reads_values=True,
                 how=infer,
                 kind=partial(self._kind, module, asked, preference),
                 described=partial(self._described, module, asked, preference),
