@@ -47,7 +47,7 @@ def test_it_is_transport_attention_between_projections(cost, extra_preference):
 
     for mask in (None, log_u):
         own, given = x, None if mask is None else mask[:, None, None].expand(-1, HEADS, QUERIES, -1)
-        further = {"atoms": by_heads(1, atoms), "atom_values": by_heads(2, atoms)}
+        further: dict[str, Any] = {"atoms": by_heads(1, atoms), "atom_values": by_heads(2, atoms)}
         if extra_preference == "shared":
             own, further = torch.cat([x, atoms], 1), {}
             given = None if given is None else nn.functional.pad(given, (0, ATOMS))

@@ -392,7 +392,9 @@ def test_extremes(u: AbstractPreference, moments: Callable[[Any], Moments], lam:
     with mp.workdps(1000):
         cumulant, mean, less, _ = moments(mpf(lam))
         shift = mean + less
-        found, allowed = u.tilted_shift(at), float(u.rounding(at))
+        found, rounding = u.tilted_shift(at), u.rounding(at)
+        assert rounding is not None
+        allowed = float(rounding)
         assert abs(exact(found) - shift) <= mpf(allowed) + mpf(5e-324)
         sure = isinstance(u, Bernoulli) and float(u.logits.abs()) >= 30
         assert allowed <= 1e-9 * abs(float(shift)) + 1e-320 or sure
