@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.layer import layer_problem
+from fenchel.auditing.solution import layer_problem
 from fenchel.integrations.capture import AttentionCall, Capture
 from fenchel.integrations.transformers.loading import load_model
 

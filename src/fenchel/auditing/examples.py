@@ -95,6 +95,12 @@ def check_packed(text: str, count: int, where: str, packing: Packing) -> None:
         raise Mismatch(where, Shown(f"{found} bytes"), f"{packing.value} for each of {count} weights")
 
 
+def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
+    """See that there are so many weights under either answer."""
+    for name in ("first_order", "exact"):
+        check_packed(getattr(weights, name), count, f"{where}.{name}", packing)
+
+
 _Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+\z")]
 
 
@@ -145,8 +151,7 @@ class Picture:
         positions = self.extra + self.rows * self.columns
         if positions > 2**24:
             raise Mismatch("picture", positions, "at most 16,777,216 positions")
-        for name, weights in (("first_order", self.first_order), ("exact", self.exact)):
-            check_packed(weights, positions, f"picture.{name}", Packing.FINE)
+        _check_sides(self, positions, "picture", Packing.FINE)
 
 
 MOST_PATTERNS = 5
@@ -276,8 +281,7 @@ class HeadExample:
             fields["relative_deviation"] = math.inf
         example: HeadExample = check_json(cls, fields, "example")
         if (passage := example.passage) is not None:
-            for name, weights in (("first_order", passage.first_order), ("exact", passage.exact)):
-                check_packed(weights, len(passage.pieces), f"example.passage.{name}", Packing.FINE)
+            _check_sides(passage, len(passage.pieces), "example.passage", Packing.FINE)
         if example.picture is not None:
             example.picture.check()
         return example
@@ -452,8 +456,7 @@ class AttentionMatrix:
         """
         made: AttentionMatrix = check_json(cls, split_key(record), "matrix")
         expected = len(made.query_positions) * (len(made.key_positions) + 1)
-        for name, weights in (("first_order", made.first_order), ("exact", made.exact)):
-            check_packed(weights, expected, f"matrix.{name}", Packing.ROUGH)
+        _check_sides(made, expected, "matrix", Packing.ROUGH)
         for texts, places in ((made.queries, made.query_positions), (made.keys, made.key_positions)):
             if texts and len(texts) != len(places):
                 raise Mismatch("matrix", Shown(f"with {len(texts)} texts"), f"{len(places)} or none")

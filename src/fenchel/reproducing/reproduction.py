@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import checked
@@ -293,10 +293,10 @@ def _of_panel(panel: PaperPanel, statistics: AuditStatistics) -> tuple[Means, di
 
 def finding(found: Reproduction) -> str:
     """What came out, in the measures that tell a trained model from an untrained one and those that do not."""
-    ours = [_mean(row) for result in found.panels for row in result.ours]
-    twin = [_mean(row) for result in found.panels for row in result.twin]
-    moved = [_mean(result.beside["total_variation"]) for result in found.panels]
-    twin_moved = [_mean(result.twin_beside["total_variation"]) for result in found.panels]
+    ours = [fmean(row) for result in found.panels for row in result.ours]
+    twin = [fmean(row) for result in found.panels for row in result.twin]
+    moved = [fmean(result.beside["total_variation"]) for result in found.panels]
+    twin_moved = [fmean(result.twin_beside["total_variation"]) for result in found.panels]
     solved = (
         f"{count(found.not_converged)} of {count(found.problems)} exact problems are NOT certified"
         if found.not_converged
@@ -304,7 +304,7 @@ def finding(found: Reproduction) -> str:
     )
     return (
         f"The layers' mean relative deviation is {_range(ours)} in {_called(found.model)} and {_range(twin)} in its "
-        f"untrained twin; the weight that would have to move is {short(_mean(moved))} and {short(_mean(twin_moved))}. "
+        f"untrained twin; the weight that would have to move is {short(fmean(moved))} and {short(fmean(twin_moved))}. "
         f"{solved}."
     )
 
@@ -363,7 +363,7 @@ def layer_rows(result: PanelResult) -> list[list[str]]:
         row = rows[place]
         if len(row) == 1:
             return short(row[0])
-        return f"{short(_mean(row))} ({short(min(row))}–{short(max(row))})"
+        return f"{short(fmean(row))} ({short(min(row))}–{short(max(row))})"
 
     def value(values: Sequence[float], place: int) -> str:
         return short(values[place]) if place < len(values) else "–"
@@ -418,10 +418,6 @@ def _title(result: PanelResult) -> str:
 def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [columns, ["---"] * len(columns), *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _range(values: Sequence[float]) -> str:
