@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,14 @@ class ImageFiles:
         Raises:
             InputError: If it can no longer be read.
         """
-        path = self.paths[number]
         try:
-            return _picture(path.read_bytes() if self.stored is None else self.stored[number], mode)
+            return _picture(self.content(number), mode)
         except (OSError, InputError) as error:
-            raise InputError(f"{path} can no longer be read: {reason_of(error)}") from error
+            raise InputError(f"{self.paths[number]} can no longer be read: {reason_of(error)}") from error
+
+    def content(self, number: int) -> bytes:
+        """The bytes of an image."""
+        return self.paths[number].read_bytes() if self.stored is None else self.stored[number]
 
 
 def open_images(source: str | Path, *, label_column: str | None = None) -> ImageFiles:
@@ -79,27 +83,33 @@ def open_images(source: str | Path, *, label_column: str | None = None) -> Image
         )
     paths, labels = _image_paths(place)
     names = [path.name if labels is None else f"{path.parent.name}/{path.name}" for path in paths]
+    found = ImageFiles(str(source), paths, "", labels)
+    return replace(found, sha256=_readable(found, names, place))
+
+
+def _readable(images: ImageFiles, names: Sequence[str], place: Path) -> str:
+    """The digest of the names and bytes of images, each of which was decoded.
+
+    Raises:
+        InputError: Naming the first of those that cannot be read.
+    """
     digest, wrong = hashlib.sha256(), []
-    for path, name in zip(paths, names, strict=True):
+    for number, name in enumerate(names):
         try:
-            content = path.read_bytes()
+            content = images.content(number)
             _picture(content, "RGB")
         except (OSError, InputError) as error:
             wrong.append(f"{name} ({reason_of(error)})")
             continue
         digest.update(f"{len(name)} {name} {len(content)} ".encode())
         digest.update(content)
-    _refuse_unreadable(wrong, len(paths), place)
-    return ImageFiles(str(source), paths, digest.hexdigest(), labels)
-
-
-def _refuse_unreadable(wrong: list[str], count: int, place: Path) -> None:
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise InputError(
-            f"{len(wrong)} of {count} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Mend "
+            f"{len(wrong)} of {len(names)} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Mend "
             "or remove them."
         )
+    return digest.hexdigest()
 
 
 def _image_paths(place: Path) -> tuple[tuple[Path, ...], tuple[str, ...] | None]:
@@ -155,26 +165,20 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
             f"{listed_names(table.column_names)}. Give a parquet file with one, or a folder of images."
         )
     rows = table.select([column, *([label_column] if label_column in table.column_names else [])]).to_pylist()
-    stored, labels, wrong = [], [], []
-    for number, row in enumerate(rows, start=1):
-        content = (row[column] or {}).get("bytes") or b""
-        try:
-            _picture(content, "RGB")
-        except InputError as error:
-            wrong.append(f"row {number} ({reason_of(error)})")
-        stored.append(content)
-        if label_column is not None:
-            labels.append(text_of(row, label_column, f"row {number} of {path}", label=True))
     if not rows:
         raise InputError(f"{path} has no rows. Give a parquet file with at least one image.")
-    _refuse_unreadable(wrong, len(rows), path)
-    return ImageFiles(
-        description,
-        tuple(path / f"row {number}" for number in range(1, len(rows) + 1)),
-        file_sha256(path),
-        tuple(labels) if label_column is not None else None,
-        tuple(stored),
-    )
+    names = [f"row {number}" for number in range(1, len(rows) + 1)]
+    labels = None
+    if label_column is not None:
+        places = [f"{name} of {path}" for name in names]
+        labels = tuple(
+            text_of(row, label_column, where, label=True) for row, where in zip(rows, places, strict=True)
+        )
+    stored = tuple((row[column] or {}).get("bytes") or b"" for row in rows)
+    paths = tuple(path / name for name in names)
+    found = ImageFiles(description, paths, file_sha256(path), labels, stored)
+    _readable(found, names, path)
+    return found
 
 
 def _picture(content: bytes, mode: str) -> Any:
