@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -246,8 +246,17 @@ def _demo_folder() -> Path:
 
 
 def _digest(folder: Path, tokenizer: Any) -> str | None:
-    """The digest of every file of a folder that a model and its tokenizer are made from, names included."""
-    files = sorted({*_weight_files(folder), *_described_by(folder, tokenizer)})
+    """The digest of every file of a folder that a model and its tokenizer are made from, names included.
+
+    These are its configuration, the files of its tokenizer, its safetensors, those that an index names, and the index.
+    """
+    own = getattr(tokenizer, "vocab_files_names", {})
+    names: set[Any] = {*_DESCRIPTIONS, *(own.values() if isinstance(own, dict) else ())}
+    names |= {path.name for path in folder.glob("*.safetensors")}
+    for index in folder.glob("*.safetensors.index.json"):
+        weight_map = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
+        names |= {index.name, *weight_map.values()}
+    files = sorted({folder / name for name in names if isinstance(name, str) and (folder / name).is_file()})
     if sum(file.stat().st_size for file in files) > _HASHED_BYTES:
         return None
     digest = hashlib.sha256()
@@ -255,26 +264,8 @@ def _digest(folder: Path, tokenizer: Any) -> str | None:
         name = file.relative_to(folder).as_posix()
         digest.update(f"{len(name)} {name} {file.stat().st_size} ".encode())
         with file.open("rb") as stream:
-            while block := stream.read(2**20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _weight_files(folder: Path) -> Iterator[Path]:
-    """What the weights of a folder are loaded from: its safetensors, those that an index names, and the index."""
-    yield from folder.glob("*.safetensors")
-    for index in folder.glob("*.safetensors.index.json"):
-        yield index
-        named = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
-        yield from (folder / name for name in set(named.values()) if (folder / name).is_file())
-
-
-def _described_by(folder: Path, tokenizer: Any) -> Iterator[Path]:
-    """The configuration of a folder and the files of its tokenizer."""
-    own = getattr(tokenizer, "vocab_files_names", {})
-    for name in {*_DESCRIPTIONS, *(own.values() if isinstance(own, dict) else ())}:
-        if isinstance(name, str) and (folder / name).is_file():
-            yield folder / name
 
 
 def _require_safe(name: str, files: list[str]) -> None:
