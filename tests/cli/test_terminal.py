@@ -24,7 +24,10 @@ from fenchel.io.runs import Progress, SilentObserver
     ("progress", "expected"),
     [
         (Progress(1, 20, 10.4, None, 2.0, None), "1 document, 20 tokens, 10 tokens/s"),
-        (Progress(1_200, 3_000_000, 950.6, 0.5, 60, 59.6), "1,200 documents, 3,000,000 tokens, 951"),
+        (
+            Progress(1_200, 3_000_000, 950.6, 0.5, 60, 59.6),
+            "1,200 documents, 3,000,000 tokens, 951 tokens/s, 1:00 left",
+        ),
         (Progress(2, 5, 0.0, 0.1, 1, 3_725), "2 documents, 5 tokens, 0 tokens/s, 1:02:05 left"),
     ],
 )

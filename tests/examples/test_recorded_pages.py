@@ -154,7 +154,9 @@ def test_the_sweep_on_the_page_is_the_one_that_was_recorded() -> None:
 
 EXAMPLES = {
     "sparse-trec": ("Sparse attention on TREC", "mean read_zero, mean ask_zero, interval accuracy, more accuracy"),
-    "noisy-memories": ("Noisy memories", "interval right, interval follows_well, interval follows_badly"),
+    "noisy-memories": (
+        "Noisy memories", "interval right, interval follows_well, interval follows_badly, first parameters",
+    ),
     "where-it-is": ("Where it is", "interval right, interval distance, interval inside"),
 }  # fmt: skip
 
