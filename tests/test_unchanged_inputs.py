@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import fenchel.nn
 from fenchel import functional as F
-from fenchel.closeness import Tsallis, sparse_weights
+from fenchel.closeness import sparse_weights
 from tests.functional.ops import OPS, Op, infer
+from tests.nn.test_conformance import KINDS, TOKENS, build, tokens
 
 N, D = 9, 3
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -112,37 +113,24 @@ def test_exact_ops_take_a_query_whose_square_underflows(name: str) -> None:
         parts_of(OPS[name], given, "exact")
 
 
-LAYERS: dict[str, Callable[[str, torch.dtype], nn.Module]] = {
-    "MultiheadAttention": lambda estimator, dtype: fenchel.nn.MultiheadAttention(
-        6, 2, batch_first=True, estimator=estimator, tol=1e-3, learn_alpha=True, dtype=dtype
-    ),
-    "MultiheadAttention, sparse": lambda estimator, dtype: fenchel.nn.MultiheadAttention(
-        6, 2, batch_first=True, estimator=estimator, tol=1e-3, closeness=Tsallis(1.5), dtype=dtype
-    ),
-    "MixtureAttention": lambda estimator, dtype: fenchel.nn.MixtureAttention(
-        6, 2, batch_first=True, estimator=estimator, tol=1e-3, dtype=dtype
-    ),
-    "TransportAttention": lambda estimator, dtype: fenchel.nn.TransportAttention(
-        6, 2, gamma=1.0, cost="squared_euclidean", estimator=estimator, tol=1e-3, dtype=dtype
-    ),
-    "ContinuousAttention": lambda estimator, dtype: fenchel.nn.ContinuousAttention(
-        6, 2, estimator=estimator, tol=1e-3, dtype=dtype
-    ),
-}
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("name", LAYERS)
-def test_no_layer_changes_its_inputs_or_its_parameters(name: str, estimator: str, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    layer = LAYERS[name](estimator, dtype)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_layer_changes_its_inputs_or_its_parameters(kind: str, estimator: str, dtype: torch.dtype) -> None:
+    if (kind, estimator) == ("continuous", "second_order"):
+        pytest.skip("whose dual point leaves the domain")
+    layer = build(kind, estimator=estimator, tol=1e-3, learn_alpha=True, dtype=dtype)
+    options = {"query_offset": 0} if kind == "softmax" else {}
     for queries, size in ((3, 1.0), (1, 1e-3)):
-        x, memory = (torch.randn(1, length, 6, dtype=dtype) for length in (queries, N))
-        given = {"query": (size * x).requires_grad_(), "memory": memory.requires_grad_()}
+        given = {
+            name: (scale * tokens()[:1, :length]).to(dtype).requires_grad_()
+            for name, length, scale in (("query", queries, size), ("memory", TOKENS, 1.0))
+        }
+        others = (given["memory"],) * (1 if kind == "continuous" else 2)
         own = dict(layer.named_parameters()) | dict(layer.named_buffers())
-        others = (given["memory"],) * (1 if name == "TransportAttention" else 2)
-        check_unchanged(lambda others=others, given=given: layer(given["query"], *others), given | own)
+        check_unchanged(
+            lambda others=others, given=given: layer(given["query"], *others, **options), given | own
+        )
 
 
 @every_dtype

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import LearnedBias
-from tests.tiny_models import AttentionPooling, ViT
+from tests.tiny_models import ViT
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 
@@ -84,22 +84,6 @@ def test_layers_are_chosen_by_number_or_name() -> None:
         with use_estimator(model, "exact", layers=layers):
             torch.testing.assert_close(model(images), built(*exact), rtol=0, atol=0)
     torch.testing.assert_close(model(images), built(), rtol=0, atol=0)
-
-
-def test_transport_and_pooling_are_switched_too() -> None:
-    torch.manual_seed(2)
-    ot = ViT(WIDTH, 2, HEADS, cost="squared_euclidean").double().eval()
-    pooling = AttentionPooling(20, 3, width=WIDTH, heads=HEADS).double().eval()
-    given: list[tuple[nn.Module, str, Tensor]] = [
-        (ot, "layers.1.self_attn", torch.randn(2, 1, 8, 8, dtype=torch.float64)),
-        (pooling, "attention", torch.tensor([[3, 4, 5], [6, 7, 0]])),
-    ]
-    for model, name, inputs in given:
-        built = copy.deepcopy(model)
-        setattr(built.get_submodule(name), "estimator", "exact")  # noqa: B010
-        with use_estimator(model, "exact", layers=[name]):
-            torch.testing.assert_close(model(inputs), built(inputs), rtol=0, atol=0)
-        assert not torch.allclose(model(inputs), built(inputs), rtol=1e-6)
 
 
 def test_contexts_nest_and_the_inner_one_alone_counts() -> None:
