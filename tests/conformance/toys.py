@@ -111,21 +111,6 @@ class Gaussian(AbstractPreference):
     def __init__(self, mean: Tensor, factor: Tensor) -> None:
         self.center, self.factor = mean, factor
 
-    @property
-    @override
-    def dim(self) -> int:
-        return self.center.shape[-1]
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.center.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.center.device
-
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         return lam @ self.center + (lam @ self.factor).square().sum(-1) / 2
@@ -138,31 +123,12 @@ class Gaussian(AbstractPreference):
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda vector: vector @ self.factor @ self.factor.mT
 
-    @override
-    def to(self, dtype: torch.dtype) -> Gaussian:
-        return Gaussian(self.center.to(dtype), self.factor.to(dtype))
-
 
 class Exponential(AbstractPreference):
     """Independent exponential coordinates of given means: log M is finite where λ < 1/mean only."""
 
     def __init__(self, means: Tensor) -> None:
         self.means = means
-
-    @property
-    @override
-    def dim(self) -> int:
-        return self.means.shape[-1]
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.means.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.means.device
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -181,7 +147,3 @@ class Exponential(AbstractPreference):
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor:
         room = (1 / self.means - lam) / direction.clamp(min=torch.finfo(lam.dtype).tiny)
         return room.masked_fill(direction <= 0, torch.inf).amin(-1)
-
-    @override
-    def to(self, dtype: torch.dtype) -> Exponential:
-        return Exponential(self.means.to(dtype))

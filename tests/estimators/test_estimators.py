@@ -130,9 +130,6 @@ def test_a_closed_form_of_ones_own_takes_the_place_of_conjugate_gradients() -> N
             asked.append(1)
             return vector / (1 + alpha * (self.means / (1 - lam * self.means)).square())
 
-        def to(self, dtype: torch.dtype) -> Closed:
-            return Closed(self.means.to(dtype))
-
     for estimator in ("second_order", "exact"):
         plain = problem(0.1)
         closed = InferenceProblem(Closed(MEANS), plain.evidence, plain.alpha)
