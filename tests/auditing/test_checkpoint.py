@@ -85,7 +85,7 @@ def test_a_batch_that_fails_half_way_is_not_counted(
         small_audit(directory=resumed, **EVERY_BATCH)
     state = AuditState.read(resumed)
     found = state.statistics
-    assert {found.queries(key) for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
+    assert {found.of(*key)["queries"] for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     monkeypatch.undo()
     small_audit(directory=resumed, resume=True)
     assert_same_audit(whole, resumed)

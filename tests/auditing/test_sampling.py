@@ -241,7 +241,7 @@ def test_reports_say_what_was_sampled(
     printed(terminal_table(report))
     printed(comparing_table(comparison))
     shown = capsys.readouterr().out
-    assert f"±{report.statistics.standard_error('total_variation', 'encoder_self', 1):.1g}" in shown
+    assert f"±{report.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown
     queries, population = (sum(record[name] for record in report.heads) for name in ("queries", "population"))
     assert f"{queries:,} of {population:,} problems" in " ".join(headline(report))
     pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]

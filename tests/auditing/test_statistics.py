@@ -10,7 +10,7 @@ import torch
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.errors import InputError, ProblemError
+from fenchel.errors import InputError
 from tests.auditing.small_audits import known_statistics, small_audit
 
 HEADS = (4, 5, 9)
@@ -48,9 +48,8 @@ def test_a_record_agrees_with_numpy() -> None:
         assert record[f"{name}_p50"] == pytest.approx(np.quantile(every[name], 0.5), rel=1e-12)
         assert record[f"{name}_p95"] == pytest.approx(np.quantile(every[name], 0.95), rel=1e-12)
         assert record[f"{name}_max"] == every[name].max()
-        assert found.quantile(name, 0.3, "cross", 2, 5) == pytest.approx(
-            np.quantile(every[name], 0.3), rel=1e-6
-        )
+        of_layer = np.quantile(columns()[name].double().numpy(), 0.5)
+        assert found.median(name, "cross", 2) == pytest.approx(of_layer, rel=1e-12)
         place = METRICS.index(name)
         values, of = found.values(HeadKey("cross", 2, 5))
         assert (values[:, place].tolist(), len(of)) == (every[name].tolist(), 70)
@@ -66,7 +65,7 @@ def test_a_layer_and_a_kind_are_all_their_heads_together() -> None:
     assert found.mean("gap", "cross", 2) == pytest.approx(sum(heads) / 3, rel=1e-12)
     assert found.mean("gap", "cross") == pytest.approx(sum(heads) / 3, rel=1e-12)
     # Heads answer the same queries: their errors do not average out as those of other documents would.
-    assert found.standard_error("gap", "cross", 2) > 0
+    assert found.of("cross", 2)["gap_se"] > 0
     by_head = found.histograms("gap", 2.0, 4)
     for place, head in enumerate(HEADS):
         values = columns()["gap"][place].clamp(max=1.99)
@@ -101,7 +100,7 @@ def test_an_unbounded_certificate_is_counted_apart_and_null_in_the_record() -> N
     json.dumps(record, allow_nan=False)
     given["certificate"][0] = math.inf
     infinite = known_statistics([("encoder_self", 1, HEADS, given)])
-    assert infinite.quantile("certificate", 0.5, "encoder_self", 1, 4) == math.inf
+    assert infinite.median("certificate", "encoder_self", 1, 4) == math.inf
 
 
 def test_what_was_not_audited_is_named() -> None:
@@ -112,8 +111,8 @@ def test_what_was_not_audited_is_named() -> None:
         found.mean("gap", "cross", 2, 1)
     with pytest.raises(InputError, match="metric is 'steps'; expected one of relative_deviation"):
         found.mean("steps", "cross", 2)
-    with pytest.raises(ProblemError, match=r"fraction 1.5"):
-        found.quantile("gap", 1.5, "cross", 2)
+    with pytest.raises(InputError, match="metric is 'steps'; expected one of relative_deviation"):
+        found.median("steps", "cross", 2)
     assert AuditStatistics().keys() == []
 
 
@@ -128,7 +127,7 @@ def test_intervals_over_documents_hold_what_they_promise(in_a_document: int, mos
     covered = 0
     for head in range(1, 401):
         off = abs(found.mean("gap", "cross", 1, head) - 5)
-        covered += off <= 1.96 * found.standard_error("gap", "cross", 1, head)
+        covered += off <= 1.96 * found.of("cross", 1, head)["gap_se"]
     if in_a_document == 50:
         assert 0.90 <= covered / 400 <= 0.98
     else:
@@ -139,13 +138,11 @@ def test_intervals_over_documents_hold_what_they_promise(in_a_document: int, mos
 def test_a_single_document_is_resampled_by_its_windows_and_a_single_window_not_at_all() -> None:
     alone = known_statistics([("cross", 1, HEADS, columns())], in_a_document=70)
     assert alone.resampled == "windows"
-    assert math.isnan(alone.standard_error("gap", "cross", 1, 4))
+    assert math.isnan(alone.of("cross", 1, 4)["gap_se"])
     assert alone.record(HeadKey("cross", 1, 4))["gap_se"] is None
     several = columns() | {"window": (torch.arange(70) // 10).expand(3, 70)}
-    assert (
-        known_statistics([("cross", 1, HEADS, several)], in_a_document=70).standard_error("gap", "cross", 1)
-        > 0
-    )
+    windows = known_statistics([("cross", 1, HEADS, several)], in_a_document=70)
+    assert windows.of("cross", 1)["gap_se"] > 0
 
 
 def test_base_rates_are_shares_of_the_positions() -> None:

@@ -64,7 +64,7 @@ def test_documents_of_one_text_are_drawn_together(comparison: ComparisonReport) 
 def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
     fewer = {key: {m: v[: QUERIES - 50] for m, v in one.items()} for key, one in AFTER.items()}
     found = compare(known_audit(BEFORE), known_audit(fewer, queries=3))
-    assert found.first.statistics.queries(RAISED) == found.last.statistics.queries(RAISED) == QUERIES - 50
+    assert {one.statistics.of(*RAISED)["queries"] for one in (found.first, found.last)} == {QUERIES - 50}
     first = BEFORE[RAISED]["gap"][: QUERIES - 50].double().numpy()
     assert found.first.distribution("gap", *RAISED).median == pytest.approx(np.median(first), abs=1e-6)
     assert found.first.distribution("gap", *RAISED).mean == pytest.approx(first.mean(), rel=1e-6)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.table import QueryTable, polars_module
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
-from fenchel.errors import InputError, ProblemError
+from fenchel.errors import InputError
 
 if TYPE_CHECKING:
     import polars
@@ -89,10 +89,6 @@ class AuditStatistics:
         """Every layer, ordered by kind (as in ``KINDS``) and number."""
         return list(dict.fromkeys((key.kind, key.layer) for key in self.keys()))
 
-    def queries(self, key: HeadKey) -> int:
-        """How many queries of this head were counted."""
-        return self.of(*key)["queries"]
-
     @cached_property
     def sampled(self) -> bool:
         """Whether what was counted is a sample of each window's queries."""
@@ -102,30 +98,10 @@ class AuditStatistics:
         """Mean over the queries of a head, of all heads of a layer, or of a kind; infinite if one of them is."""
         return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
 
-    def standard_error(
-        self, metric: str, kind: Kind, layer: int | None = None, head: int | None = None
-    ) -> float:
-        """Standard error of ``mean`` over documents; NaN where there is one window or the mean is infinite."""
-        return self.of(kind, layer, head)[f"{_known(metric)}_se"]
-
-    def quantile(
-        self, metric: str, fraction: float, kind: Kind, layer: int, head: int | None = None
-    ) -> float:
-        """Quantile over the counted queries of a head, or of a layer, as ``numpy.quantile`` defines it.
-
-        Raises:
-            ProblemError: If ``fraction`` is outside [0, 1].
-        """
-        if not 0.0 <= fraction <= 1.0:
-            raise ProblemError(f"quantile fraction {fraction} must lie between 0 and 1.")
-        for suffix, known in RECORD_QUANTILES.items():
-            if fraction == known:
-                found = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
-                return found[f"{_known(metric)}_{suffix}"]
-        pl = polars_module()
-        chosen = self.rows.filter(kind=kind, layer=layer, **({} if head is None else {"head": head}))
-        found = chosen.select(pl.col(_known(metric)).quantile(fraction, "linear")).collect().item()
-        return math.nan if found is None else float(found)
+    def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
+        """Median over the counted queries of a head, or of a layer, as ``numpy.quantile`` defines it."""
+        found = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
+        return found[f"{_known(metric)}_p50"]
 
     def values(self, key: HeadKey) -> tuple[Tensor, Tensor]:
         """Every metric of a head's queries, (queries, metrics) float32, and their documents, (queries,)."""

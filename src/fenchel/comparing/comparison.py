@@ -87,9 +87,7 @@ class Audited:
 
     def distribution(self, metric: str, *place: Any) -> Distribution:
         """A metric over the queries of a head, or of all heads of a layer, by kind, layer and number."""
-        return Distribution(
-            self.statistics.mean(metric, *place), self.statistics.quantile(metric, 0.5, *place)
-        )
+        return Distribution(self.statistics.mean(metric, *place), self.statistics.median(metric, *place))
 
 
 def same_text(*manifests: Mapping[str, Any]) -> bool:
@@ -398,7 +396,7 @@ class Comparison:
         return [
             {
                 **key._asdict(),
-                "queries": [audit.statistics.queries(key) for audit in self.audits],
+                "queries": [audit.statistics.of(*key)["queries"] for audit in self.audits],
                 **self._values(*key),
                 **dict(self._differences(key)),
             }
