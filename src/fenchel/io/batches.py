@@ -319,8 +319,13 @@ class Batch:
         return None if ids is None else ids[row]
 
 
-_TOKENS = {"counted": "tokens", "counted_decoder": "tokens_decoder"}
-_NAMES = ("inputs", *_TOKENS, "documents", "windows", *_TOKENS.values(), "loss", "score")
+# Which of the tokens count, and by what they are known: their texts, a mask of the model's inputs, their ids there.
+_TOKENS = {
+    "counted": ("tokens", "attention_mask", "input_ids"),
+    "counted_decoder": ("tokens_decoder", "decoder_attention_mask", "decoder_input_ids"),
+}
+_TEXTS = tuple(texts for texts, _, _ in _TOKENS.values())
+_NAMES = ("inputs", *_TOKENS, "documents", "windows", *_TEXTS, "loss", "score")
 
 
 class KnownOfBatch:
@@ -328,6 +333,7 @@ class KnownOfBatch:
 
     Args:
         batch: As it was given; empty where nothing is known but the inputs.
+        inputs: The model's keyword arguments.
         rows: How many rows it has.
         number: Its number, from 1.
         texts: Gives token texts their numbers.
@@ -336,8 +342,15 @@ class KnownOfBatch:
         InputError: If it has something of another name.
     """
 
-    def __init__(self, batch: Mapping[str, Any], rows: int, number: int, texts: TokenTexts) -> None:
-        self._batch, self._rows, self._number, self._texts = batch, rows, number, texts
+    def __init__(
+        self,
+        batch: Mapping[str, Any],
+        inputs: Mapping[str, Tensor],
+        rows: int,
+        number: int,
+        texts: TokenTexts,
+    ) -> None:
+        self._batch, self._inputs, self._rows, self._number, self._texts = batch, inputs, rows, number, texts
         unknown = [name for name in batch if name not in _NAMES]
         if unknown:
             raise InputError(
@@ -347,14 +360,19 @@ class KnownOfBatch:
     @property
     def has_texts(self) -> bool:
         """Whether texts of tokens are known."""
-        return any(self._batch.get(name) is not None for name in _TOKENS.values())
+        return any(self._batch.get(name) is not None for name in _TEXTS)
 
     def counted(self, name: str) -> Tensor | None:
-        """Which tokens count: as was said, else those that have a text."""
+        """Which tokens count: as was said, else those that have a text, else those that a mask does not pad."""
         found = self._batch.get(name)
         if found is None:
-            ids = self.ids(_TOKENS[name])
-            return None if ids is None else ids != PADDING
+            texts, *named = _TOKENS[name]
+            if (ids := self.ids(texts)) is not None:
+                return ids != PADDING
+            mask, ids = map(self._inputs.get, named)
+            if mask is not None and mask.dim() == 2:
+                return mask.bool()
+            return None if ids is None else torch.ones_like(ids, dtype=torch.bool)
         if (
             not isinstance(found, Tensor)
             or found.dtype != torch.bool

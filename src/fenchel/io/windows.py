@@ -30,6 +30,7 @@ from fenchel.io.tokens import (
     special_tokens,
     token_ids,
 )
+from fenchel.tensors import INTEGERS
 
 __all__ = [
     "ReadyBatches",
@@ -163,20 +164,15 @@ class ReadyBatches:
                 continue
             if place.tokens >= budget:
                 return
-            known = KnownOfBatch(batch if batch is not inputs else {}, rows, number, self._texts)
+            known = KnownOfBatch(batch if batch is not inputs else {}, inputs, rows, number, self._texts)
             counted = known.counted("counted")
-            if counted is None:
-                counted = _mask(inputs, "attention_mask", "input_ids")
-            counted_decoder = known.counted("counted_decoder")
-            if counted_decoder is None:
-                counted_decoder = _mask(inputs, "decoder_attention_mask", "decoder_input_ids")
             tokens = rows if counted is None else int(counted.sum())
             windows = known.numbers("windows") or (1,) * rows
             place = Cursor(number, 0, place.tokens + tokens, place.documents + windows.count(1))
             yield Batch(
                 inputs=dict(inputs),
                 counted=counted,
-                counted_decoder=counted_decoder,
+                counted_decoder=known.counted("counted_decoder"),
                 documents=known.numbers("documents") or tuple(range(rows_before - rows + 1, rows_before + 1)),
                 windows=windows,
                 tokens=tokens,
@@ -197,13 +193,7 @@ class ReadyBatches:
             ids = inputs.get(name)
             if ids is None:
                 continue
-            if (
-                ids.is_floating_point()
-                or ids.is_complex()
-                or ids.dtype == torch.bool
-                or ids.dim() != 2
-                or not ids.numel()
-            ):
+            if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
                 raise InputError(
                     f"model input {number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected whole "
                     "numbers (batch, tokens), of one token at least."
@@ -254,12 +244,6 @@ def _is_dense(inputs: Any) -> bool:
         isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
         for value in inputs.values()
     )
-
-
-def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:
-    if mask in inputs and inputs[mask].dim() == 2:
-        return inputs[mask].bool()
-    return torch.ones_like(inputs[ids], dtype=torch.bool) if ids in inputs else None
 
 
 def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> None:
