@@ -280,6 +280,7 @@ def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, 
     stopped = run("swap", *options, "--checkpoint-seconds", "1000")
     assert stopped.code == 130
     assert "tokens are saved in" in stopped.line
+    assert "Go on with: fenchel swap " in stopped.line
     assert stopped.line.endswith("--resume")
     monkeypatch.undo()
     done = run("swap", *options, "--resume")
