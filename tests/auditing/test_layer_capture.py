@@ -288,56 +288,28 @@ def test_transport_attention_is_left_out_by_name_or_refused() -> None:
         audited(TransportAttention(8, 2).eval(), {"query": torch.zeros(1, 2, 8)}, layers=[1])
 
 
-def with_a_layer_of_ours(model: Any) -> Any:
-    model.extra = layer()
-    return model
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "options", "error", "message"),
-    [
+def test_what_cannot_be_audited_is_refused_in_one_line() -> None:
+    usual, bert = Encoder(layer()), tiny_model("bert")
+    bert.extra = layer()
+    torchs, transposed = nn.MultiheadAttention(WIDTH, HEADS), MultiheadAttention(WIDTH, HEADS).double()
+    read = {"tokens": tokens()}
+    scaled = {"space": "input", "template_scale": "sqrt_d"}
+    cases: list[tuple[Any, dict[str, Any], dict[str, Any], Any, str]] = [
         (nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {}, ModelError, "layers of fenchel.nn"),
-        (
-            Encoder(nn.MultiheadAttention(WIDTH, HEADS), layer()),
-            {"tokens": tokens()},
-            {},
-            ModelError,
-            "layers.0 of Encoder is a torch.nn.MultiheadAttention.*from_torch",
-        ),
-        (Encoder(layer()), {"words": tokens()}, {}, InputError, "takes no 'words'; it takes tokens, padding"),
-        (Encoder(layer()), {"tokens": tokens()}, {"layers": [2]}, InputError, "encoder_self 1 to 1"),
-        (Encoder(layer()), {"tokens": tokens()}, {"heads": [4]}, InputError, "encoder_self 1 to 3"),
-        (Encoder(layer()), {"tokens": tokens()}, {"alpha": 0.5}, InputError, "alpha is 0.5.*their own"),
-        (Encoder(layer()), {"tokens": tokens()}, {"revision": "main"}, InputError, "loaded already"),
-        (
-            Encoder(layer()),
-            {"tokens": tokens()},
-            {"space": "input", "template_scale": "sqrt_d"},
-            InputError,
-            "a scale of their own",
-        ),
-        (
-            Encoder(MultiheadAttention(WIDTH, HEADS, dtype=torch.float64)),
-            {"tokens": tokens()},
-            {},
-            CaptureError,
-            r"attends for 5 sequences.*2 rows.*batch_first",
-        ),
-        (
-            with_a_layer_of_ours(tiny_model("bert")),
-            {"input_ids": torch.tensor([[1, 2]])},
-            {},
-            ModelError,
-            "attention of transformers and attention layers of fenchel",
-        ),
-    ],
-)
-def test_what_cannot_be_audited_is_refused_in_one_line(
-    model: nn.Module, inputs: dict[str, Tensor], options: dict[str, Any], error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=message) as raised:
-        audited(model.eval(), inputs, **options)
-    assert "\n" not in str(raised.value)
+        (Encoder(torchs, layer()), read, {}, ModelError, "layers.0 of Encoder is a torch.nn.*from_torch"),
+        (usual, {"words": tokens()}, {}, InputError, "takes no 'words'; it takes tokens, padding"),
+        (usual, read, {"layers": [2]}, InputError, "encoder_self 1 to 1"),
+        (usual, read, {"heads": [4]}, InputError, "encoder_self 1 to 3"),
+        (usual, read, {"alpha": 0.5}, InputError, "alpha is 0.5.*their own"),
+        (usual, read, {"revision": "main"}, InputError, "loaded already"),
+        (usual, read, scaled, InputError, "a scale of their own"),
+        (Encoder(transposed), read, {}, CaptureError, "attends for 5 sequences.*2 rows.*batch_first"),
+        (bert, {"input_ids": torch.tensor([[1, 2]])}, {}, ModelError, "of transformers and attention layers"),
+    ]
+    for model, inputs, options, error, message in cases:
+        with pytest.raises(error, match=message) as raised:
+            audited(model.eval(), inputs, **options)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_layer_that_is_shared_is_a_layer_for_every_call_and_calls_stay_the_same() -> None:

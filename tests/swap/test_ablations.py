@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fenchel.errors import InputError, ModelError
-from fenchel.nn import MultiheadAttention, TransportAttention
 from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
@@ -277,18 +276,6 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
         small_swap("gpt2", ablations=["one"])
     with pytest.raises(InputError, match="expected none alone"):
         small_swap("gpt2", estimators=["none", "exact"])
-
-    class Transports(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = TransportAttention(8, 2, gamma=2.0, cost="squared_euclidean", batch_first=True)
-            self.b = MultiheadAttention(8, 2, batch_first=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(*[self.a(x)] * 3)[0]
-
-    with pytest.raises(InputError, match=r"layer 1, a, has heads that infer together.*--layers 2\.$"):
-        swap(Transports().double(), None, [batches()[0][0]], ablations=["zero"], per_layer=True, alphas=[0.5])
     table = tmp_path / "texts.jsonl"
     table.write_text('{"text": "w1", "mood": "odd", "n": 1.5}\n')
     with pytest.raises(ModelError, match="names no classes of texts"):

@@ -192,8 +192,11 @@ def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
     swapped = small(model, inputs, per_head=True, layers=[2])
     assert swapped.arm("exact")["hidden_change"] > swapped.arm("exact", layer=2, head=1)["hidden_change"] > 0
     assert len(audited.beside_swap(swapped).effects.heads) == 2  # pyright: ignore[reportOptionalMemberAccess]
-    with pytest.raises(InputError, match=r"layer 1, transport, has heads that infer together.*--layers 2\.$"):
-        small(model, inputs, per_head=True)
+    for options in ({"per_head": True}, {"per_layer": True, "ablations": ["zero"]}):
+        with pytest.raises(
+            InputError, match=r"layer 1, transport, has heads that infer together.*--layers 2\.$"
+        ):
+            small(model, inputs, **options)
     with torch.no_grad(), use_estimator(model, "exact"):
         switched = torch.cat([model(**one) for one in inputs])
     with torch.no_grad():
