@@ -49,7 +49,10 @@ def numbers_by_ascent(
     lam = torch.zeros_like(query)
     size = 1 / (1 + curved * float(torch.linalg.matrix_norm(templates, 2).square().max()))
     for _ in range(5000):
-        lam = lam + size * (mean + query - lam - weights(lam) @ templates)
+        gradient = mean + query - lam - weights(lam) @ templates
+        lam = lam + size * gradient
+        if float(gradient.abs().max()) < 1e-9:
+            break
     first, exact = weights(query), weights(lam)
     shift = (first @ templates - mean).norm(dim=-1)
     room = query.norm(dim=-1) - shift

@@ -175,18 +175,8 @@ def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypat
         "--epochs", "2", "--width", "16", "--heads", "2", "--batch_size", "150", "--checkpoint_seconds", "0",
     ]  # fmt: skip
     arms = ["--arm", "soft", "--attention soft", "--arm", "mean", "--attention mean"]
-    given = [
-        "reading.py",
-        "--seeds",
-        "1",
-        *arms,
-        "--metric",
-        "accuracy",
-        "--out",
-        str(tmp_path),
-        "--",
-        *shared,
-    ]
+    told = ["--seeds", "1", *arms, "--metric", "accuracy", "--out", str(tmp_path)]
+    given = ["reading.py", *told, "--", *shared]
     whole, steps = reading.Reading.loss, 0
 
     def loss(*told: Any) -> Any:
