@@ -14,14 +14,12 @@ function outline(shares, top) {
 
 function histogramOf(index, place) {
   const metric = data.axes[place];
-  const entry = data.histograms[index][place];
   const figure = element("figure", undefined, "panel histogram");
   const caption = element("figcaption");
   const mean = numberOf(index, "model", metric, "mean");
   caption.append(element("span", data.metrics[metric]), element("b", short(mean)));
   figure.append(caption);
-  if (!entry) return figure;
-  const [upper, counts, twins] = entry;
+  const [upper, counts, twins] = data.histograms[index][place];
   const shares = (of) => { const all = of.reduce((sum, one) => sum + one, 0); return of.map((one) => (all ? one / all : 0)); };
   const own = shares(counts);
   const other = twins && shares(twins);
