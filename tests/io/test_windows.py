@@ -51,15 +51,6 @@ def windows(texts: Any, tokenizer: Any, **options: Any) -> TokenWindows:
     return TokenWindows(open_documents(texts), tokenizer, **options)
 
 
-def rows(batches: list[Batch]) -> list[list[int]]:
-    """The ids of every window, without padding."""
-    return [
-        ids[mask.bool()].tolist()
-        for batch in batches
-        for ids, mask in zip(batch.inputs["input_ids"], batch.inputs["attention_mask"], strict=True)
-    ]
-
-
 def counted_ids(batches: list[Batch]) -> list[int]:
     """The ids that count, in order, without the special ones."""
     ids = [
