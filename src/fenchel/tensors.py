@@ -57,6 +57,7 @@ __all__ = [
     "needs_gradient",
     "norm",
     "part_of",
+    "pieces_of",
     "positive_tensor",
     "reference_norm",
     "refuse_onnx",
@@ -555,6 +556,26 @@ def boxes(sizes: Sequence[int], most: int) -> Iterator[Box]:
 def part_of(tensor: Tensor, box: Box) -> Tensor:
     """The part of a tensor in a box of its first dimensions, a view; those of size 1 stand for everything."""
     return tensor[tuple(s if size > 1 else slice(None) for s, size in zip(box, tensor.shape, strict=False))]
+
+
+def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | None]) -> list[Any]:
+    """The parts of a tensor in boxes of two dimensions, in the order of :func:`boxes`.
+
+    By one split of a dimension, whose gradient is one array, where those of slices are one of full size a part.
+
+    Args:
+        tensor: Whose dimensions of size 1 stand for everything; None is in all boxes.
+        cut: All boxes of a grid.
+        dims: Which dimensions they are of; None is one that the tensor has not.
+    """
+
+    def split(x: Tensor | None, axis: int) -> Sequence[Tensor | None]:
+        dim, starts = dims[axis], {box[axis].start for box in cut}
+        if x is None or dim is None or x.shape[dim] == 1 or len(starts) == 1:
+            return [x] * len(starts)
+        return x.split(cut[0][axis].stop, dim)
+
+    return [piece for part in split(tensor, 0) for piece in split(part, 1)]
 
 
 def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:

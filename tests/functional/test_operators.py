@@ -33,15 +33,6 @@ def laid_out(layout: str, *shape: int, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(shape, dtype=dtype)
 
 
-def attend_inputs(
-    preference: str, layout: str, *, heads: int = H, dropout: float = 0.0, with_mean: bool = False
-) -> tuple[Any, ...]:
-    seed = torch.tensor(3) if dropout else None
-    tensors = [laid_out(layout, B, h, t, w) for h, t, w in ((H, M, D), (heads, N, D), (heads, N, VALUES))]
-    templates = laid_out(layout, B, heads, N, D + 1) if with_mean else None
-    return (*tensors, PREFERENCES[preference](), templates, seed, 0.5, dropout)
-
-
 def row_inputs(preference: str, layout: str, *, heads: int = H) -> tuple[Any, ...]:
     alpha = torch.rand(1, H, M, 1, dtype=torch.float64) + 0.5
     evidence, templates = laid_out(layout, B, H, M, D), laid_out(layout, B, heads, N, D)
@@ -63,27 +54,6 @@ CASES = [
     ("float", "expanded", 1),
 ]
 """Preference, layout, heads of the keys."""
-
-
-@pytest.mark.parametrize(("preference", "layout", "heads"), CASES)
-def test_attend(preference: str, layout: str, heads: int) -> None:
-    opcheck(OPERATORS.attend.default, attend_inputs(preference, layout, heads=heads, with_mean=True))
-
-
-@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"dropout": 0.3, "with_mean": True}])
-def test_options_of_attend(options: dict[str, Any]) -> None:
-    opcheck(OPERATORS.attend.default, attend_inputs("float", "packed", **options), differentiate=True)
-
-
-@pytest.mark.parametrize(
-    ("preference", "layout", "heads", "dropout"),
-    [*((*case, 0.0) for case in CASES), ("float", "packed", H, 0.3)],
-)
-def test_the_gradient_of_attend(preference: str, layout: str, heads: int, dropout: float) -> None:
-    given = attend_inputs(preference, layout, heads=heads, dropout=dropout)
-    inputs = (*given[:4], *given[5:])
-    results = [laid_out(layout, B, H, M, VALUES) for _ in range(2)]
-    opcheck(OPERATORS.attend_backward.default, (*results, *inputs, wants_gradient(inputs[3])))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +106,6 @@ def test_every_operator_is_checked_here() -> None:
         if name.startswith("fenchel::")
     }
     assert registered == {
-        "attend",
-        "attend_backward",
         "second_order_dual_point",
         "second_order_dual_point_backward",
         "exact_dual_point",

@@ -29,7 +29,7 @@ from fenchel.functional.inference import (
     ProblemRows,
     Variant,
 )
-from fenchel.functional.output import mean_at, output_and_mean_at, output_at, weights_at
+from fenchel.functional.output import mean_at, output_at, weights_at
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite
 
@@ -66,7 +66,7 @@ class AttentionInference(Inference):
         if isinstance(own, Divergence) and self._closeness is not None:
             # Which is tried when it first meets a preference.
             with without_autocast(query):
-                first = next(self._problems.parts())[1]
+                first = next(self._problems.parts(self._problems.boxes()))
                 own.bind(Discrete(first.templates, first.log_weights()))
 
     @override
@@ -103,11 +103,7 @@ class AttentionInference(Inference):
             return super()._make_certificate()
         given, dual = self._given, self._point
         templates = CentredTemplates.of(given)
-        if self._has_output and "output" not in self._kept:
-            output, means = output_and_mean_at(given, dual, self._dropout_p, templates.moments, templates.key)
-            self._kept["output"] = self._answer(output)
-        else:
-            means = mean_at(given, dual, templates.moments, templates.key)
+        means = mean_at(given, dual, templates.moments, templates.key)
         first_order = isinstance(self._solver, FirstOrder)
         return certificate_at(given, templates, dual.detach(), means, first_order=first_order)
 

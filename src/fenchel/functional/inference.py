@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from fenchel.arguments import ESTIMATORS
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
@@ -34,16 +33,15 @@ from fenchel.functional.arguments import (
 )
 from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
+from fenchel.functional.output import boxes_of_queries, recomputed
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.tensors import (
     Box,
-    boxes,
     checked_argument,
-    is_transformed,
     joined,
     log_weights,
-    part_of,
+    pieces_of,
     refuse_onnx,
     summed,
 )
@@ -263,15 +261,6 @@ def estimator_object(
     return estimator
 
 
-PART_BYTES = 2**25
-"""Size aimed at for one (b, H, queries, n) array of a part."""
-
-ALL = slice(None)
-
-LEAST_QUERIES = 32
-"""Queries that a part has at least, since it goes through all keys."""
-
-
 @dataclass(frozen=True, eq=False)
 class ProblemRows:
     """Some queries of some heads and sequences.
@@ -320,7 +309,12 @@ class ProblemRows:
             return
         for head in range(self.evidence.shape[1]):
             index = torch.tensor([head], device=self.evidence.device)
-            yield self.part((ALL, slice(head, head + 1), ALL), self.closeness.heads(index))
+            tensors = {
+                name: x[:, head : head + 1] if x.shape[1] > 1 else x
+                for name, x in vars(self).items()
+                if isinstance(x, Tensor)
+            }
+            yield replace(self, **tensors, closeness=self.closeness.heads(index))
 
     # An iteration that looks at values is nothing to trace.
     @untraced
@@ -365,32 +359,22 @@ class ProblemRows:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
         return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
 
-    def parts(self) -> Iterator[tuple[Box, ProblemRows]]:
-        """Parts of bounded size: ranges of sequences, unless the closeness has numbers of theirs, and of queries."""
-        (batch, heads, queries, _), keys = self.evidence.shape, self.templates.shape[2]
+    def boxes(self) -> list[Box]:
+        """Ranges of sequences, unless the closeness has numbers of theirs, and of queries."""
         own = any(len(shape) > 2 and shape[-3] > 1 for shape in self.closeness.query_shapes().values())
-        together = batch if own else 1
-        most = PART_BYTES // max(1, together * heads * keys * self.evidence.element_size())
-        most = max(LEAST_QUERIES, most)
-        # A graph for any number of sequences cannot be cut by how many there are.
-        if torch.compiler.is_exporting() or batch * queries <= most * together:
-            yield (slice(0, batch), slice(0, queries)), self
-            return
-        for sequences, span in boxes((batch // together, queries), most):
-            sequences = slice(0, batch) if own else sequences
-            yield (sequences, span), self.part((sequences, ALL, span), self.closeness.queries(span))
+        return boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=own)
 
-    def part(self, box: Box, closeness: AbstractCloseness) -> ProblemRows:
-        """Those in a box of sequences, heads and queries, with their closeness."""
-        preference, variances, of_keys = self.log_preference, self.variances, box[:2]
-        return ProblemRows(
-            part_of(self.evidence, box),
-            part_of(self.templates, of_keys),
-            None if preference is None else part_of(preference, box),
-            part_of(self.alpha, box),
-            closeness,
-            None if variances is None else part_of(variances, of_keys),
-        )
+    def parts(self, cut: list[Box]) -> Iterator[ProblemRows]:
+        """Those in each of these boxes."""
+        if len(cut) == 1:
+            yield self
+            return
+        tensors = self.evidence, self.templates, self.log_preference, self.alpha, self.variances
+        of_queries, of_keys = (0, 2), (0, None)
+        dims = of_queries, of_keys, of_queries, of_queries, of_keys
+        pieces = (pieces_of(*each) for each in zip(tensors, (cut,) * 5, dims, strict=True))
+        for (_, span), *part, variances in zip(cut, *pieces, strict=True):
+            yield ProblemRows(*part, self.closeness.queries(span), variances)
 
 
 def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
@@ -443,24 +427,13 @@ def in_parts(
         *of_keys: (B, H, n, any) each.
         again: Whether the backward pass computes a part again instead of keeping its arrays.
     """
+    cut = rows.boxes()
+    pieces = [pieces_of(points, cut, (0, 2)), *(pieces_of(x, cut, (0, None)) for x in of_keys)]
 
-    def of_part(box: Box, part: ProblemRows) -> Tensor:
-        given = (part, points[box[0], :, box[1]], *(tensor[box[0]] for tensor in of_keys))
+    def of_part(*given: Any) -> Tensor:
         return recomputed(function, *given) if again else function(*given)
 
-    return joined(((box, of_part(box, part)) for box, part in rows.parts()), (0, 2))
-
-
-def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
-    """What a function answers, without keeping what it computes on the way where gradients are recorded.
-
-    ``torch.func`` has no such thing: inside of its transforms everything is kept.
-    """
-    if not torch.is_grad_enabled() or is_transformed():
-        return function(*given)
-    found = checkpoint(function, *given, use_reentrant=False)
-    assert isinstance(found, Tensor)  # noqa: S101 -- what the function gives
-    return found
+    return joined(zip(cut, map(of_part, rows.parts(cut), *pieces), strict=True), (0, 2))
 
 
 def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:

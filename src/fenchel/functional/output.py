@@ -1,27 +1,20 @@
 r"""The mean of the values at dual points, by whichever code is fastest for the gradients that are wanted.
 
-That is torch's fused kernels, or the passes below, block by block, which have a gradient to the log-preference and a
-second mean:
-
-.. math:: p = \operatorname{softmax}(\log u + s\,\lambda K^\top), \qquad o = p V, \qquad \hat h = p\,(sK)
-
-No (m, n) array outlives its block: the backward pass computes the weights again. With :math:`e = p \circ (g V^\top -
-\langle g, o\rangle)` for the gradient g of o, the gradients are e for log u (summed where it was broadcast),
-:math:`s\,eK` for λ, :math:`s\,e^\top\lambda` for K and :math:`p^\top g` for V.
-
-These are custom operators, so that ``torch.compile`` takes each for one node instead of unrolling its loop.
+That is torch's fused kernels, which have no gradient to a log-preference, or spend (m, n) arrays on it. Where one is
+wanted the weights are computed part by part, and again in the backward pass: no (m, n) array outlives its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
-from fenchel.estimators.implicit import second_derivative_of
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -29,53 +22,34 @@ from fenchel.functional.arguments import (
     mask_dtype,
     without_autocast,
 )
-from fenchel.functional.exact import Grid, with_gradient
-from fenchel.tensors import Box, is_transformed, needs_gradient, part_of
+from fenchel.tensors import Box, boxes, is_transformed, joined, keep_freed_memory, needs_gradient, pieces_of
 
 __all__ = [
-    "attend",
+    "boxes_of_queries",
     "fused_attention",
     "mean_at",
-    "output_and_mean_at",
     "output_at",
     "plain_attention",
+    "recomputed",
     "weights_at",
 ]
 
 
-def output_and_mean_at(
-    given: AttentionArguments, dual: Tensor, dropout_p: float, templates: Tensor, key: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The output, and a mean of what stands for the templates, (B, H, m, c) without gradient.
+@torch.no_grad()
+def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Tensor) -> Tensor:
+    """The mean of what stands for the templates, (B, H, m, c), without gradient.
 
     Args:
         given: Checked arguments.
         dual: λ, (B, H, m, d), in the dtype in which the weights are to be computed.
-        dropout_p: Probability with which a weight of the output is dropped.
         templates: What is averaged, (B, H_kv, n, c) in float32 or float64.
-        key: The keys less a vector that those of a head share, which weights do not see; None is those given.
+        key: The keys, or these less a vector that those of a head share, which weights do not see.
     """
-    preference, scale = given.log_preference, given.scale
-    key = given.key if key is None else key
-    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (dual, given.key, given.value))
-    if wants_gradient and not _wants_preference_gradient(given):
-        # The fused kernels' backward pass is so much faster that it repays a forward pass over the keys of its own.
-        mean = mean_at(given, dual, templates, key)
-        output = output_at(given, dual, dropout_p)
-    else:
-        output, mean = attend(
-            dual, key, given.value, preference, scale=scale, dropout_p=dropout_p, templates=templates
-        )
-        assert mean is not None  # noqa: S101 -- it was asked for
-    return output.to(given.query.dtype), mean
-
-
-@torch.no_grad()
-def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Tensor) -> Tensor:
-    """The mean alone, (B, H, m, c); see :func:`output_and_mean_at`."""
-    _, mean = attend(dual, key, key[..., :0], given.log_preference, scale=given.scale, templates=templates)
-    assert mean is not None  # noqa: S101 -- it was asked for
-    return mean
+    width = max(key.shape[-1], templates.shape[-1])
+    # Kernels of the CPU take equal widths alone.
+    query, key, value = (pad(x.to(templates.dtype), (0, width - x.shape[-1])) for x in (dual, key, templates))
+    found = fused_attention(query, key, value, given.log_preference, scale=given.scale)
+    return found[..., : templates.shape[-1]]
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:
@@ -86,16 +60,35 @@ def _wants_preference_gradient(given: AttentionArguments) -> bool:
 
 
 def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
-    """The output alone, (B, H, m, d_v); see :func:`output_and_mean_at`."""
-    preference = given.log_preference
+    """The output, (B, H, m, d_v).
+
+    Args:
+        given: Checked arguments.
+        dual: λ, (B, H, m, d), in the dtype in which the weights are to be computed.
+        dropout_p: Probability with which a weight is dropped.
+    """
     if given.has_no_evidence:
         return plain_attention(given, dual, dropout_p)
     if _wants_preference_gradient(given):
-        output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
-        return output.to(given.query.dtype)
+        return _output_in_parts(given, dual, dropout_p).to(given.query.dtype)
     key, value = given.key.to(dual.dtype), given.value.to(dual.dtype)
-    output = fused_attention(dual, key, value, preference, scale=given.scale, dropout_p=dropout_p)
+    output = fused_attention(dual, key, value, given.log_preference, scale=given.scale, dropout_p=dropout_p)
     return output.to(given.query.dtype)
+
+
+def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
+    given = replace(given, query=lam, key=key, value=value)
+    cut = boxes_of_queries(lam, key.shape[2])
+
+    def of_part(lam: Tensor, key: Tensor, value: Tensor, log_preference: Tensor) -> Tensor:
+        part = replace(given, query=lam, key=key, value=value, log_preference=log_preference)
+        return plain_attention(part, lam, dropout_p)
+
+    by_query, by_key = (0, 2), (0, None)
+    of_tensors = ((lam, by_query), (key, by_key), (value, by_key), (given.log_preference, by_query))
+    pieces = zip(*(pieces_of(tensor, cut, dims) for tensor, dims in of_tensors), strict=True)
+    return joined(zip(cut, (recomputed(of_part, *each) for each in pieces), strict=True), by_query)
 
 
 def weights_at(given: AttentionArguments, dual: Tensor) -> Tensor:
@@ -170,203 +163,39 @@ def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
     return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
 
 
-def attend(
-    dual: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_preference: Tensor | None,
-    *,
-    scale: float,
-    dropout_p: float = 0.0,
-    templates: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention at dual points, in memory linear in the tokens.
+PART_BYTES = 2**24
+"""Size aimed at for one (b, H, queries, n) array of a part."""
+
+LEAST_QUERIES = 32
+"""Queries that a part has at least, since it goes through all keys."""
+
+
+def boxes_of_queries(query: Tensor, keys: int, *, whole_batch: bool = False) -> list[Box]:
+    """Ranges of sequences and of queries in parts of bounded size.
 
     Args:
-        dual: λ, (B, H, m, d).
-        key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v).
-        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), with something to attend to in every row.
-        scale: s, so that templates are s·key.
-        dropout_p: Probability with which a weight is dropped; which ones depends on torch's generator.
-        templates: (B, H_kv, n, c) in float32 or float64, of which a mean is wanted too, before dropout.
-
-    Returns:
-        The output (B, H, m, d_v), and the mean of the templates (B, H, m, c), without gradient, or None.
+        query: (B, H, m, any), with the dtype of the work.
+        keys: n.
+        whole_batch: Whether sequences go together.
     """
-    seed = torch.randint(2**62, (), device="cpu") if dropout_p else None
-    given = (dual, key, value, log_preference, templates, seed)
-    call = _computed if _is_plain(*given) else _attend_differentiable
-    output, mean = call(*given, scale, dropout_p)
-    return output, None if templates is None else mean
+    keep_freed_memory()
+    batch, heads, queries = query.shape[:3]
+    together = batch if whole_batch else 1
+    most = max(LEAST_QUERIES, PART_BYTES // max(1, together * heads * keys * query.element_size()))
+    # A graph for any number of sequences cannot be cut by how many there are.
+    if torch.compiler.is_exporting() or batch * queries <= most * together:
+        return [(slice(0, batch), slice(0, queries))]
+    found = boxes((batch // together, queries), most)
+    return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in found]
 
 
-def _is_plain(*tensors: Tensor | None) -> bool:
-    """Whether nothing but the numbers is wanted: no graph, no gradient, no transform, for which operators are."""
-    if torch.compiler.is_compiling() or is_transformed():
-        return False
-    there = [tensor for tensor in tensors if tensor is not None]
-    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in there)
-    return not recorded and all(type(tensor) is Tensor and not tensor.is_meta for tensor in there)
+def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
+    """What a function answers, without keeping what it computes on the way where gradients are recorded.
 
-
-def _dropout_scale(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """0 where a weight is dropped, 1/(1 - p) where it is kept."""
-    kept = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) >= p
-    return kept.to(like.dtype).div_(1 - p)
-
-
-def _generator(seed: Tensor | None, device: torch.device) -> torch.Generator | None:
-    return None if seed is None else torch.Generator(device).manual_seed(int(seed))
-
-
-class _Call:
-    """The data of one call, cut by block, in the dtype in which it is computed."""
-
-    def __init__(
-        self, dual: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None, scale: float
-    ) -> None:
-        self.grid = Grid(dual, key)
-        self.dtype = compute_dtype(dual.dtype)
-        self._dual, self._key, self._value = (
-            self.grid.by_key_head(dual),
-            key.to(self.dtype),
-            value.to(self.dtype),
-        )
-        self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
-        self._scale = scale
-
-    def blocks(self) -> Iterator[tuple[Box, Tensor, Tensor, Tensor, Tensor]]:
-        """Blocks with keys (b, h, n, d), values (b, h, n, d_v), scaled dual points (b, h, G, r, d) and weights."""
-        for box in self.grid.boxes(self._key):
-            keys, values = self._key[box[:2]], self._value[box[:2]]
-            dual = part_of(self._dual, box).to(self.dtype) * self._scale
-            logits = (_rows(dual) @ keys.mT).unflatten(2, dual.shape[2:4])
-            if self._preference is not None:
-                preference = part_of(self._preference, box)
-                if preference.dtype == torch.bool:
-                    logits.masked_fill_(~preference, -torch.inf)
-                else:
-                    logits.add_(preference)
-            # In place: a block's worth of new memory costs a twentieth of the pass.
-            yield box, keys, values, dual, torch.softmax(logits, -1, out=logits)
-
-    def put(self, into: Tensor, box: Box, part: Tensor) -> None:
-        """Write rows (b, h, G·r, c) into a tensor (B, H, m, c)."""
-        target = part_of(self.grid.by_key_head(into), box)
-        target.copy_(part.view_as(target))
-
-
-def _rows(part: Tensor) -> Tensor:
-    """A block's part (b, h, G, r, ...) with its queries in one dimension, (b, h, G·r, ...)."""
-    return part.flatten(2, 3)
-
-
-def _computed(
-    dual: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_preference: Tensor | None,
-    templates: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
-    with without_autocast(dual):
-        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
-        output = dual.new_empty(*dual.shape[:3], value.shape[-1])
-        mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=call.dtype)
-        for box, _, values, _, weights in call.blocks():
-            if templates is not None:
-                call.put(mean, box, _rows(weights) @ templates[box[:2]])
-            if generator is not None:
-                weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
-            if values.shape[-1]:
-                call.put(output, box, _rows(weights) @ values)
-        return output, mean
-
-
-_attend = torch.library.custom_op("fenchel::attend", _computed, mutates_args=())
-
-
-def _shape_of_mean(dual: Tensor, templates: Tensor | None) -> tuple[int, ...]:
-    return (0,) if templates is None else (*dual.shape[:3], templates.shape[-1])
-
-
-@_attend.register_fake
-def _(dual, key, value, log_preference, templates, seed, scale, dropout_p):
-    mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=compute_dtype(dual.dtype))
-    return dual.new_empty(*dual.shape[:3], value.shape[-1]), mean
-
-
-@torch.library.custom_op("fenchel::attend_backward", mutates_args=())
-def _attend_backward(
-    gradient: Tensor,
-    output: Tensor,
-    dual: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_preference: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    dropout_p: float,
-    to_preference: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with without_autocast(dual):
-        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
-        grid = call.grid
-        to_dual = dual.new_empty(dual.shape)
-        to_key = key.new_zeros(key.shape, dtype=call.dtype)
-        to_value = value.new_zeros(value.shape, dtype=call.dtype)
-        shape = log_preference.shape if to_preference and log_preference is not None else (0,)
-        to_log_preference = dual.new_zeros(shape, dtype=call.dtype)
-        into_preference = grid.by_key_head(to_log_preference) if to_preference else None
-        gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
-        for box, keys, values, lam, weights in call.blocks():
-            g = part_of(gradients, box).to(call.dtype)
-            along = (g * part_of(outputs, box)).sum(-1, keepdim=True)
-            g = _rows(g)
-            logits_gradient = (g @ values.mT).view_as(weights)
-            used = weights
-            if generator is not None:
-                dropped = _dropout_scale(weights.shape, dropout_p, generator, weights)
-                used = weights * dropped
-                logits_gradient.mul_(dropped)
-            to_value[box[:2]].add_(_rows(used).mT @ g)
-            logits_gradient.sub_(along).mul_(weights)
-            flat = _rows(logits_gradient)
-            call.put(to_dual, box, (flat @ keys).mul_(scale))
-            to_key[box[:2]].add_(flat.mT @ _rows(lam))
-            if into_preference is not None:
-                part = part_of(into_preference, box)
-                part.add_(logits_gradient.sum_to_size(part.shape))
-        return to_dual, to_key.to(key.dtype), to_value.to(value.dtype), to_log_preference
-
-
-@_attend_backward.register_fake
-def _(gradient, output, dual, key, value, log_preference, seed, scale, dropout_p, to_preference):
-    shape = log_preference.shape if to_preference else (0,)
-    preference = dual.new_empty(shape, dtype=compute_dtype(dual.dtype))
-    return *(tensor.new_empty(tensor.shape) for tensor in (dual, key, value)), preference
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    dual, key, value, log_preference, _, seed, ctx.scale, ctx.dropout_p = inputs
-    ctx.save_for_backward(output[0], dual, key, value, log_preference, seed)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    output, dual, key, value, log_preference, seed = ctx.saved_tensors
-    wanted = ctx.needs_input_grad[3]
-    to_dual, to_key, to_value, to_preference = _attend_backward_once(
-        gradient, output, dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, wanted
-    )
-    to_preference = to_preference.to(log_preference.dtype) if wanted else None
-    return to_dual, to_key, to_value, to_preference, None, None, None, None
-
-
-_attend_differentiable = with_gradient(_attend, _backward, _remember)
-_attend_backward_once = with_gradient(
-    _attend_backward, second_derivative_of("attention with a gradient to its preference or a certificate")
-)
+    ``torch.func`` has no such thing: inside of its transforms everything is kept.
+    """
+    if not torch.is_grad_enabled() or is_transformed():
+        return function(*given)
+    found = checkpoint(function, *given, use_reentrant=False)
+    assert isinstance(found, Tensor)  # noqa: S101 -- what the function gives
+    return found
