@@ -38,14 +38,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fenchel.conjugate import Conjugate
 from fenchel.errors import ProblemError
-from fenchel.family import Block
+from fenchel.family import Block, TemplateFamily
 from fenchel.preference import AbstractPreference
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.tensors import UNIT, norm, reference_norm
@@ -243,56 +243,6 @@ class Certificate:
     total_variation_error: Tensor
     reference: Tensor
 
-    @classmethod
-    def of(
-        cls,
-        dual: Tensor,
-        weights: Tensor | None,
-        mean: Tensor,
-        dtype: torch.dtype,
-        *,
-        gradient_norm: Tensor,
-        alpha: Tensor,
-        modulus: float | Tensor,
-        reference: Tensor,
-        error_of_mean: Tensor,
-        error_of_weights: float | Tensor,
-        mean_error_of_weights: Tensor,
-    ) -> Certificate:
-        """What a bound on the gradient's norm and what rounding may have changed certify, (..., m).
-
-        Args:
-            dual: In float64, (..., m, d).
-            weights: Likewise, (..., m, N), or None.
-            mean: Likewise, (..., m, d).
-            dtype: The problem's.
-            gradient_norm: As it is kept, or not finite.
-            alpha: α.
-            modulus: σ, by which D is strongly convex in the 1-norm of the weights.
-            reference: As it is kept.
-            error_of_mean: How far at most ``mean`` is from h(λ).
-            error_of_weights: How far at most ``weights`` are from p(λ) in total variation.
-            mean_error_of_weights: How far at most the mean of ``weights``, normalised, is from h(λ).
-        """
-        size = gradient_norm.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        rounded_dual, rounded_mean = dual.to(dtype), mean.to(dtype)
-        length = size + mean_error_of_weights
-        # A gap that float64 does not hold is not 0.
-        least = length.clamp(max=torch.finfo(torch.float64).tiny)
-        of_solution = (alpha / modulus).sqrt() * size / 2
-        return cls(
-            rounded_dual,
-            None if weights is None else weights.to(dtype),
-            rounded_mean,
-            size,
-            gap=alpha / 2 * length.square() + 8 * error_of_weights**2 + least,
-            mean_error=size + error_of_mean + _moved(rounded_mean, mean),
-            dual_error=alpha * size + _moved(rounded_dual, dual),
-            # Where nothing is strongly convex nothing is known but that it is 1 at most.
-            total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + error_of_weights,
-            reference=reference,
-        )
-
     def meets(self, tol: float) -> Tensor:
         """Where the relative tolerance on λ is met, bool (g, r)."""
         return self.dual_error <= tol * self.reference
@@ -310,12 +260,51 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
         tolerance refers to. Where numbers overflow float64 the bounds are infinite.
     """
-    found = _of_means if block.family.over_templates() is None else _of_weights
-    return found(block, dual, dtype)
+    alpha, family = block.alpha.squeeze(-1), block.family.over_templates()
+    weights, mean, errors = (
+        _of_means(block, dual) if family is None else _of_weights(block, family, dual, dtype)
+    )
+    modulus: float | Tensor = 1.0
+    if family is not None:
+        modulus = torch.as_tensor(family.closeness.modulus, dtype=dual.dtype, device=dual.device)
+    rounded_dual, rounded_mean = dual.to(dtype), mean.to(dtype)
+    size = errors.gradient.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    length = size + errors.mean_by_weights
+    # A gap that float64 does not hold is not 0.
+    least = length.clamp(max=torch.finfo(torch.float64).tiny)
+    of_solution = (alpha / modulus).sqrt() * size / 2
+    return Certificate(
+        rounded_dual,
+        None if weights is None else weights.to(dtype),
+        rounded_mean,
+        size,
+        gap=alpha / 2 * length.square() + 8 * errors.weights**2 + least,
+        mean_error=size + errors.mean + _moved(rounded_mean, mean),
+        dual_error=alpha * size + _moved(rounded_dual, dual),
+        # Where nothing is strongly convex nothing is known but that it is 1 at most.
+        total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + errors.weights,
+        reference=reference_norm(_length(dual), _length(block.alpha * block.evidence)),
+    )
 
 
-def _of_means(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
-    """Where p is no list of weights: to what the family says of rounding, else to some roundings of both means."""
+class _Errors(NamedTuple):
+    """What rounding and λ leave of an answer.
+
+    Attributes:
+        gradient: At least ‖∇𝒟(λ)‖, (g, r).
+        mean: How far the mean may be from the exact one at λ.
+        weights: The same of the weights, half their 1-norm; 0 where there are none.
+        mean_by_weights: The same of the mean by the rounded weights.
+    """
+
+    gradient: Tensor
+    mean: Tensor
+    weights: float | Tensor
+    mean_by_weights: Tensor
+
+
+def _of_means(block: Block, dual: Tensor) -> tuple[None, Tensor, _Errors]:
+    """From means, with what their preference says of their rounding."""
     conjugate, alpha = block.family, block.alpha.squeeze(-1)
     assert isinstance(conjugate, Conjugate)  # noqa: S101 -- what is not over templates
     shift, at_rest = conjugate.shift(dual), conjugate.rest_mean()
@@ -333,32 +322,19 @@ def _of_means(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(block.evidence))
     # What families say of rounding is made of squares.
     size = torch.add(size, dual.any(-1), alpha=torch.finfo(torch.float64).tiny ** 0.5)
-    return Certificate.of(
-        dual,
-        None,
-        mean,
-        dtype,
-        gradient_norm=size,
-        alpha=alpha,
-        modulus=1.0,
-        reference=reference_norm(length, _length(block.alpha * block.evidence)),
-        error_of_mean=of_means,
-        error_of_weights=0.0,
-        mean_error_of_weights=of_means,
-    )
+    return None, mean, _Errors(size, of_means, 0.0, of_means)
 
 
-def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
-    """Over templates, in whatever leading shape; p(λ) is a list of weights."""
-    family, evidence, alpha = block.family.over_templates(), block.evidence, block.alpha
-    assert family is not None  # noqa: S101 -- by who calls
+def _of_weights(
+    block: Block, family: TemplateFamily, dual: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, _Errors]:
+    """From weights, with what the closeness says of their rounding."""
+    evidence, alpha = block.evidence, block.alpha.squeeze(-1)
     point = family.at(dual)
     errors, offset, length = point.rounding_errors(), family.rest + point.shift, _length(dual)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
-    gradient = evidence - dual / alpha - point.shift
+    gradient = evidence - dual / block.alpha - point.shift
     mean = family.centre + offset
-    reference = reference_norm(length, _length(alpha * evidence))
-    alpha = alpha.squeeze(-1)
     size = _length(gradient) * (1 + (dual.shape[-1] + 4) * UNIT)
     # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
     differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
@@ -370,18 +346,15 @@ def _of_weights(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     mean_moved = errors.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + errors.offset)
     of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
     underflow = point.weights.shape[-1] * torch.finfo(dtype).tiny
-    return Certificate.of(
-        dual,
+    return (
         point.weights,
         mean,
-        dtype,
-        gradient_norm=gradient_norm,
-        alpha=alpha,
-        modulus=torch.as_tensor(family.closeness.modulus, dtype=dual.dtype, device=dual.device),
-        reference=reference,
-        error_of_mean=mean_moved,
-        error_of_weights=(errors.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
-        mean_error_of_weights=errors.mean + of_dtype * errors.spread + underflow * family.radius.squeeze(-1),
+        _Errors(
+            gradient_norm,
+            mean_moved,
+            (errors.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
+            errors.mean + of_dtype * errors.spread + underflow * family.radius.squeeze(-1),
+        ),
     )
 
 
@@ -397,18 +370,12 @@ def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
     return _length(rounded.double() - wide).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-CERTIFYING_ARRAYS = 6
-"""Arrays of shape (rows, max(n, d)) that :func:`certify` keeps at once."""
-
-
 def estimate_of(
     problem: Problem,
     tol: float,
     solve: Callable[..., tuple[Certificate, Tensor | None]],
+    *points: Tensor,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
-    arrays: int = CERTIFYING_ARRAYS,
-    itemsize: int | None = 8,
-    points: tuple[Tensor, ...] = (),
 ) -> Estimate:
     """The estimate that dual points give which are found block by block.
 
@@ -416,10 +383,8 @@ def estimate_of(
         problem: Whose.
         tol: Relative tolerance that ``converged`` reports.
         solve: From a block and the points of its rows to their certificate and the steps that each took, if any.
-        memory_budget: As all that follow, of :meth:`~fenchel.problem.QueryLayout.solved`.
-        arrays: Likewise.
-        itemsize: Likewise.
-        points: Likewise.
+        *points: As what follows, of :meth:`~fenchel.problem.QueryLayout.solved`.
+        memory_budget: Likewise.
     """
     refuse_gradients(problem)
 
@@ -432,9 +397,7 @@ def estimate_of(
         return {**own, **bounds, "steps": steps, "converged": converged}
 
     with torch.no_grad():
-        found: dict[str, Tensor] = QueryLayout(problem).solved(
-            numbers, memory_budget, arrays, itemsize, points
-        )
+        found: dict[str, Tensor] = QueryLayout(problem).solved(numbers, *points, memory_budget=memory_budget)
     found.setdefault("inferred", None)  # pyright: ignore[reportArgumentType]
     estimate = Estimate(
         **found,
@@ -454,4 +417,5 @@ def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEM
     def certified(block: Block, lam: Tensor) -> tuple[Certificate, None]:
         return certify(block.to(torch.float64), lam.double(), problem.dtype), None
 
-    return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, certified, memory_budget, points=(dual,))
+    tol = 64 * torch.finfo(problem.dtype).eps
+    return estimate_of(problem, tol, certified, dual, memory_budget=memory_budget)

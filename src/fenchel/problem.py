@@ -32,7 +32,7 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["DEFAULT_MEMORY_BUDGET", "Problem", "QueryLayout", "rows_in_block"]
+__all__ = ["DEFAULT_MEMORY_BUDGET", "WORKING_ARRAYS", "Problem", "QueryLayout", "rows_in_block"]
 
 
 class Problem:
@@ -319,6 +319,10 @@ DEFAULT_MEMORY_BUDGET = 512 * 2**20
 """Bytes of working memory that a solve may use besides its input and its result."""
 
 
+WORKING_ARRAYS = 24
+"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, the most of all work, in the problem's dtype."""
+
+
 def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_at: int = CACHE_BYTES) -> int:
     """How many rows to work on at once, at least 1.
 
@@ -330,7 +334,6 @@ def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_a
     """
     n, d = templates.shape[-2:]
     fitting = max(1, array_bytes // (max(n, d) * itemsize))
-    # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
     busy = n if n <= 2 * d else max(n, d)
     return max(1, min(fitting, max(64, aimed_at // (busy * itemsize))))
 
@@ -358,25 +361,21 @@ class QueryLayout:
             groups = [i for i in groups if padded[i] > 1]
         self._order, self._groups = [*groups, *(i for i in range(depth) if i not in groups)], len(groups)
 
-    def blocks(
-        self, memory_budget: int, arrays: int, itemsize: int | None = None
-    ) -> Iterator[tuple[Box, Block]]:
+    def blocks(self, memory_budget: int) -> Iterator[tuple[Box, Block]]:
         """Blocks of queries, each with its place among leading dimensions, those of groups first.
 
         Args:
             memory_budget: Bytes that the block's working arrays may take together.
-            arrays: How many arrays of shape (rows, max(n, d)) the work keeps at once.
-            itemsize: Bytes of one number; None is those of the problem's dtype.
         """
         keep_freed_memory()
-        itemsize = torch.finfo(self.problem.dtype).bits // 8 if itemsize is None else itemsize
+        itemsize = self.problem.dtype.itemsize
         if self._by_rows:
-            most = rows_in_block(self.problem.templates, memory_budget // arrays, itemsize)
+            most = rows_in_block(self.problem.templates, memory_budget // WORKING_ARRAYS, itemsize)
             for box in boxes([self.lead[i] for i in self._order], most):
                 yield box, self._rows(box)
             return
         *others, queries = self.lead
-        row = arrays * itemsize * math.prod(others) * self.problem.conjugate.width
+        row = WORKING_ARRAYS * itemsize * math.prod(others) * self.problem.conjugate.width
         for part in spans(queries, max(1, memory_budget // row)):
             problem = self.problem.queries(part)
             evidence, alpha = (x.expand(*problem.shape, -1) for x in (problem.evidence, problem.alpha_column))
@@ -385,24 +384,20 @@ class QueryLayout:
     def solved(
         self,
         function: Callable[..., Mapping[str, Tensor | None]],
-        memory_budget: int,
-        arrays: int,
-        itemsize: int | None = None,
-        points: tuple[Tensor, ...] = (),
+        *points: Tensor,
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
     ) -> dict[str, Tensor]:
         """What a function of a block gives by name, of all queries in the problem's shape (..., m, ...).
 
         Args:
             function: From a block and the points of its rows to tensors that have a number or vector a row, and None
                 for none.
-            memory_budget: As the two that follow, of :meth:`blocks`.
-            arrays: Likewise.
-            itemsize: Likewise.
-            points: Tensors (..., m, d), such as dual points.
+            *points: Tensors (..., m, d), such as dual points.
+            memory_budget: Of :meth:`blocks`.
         """
         whole = [self._view(point.expand(*self.lead, -1)) for point in points]
         found: dict[str, Tensor] = {}
-        for box, block in self.blocks(memory_budget, arrays, itemsize):
+        for box, block in self.blocks(memory_budget):
             lead = block.evidence.shape[:-1]
             of_block = (part_of(point, box).reshape(*lead, -1) for point in whole)
             for name, part in function(block, *of_block).items():

@@ -153,14 +153,3 @@ def test_exact_transport_of_keys_far_from_zero_is_solved_in_float32() -> None:
             found = F.transport_attention(q, k + 100, k, **options)
             truth = F.transport_attention(q.double(), k.double() + 100, k.double(), tol=1e-8, **options)
             assert float((found - truth).abs().max()) < 2e-3, (seed, cost)
-
-
-def test_where_a_sum_is_lost_it_says_so_unless_nothing_depends_on_it() -> None:
-    log_tilt = torch.tensor([[[0.0, -800.0]]], dtype=torch.float64)
-    log_kernel = torch.tensor([[[0.0, -800.0], [-1.0, 0.0]]], dtype=torch.float64)
-    values = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
-    even = torch.tensor([[[0.5, 0.5]]], dtype=torch.float64).log()
-    assert bool(transport.factored_average(log_tilt, log_kernel, even, values)[1])
-    one_sided = torch.tensor([[[0.0, -torch.inf]]], dtype=torch.float64)
-    found, missed = transport.factored_average(log_tilt, log_kernel, one_sided, values)
-    assert (float(found), bool(missed)) == (1.0, False)

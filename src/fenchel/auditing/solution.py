@@ -23,11 +23,11 @@ from fenchel.auditing.heads import SCALED
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.estimators.closed_form import second_order_point
-from fenchel.estimators.exact_solver import WORKING_ARRAYS, Solution, infer
+from fenchel.estimators.exact_solver import Solution, infer
 from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.integrations.sites import AttentionCall
 from fenchel.preference import Discrete
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, rows_in_block
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, rows_in_block
 from fenchel.tensors import boxes, keep_freed_memory, log_weights, may_attend, norm, part_of, total
 
 if TYPE_CHECKING:

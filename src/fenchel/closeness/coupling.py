@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fenchel.errors import ConvergenceError
 
-__all__ = ["Coupling", "Part", "is_lost", "scaled_exponential", "transport_value"]
+__all__ = ["Coupling", "Part", "is_lost", "transport_value"]
 
 
 LOG2_E = math.log2(math.e)
@@ -185,11 +185,6 @@ def is_lost(mass: Tensor, count: int) -> Tensor:
     """Where Z, a sum over ``count`` templates, may have lost more to underflow than rounding takes, bool."""
     numbers = torch.finfo(mass.dtype)
     return mass < count * numbers.tiny / numbers.eps
-
-
-def scaled_exponential(logarithms: Tensor, dim: int) -> Tensor:
-    """Exponentials divided by the largest along a dimension, for use without gradients."""
-    return (logarithms - logarithms.amax(dim, keepdim=True)).mul_(LOG2_E).exp2_()
 
 
 def _exponential(x: Tensor) -> Tensor:

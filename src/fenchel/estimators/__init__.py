@@ -27,7 +27,7 @@ from fenchel.estimators.closed_form import (
     second_order_points,
 )
 from fenchel.estimators.constrained import within_radius
-from fenchel.estimators.exact_solver import WORKING_ARRAYS, ascended, solved_block
+from fenchel.estimators.exact_solver import ascended, solved_block
 from fenchel.estimators.implicit import (
     AbstractEquation,
     Expansion,
@@ -183,7 +183,7 @@ class SecondOrder(Estimator):
                 check_domain(wide, second_order_points(wide, budget), self.name, second_order_points)
             return certify(block, dual, problem.dtype), None
 
-        return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, budget)
+        return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, memory_budget=budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class Iterative(Estimator):
         def of_block(block: Block) -> tuple[Certificate, Tensor]:
             return self._solve(block, problem.dtype, tol, most)
 
-        estimate = estimate_of(problem, tol, of_block, budget, WORKING_ARRAYS, itemsize=None)
+        estimate = estimate_of(problem, tol, of_block, memory_budget=budget)
         if self.throw:
             _check_convergence(estimate, tol, most)
         return estimate
@@ -352,7 +352,7 @@ class Constrained(Iterative):
         def solve(problem: Problem, tol: float, throw: bool) -> Estimate:
             return Exact(tol=tol, max_steps=STEPS_OF_SEARCH, throw=throw, memory_budget=budget)(problem)
 
-        return within_radius(problem, self.radius, solve, tol, most, self.throw, budget)
+        return within_radius(problem, self.radius, solve, tol, most, self.throw)
 
 
 STEPS_OF_SEARCH = 100

@@ -21,8 +21,6 @@ __all__ = [
     "with_one_hessian",
 ]
 
-WORKING_ARRAYS = 12
-
 HALVINGS = 60
 
 
@@ -33,9 +31,10 @@ def first_order_points(problem: Problem) -> Tensor:
 
 def second_order_points(problem: Problem, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Tensor:
     """The dual points of a problem, (..., m, d)."""
-    return QueryLayout(problem).solved(
-        lambda block: {"dual": second_order_point(block)}, memory_budget, WORKING_ARRAYS
-    )["dual"]
+    layout = QueryLayout(problem)
+    return layout.solved(lambda block: {"dual": second_order_point(block)}, memory_budget=memory_budget)[
+        "dual"
+    ]
 
 
 def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tensor:

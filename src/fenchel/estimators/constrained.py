@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.estimate import BOUNDS, Estimate, estimate_at
+from fenchel.estimate import Estimate
 from fenchel.problem import Problem
 from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
 
@@ -30,7 +30,6 @@ def within_radius(
     tol: float,
     max_steps: int,
     throw: bool,
-    budget: int,
 ) -> Estimate:
     """The estimate at the α of each query at which its mean is at the radius; u where that is nearer.
 
@@ -41,10 +40,11 @@ def within_radius(
         tol: Relative tolerance on the distance, and on λ at the α found.
         max_steps: Solves in the search.
         throw: Raise where the tolerance is not met.
-        budget: Bytes of working memory.
     """
     bound = _checked_radius(radius, problem)
     binding = problem.evidence.double().norm(dim=-1).expand(problem.shape) > bound
+    # Where the constraint does not bind, u is the answer: that of no evidence.
+    problem = problem.with_evidence(torch.where(binding.unsqueeze(-1), problem.evidence, 0))
     guess = problem.alpha.expand(problem.shape).double().log()
     of_search = max(0.1 * tol, 64 * torch.finfo(problem.dtype).eps)
 
@@ -59,20 +59,15 @@ def within_radius(
     alpha = _root(problem, excess, guess, binding, bound, tol, max_steps).exp()
     estimate = solve(problem._with_alpha(alpha), tol, throw)
     off = (distance(estimate, alpha) - bound).abs()
-    reached = off <= tol * bound + estimate.dual_error.double() / alpha
-    if throw and not bool((reached | ~binding).all()):
-        missed = binding & ~reached
+    missed = binding & ~(off <= tol * bound + estimate.dual_error.double() / alpha)
+    if throw and bool(missed.any()):
         raise ConvergenceError(
             f"{int(missed.sum())} of {missed.numel()} queries did not reach their radius (worst off by "
             f"{float((off / bound)[missed].max()):.1e} of it after {max_steps} steps). Raise max_steps or tol, or pass "
             "throw=False and read estimate.converged"
         )
-    estimate = replace(
-        estimate,
-        alpha=alpha.masked_fill(~binding, 0).to(problem.dtype),
-        converged=estimate.converged & reached,
-    )
-    return estimate if bool(binding.all()) else _with_preference(problem, estimate, ~binding, budget)
+    alpha = alpha.masked_fill(~binding, 0).to(problem.dtype)
+    return replace(estimate, alpha=alpha, converged=estimate.converged & ~missed)
 
 
 def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
@@ -86,22 +81,6 @@ def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
             f"radius has shape {tuple(bound.shape)}; expected one that broadcasts to (..., m) = {tuple(problem.shape)}"
         )
     return bound.expand(problem.shape).double()
-
-
-def _with_preference(problem: Problem, estimate: Estimate, idle: Tensor, memory_budget: int) -> Estimate:
-    """Put p = u where the constraint does not bind: there λ = 0 is the solution, and rounding all that is left."""
-    silent = problem.with_evidence(torch.zeros_like(problem.evidence))
-    at_zero = estimate_at(silent, torch.zeros_like(estimate.dual), memory_budget)
-    row = idle.unsqueeze(-1)
-    weights = None if at_zero.inferred is None else torch.where(row, at_zero.inferred, estimate.weights)
-    return replace(
-        estimate,
-        mean=torch.where(row, at_zero.mean, estimate.mean),
-        inferred=weights,
-        dual=torch.where(row, at_zero.dual, estimate.dual),
-        **{name: torch.where(idle, getattr(at_zero, name), getattr(estimate, name)) for name in BOUNDS},
-        converged=estimate.converged | idle,
-    )
 
 
 def _root(

@@ -35,7 +35,7 @@ from fenchel.estimate import Certificate, certify
 from fenchel.family import Block, Family, Part, Point
 from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
-__all__ = ["WORKING_ARRAYS", "Solution", "ascended", "infer", "solved", "solved_block"]
+__all__ = ["Solution", "ascended", "infer", "solved", "solved_block"]
 
 MIXINGS = 8
 """Fixed-point iterations at most; rows of trained models take 3 to 5."""
@@ -89,9 +89,6 @@ ITERATIONS_A_LOOK, LINES_A_LOOK = 4, 2
 
 BLOCK_BYTES = 2**26
 """Size aimed at for one array (rows, n) of Newton's method."""
-
-WORKING_ARRAYS = 24
-"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
 
 MARGIN = 0.7
 """The part of the tolerance that is aimed at: this certificate and that of an estimate are two evaluations."""

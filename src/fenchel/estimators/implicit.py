@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,21 +22,18 @@ from typing_extensions import override
 from fenchel.errors import ProblemError
 from fenchel.estimators.exact_solver import solved
 from fenchel.family import Block, Point, TemplatePoint
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
+from fenchel.problem import Problem, QueryLayout
 from fenchel.tensors import total
 
 __all__ = [
     "AbstractEquation",
     "Expansion",
-    "RowGradients",
     "StationaryPoint",
     "differentiated_once",
     "implicit_dual_point",
     "row_gradients",
     "second_derivative_of",
 ]
-
-WORKING_ARRAYS = 12
 
 
 class AbstractEquation(ABC):
@@ -151,8 +148,7 @@ def _of_gradient(
     def found(block: Block, lam: Tensor, right: Tensor) -> dict[str, Tensor]:
         return {"nu": _adjoint(equation, block, lam, right)[1]}
 
-    layout = QueryLayout(problem)
-    return layout.solved(found, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, points=(dual, gradient))["nu"]
+    return QueryLayout(problem).solved(found, dual, gradient)["nu"]
 
 
 def _adjoint(
@@ -163,22 +159,6 @@ def _adjoint(
     return point, solved(point, gradient, block.alpha, **how)
 
 
-class RowGradients(NamedTuple):
-    """Gradients to what a dual point depends on.
-
-    Attributes:
-        evidence: (g, r, d).
-        templates: (g, n, d).
-        log_weights: (g, r, n), of each row.
-        alpha: (g, r, 1), of each row.
-    """
-
-    evidence: Tensor
-    templates: Tensor
-    log_weights: Tensor
-    alpha: Tensor
-
-
 def row_gradients(
     equation: AbstractEquation,
     block: Block,
@@ -187,7 +167,7 @@ def row_gradients(
     *,
     rtol: float,
     unsure: list[Tensor] | None = None,
-) -> RowGradients:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients to the data of rows that are a softmax over templates, given that of their dual points.
 
     Args:
@@ -197,11 +177,15 @@ def row_gradients(
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
         unsure: See :func:`~fenchel.estimators.exact_solver.newton_direction`.
+
+    Returns:
+        To the evidence, (g, r, d); to the templates, (g, n, d); to log weights, (g, r, n), and α, (g, r, 1), of each
+        row.
     """
     point, nu = _adjoint(equation, block, dual, gradient, rtol=rtol, unsure=unsure)
     assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
     templates, log_weights = equation.of_templates(point, dual, nu)
-    return RowGradients(nu, templates, log_weights, total(nu * dual) / block.alpha.square())
+    return nu, templates, log_weights, total(nu * dual) / block.alpha.square()
 
 
 def second_derivative_of(what: str) -> Callable[..., Any]:

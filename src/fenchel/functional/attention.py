@@ -12,7 +12,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness, Divergence
 from fenchel.errors import ProblemError
-from fenchel.estimators import Estimator, FirstOrder
+from fenchel.estimators import FirstOrder
 from fenchel.functional.arguments import (
     broadcast_leading,
     checked_closeness,
@@ -23,7 +23,6 @@ from fenchel.functional.arguments import (
 from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
-    DEFAULT_STEPS,
     Inference,
     Options,
     ProblemRows,
@@ -135,16 +134,8 @@ def infer(
     key: Tensor,
     value: Tensor | None = None,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | str | None = None,
-    estimator: str | Estimator = "first_order",
-    dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
     variant: Variant | None = None,
+    **options: Unpack[Options],
 ) -> Inference:
     r"""Infer one distribution over the keys a query; its output, weights, bounds and gap are made when asked for.
 
@@ -185,17 +176,6 @@ def infer(
         >>> torch.allclose(found.weights @ v, found.output)
         True
     """
-    options: dict[str, Any] = {
-        "log_preference": log_preference,
-        "alpha": alpha,
-        "scale": scale,
-        "closeness": closeness,
-        "estimator": estimator,
-        "dropout_p": dropout_p,
-        "enable_gqa": enable_gqa,
-        "tol": tol,
-        "max_steps": max_steps,
-    }
     if variant is None:
         return AttentionInference(query, key, value, **options)
     if not isinstance(variant, Variant):
@@ -203,11 +183,12 @@ def infer(
             f"variant is {shown(variant)}; expected a Relative, Mixture, Transport or Hashing of fenchel.functional, "
             "or None"
         )
+    own: dict[str, Any] = {**options}
     for name in variant.without:
-        given = options.pop(name)
+        given = own.pop(name, None)
         if isinstance(given, Tensor) or given not in (None, False, 0.0):
             raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
-    return type(variant).made_by(variant, query, key, value, **options)
+    return type(variant).made_by(variant, query, key, value, **own)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:

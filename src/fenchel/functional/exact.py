@@ -45,7 +45,6 @@ from fenchel.tensors import (
 
 __all__ = [
     "DEFAULT_STEPS",
-    "Grid",
     "by_inverse",
     "check_reached",
     "dual_point",
@@ -66,41 +65,6 @@ KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
 
 
-class Grid:
-    """How the queries of one call share keys: B sequences, H_kv heads of keys, G = H / H_kv queries' heads on each.
-
-    Args:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-    """
-
-    def __init__(self, query: Tensor, key: Tensor) -> None:
-        batch, heads, queries = query.shape[:3]
-        self.key_heads, self.keys = key.shape[1:3]
-        self.sharing = heads // self.key_heads
-        self.lead = batch, self.key_heads, self.sharing, queries
-
-    def by_key_head(self, tensor: Tensor) -> Tensor:
-        """A tensor (B or 1, H or 1, m or 1, ...) as (B or 1, H_kv or 1, G or 1, m or 1, ...), a view."""
-        heads = tensor.shape[1]
-        return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
-
-    def boxes(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[Box]:
-        """Parts (b, h, G, r) in each of which an array (queries, n) has a size that is worked on at once.
-
-        Args:
-            tensor: Any with the dtype and device of the work.
-            array_bytes: The size of such an array; that of a cache where None.
-        """
-        keep_freed_memory()
-        # A cache's worth for every core, since each works on a part of the block.
-        if array_bytes is None:
-            array_bytes = (
-                torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
-            )
-        return boxes(self.lead, array_bytes // max(1, self.keys * torch.finfo(tensor.dtype).bits // 8))
-
-
 def _used_keys(preference: Tensor) -> slice:
     """The keys from the first to the last that a query may use, where that is a part worth taking; else all."""
     used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
@@ -109,7 +73,7 @@ def _used_keys(preference: Tensor) -> slice:
 
 
 class Rowwise:
-    """The queries of one call as blocks of rows that share templates.
+    """The queries of one call as blocks of rows that share templates: G = H / H_kv heads of queries share one of keys.
 
     Args:
         evidence: z, (B, H, m, d).
@@ -121,40 +85,55 @@ class Rowwise:
     def __init__(
         self, evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
     ) -> None:
-        self._grid, self._templates = Grid(evidence, templates), templates
+        (batch, heads, queries, _), key_heads = evidence.shape, templates.shape[1]
+        self._lead = batch, key_heads, heads // key_heads, queries
         # One preference of all queries hides the same from every block.
         self._is_masked = (
             log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
         )
         if log_preference is None:
             log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
-        self._evidence, self._log_preference, self._alpha = evidence, log_preference, alpha
+        self._evidence, self._templates = evidence, templates
+        self._log_preference, self._alpha = log_preference, alpha
 
     def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Box, slice, Block]]:
-        """Every block: its place, its keys and its rows; see :meth:`Grid.boxes`."""
-        for box in self._grid.boxes(self._templates, array_bytes):
+        """Every block: its place (b, h, G, r), its keys and its rows.
+
+        Args:
+            array_bytes: The size of an array (rows, n) that is worked on at once; that of a cache where None.
+        """
+        keep_freed_memory()
+        templates = self._templates
+        # A cache's worth for every core, since each works on a part of the block.
+        if array_bytes is None:
+            on_cpu = templates.device.type == "cpu"
+            array_bytes = torch.get_num_threads() * CACHE_BYTES if on_cpu else KERNEL_BYTES
+        for box in boxes(self._lead, array_bytes // max(1, templates.shape[2] * templates.element_size())):
             evidence = self.take(self._evidence, box)
             preference = log_weights(self.take(self._log_preference, box), evidence.dtype)
             keys = _used_keys(preference) if self._is_masked else slice(None)
             family = TemplateFamily(
-                self._templates[(*box[:2], keys)].flatten(0, 1), preference[..., keys].log_softmax(-1)
+                templates[(*box[:2], keys)].flatten(0, 1), preference[..., keys].log_softmax(-1)
             )
             yield box, keys, Block(family, evidence, self.take(self._alpha, box))
 
+    def _part(self, tensor: Tensor, box: Box) -> Tensor:
+        """The part (b or 1, h or 1, G or 1, r or 1, c) of a tensor (B or 1, H or 1, m or 1, c), a view."""
+        sizes = (1, 1) if tensor.shape[1] == 1 else self._lead[1:3]
+        return part_of(tensor.unflatten(1, sizes), box)
+
     def take(self, tensor: Tensor, box: Box) -> Tensor:
         """Rows (g or 1, r or 1, c) of a tensor (B or 1, H or 1, m or 1, c)."""
-        lead = [span.stop - span.start for span in box]
-        return rows_of(part_of(self._grid.by_key_head(tensor), box), lead, 2)
+        return rows_of(self._part(tensor, box), [span.stop - span.start for span in box], 2)
 
     def put(self, into: Tensor, box: Box, part: Tensor) -> None:
         """Write rows (g, r, c) into a tensor (B, H, m, c)."""
-        target = part_of(self._grid.by_key_head(into), box)
+        target = self._part(into, box)
         target.copy_(part.reshape(target.shape))
 
     def add(self, into: Tensor, box: Box, part: Tensor) -> None:
         """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
-        target = part_of(self._grid.by_key_head(into), box)
-        full = [span.stop - span.start for span in box]
+        target, full = self._part(into, box), [span.stop - span.start for span in box]
         target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
 
 
@@ -272,12 +251,13 @@ def with_row_gradients(
                 for box, keys, rows in rowwise.blocks():
                     some = rowwise.take(dual, box), rowwise.take(gradient, box)
                     found = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
-                    rowwise.put(of_evidence, box, found.evidence)
-                    rowwise.add(of_alpha, box, found.alpha)
+                    to_evidence, to_templates, to_log_weights, to_alpha = found
+                    rowwise.put(of_evidence, box, to_evidence)
+                    rowwise.add(of_alpha, box, to_alpha)
                     into = of_templates[(*box[:2], keys)]
-                    into.add_(found.templates.reshape(into.shape))
+                    into.add_(to_templates.reshape(into.shape))
                     if shape:
-                        rowwise.add(of_preference[..., keys], box, found.log_weights)
+                        rowwise.add(of_preference[..., keys], box, to_log_weights)
                 return of_evidence, of_templates, of_preference, of_alpha
 
             return with_one_look(attempt, evidence)

@@ -21,7 +21,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.estimators.closed_form import second_order_point
-from fenchel.estimators.exact_solver import WORKING_ARRAYS, solved_block
+from fenchel.estimators.exact_solver import solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
     check_estimator,
@@ -35,7 +35,7 @@ from fenchel.functional.certificate import AttentionCertificate, certificate_of,
 from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
 from fenchel.functional.output import boxes_of_queries, recomputed
 from fenchel.preference import Discrete, GaussianMixture
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
+from fenchel.problem import Problem, QueryLayout
 from fenchel.tensors import (
     Box,
     checked_argument,
@@ -373,8 +373,8 @@ class ProblemRows:
         of_queries, of_keys = (0, 2), (0, None)
         dims = of_queries, of_keys, of_queries, of_queries, of_keys
         pieces = (pieces_of(*each) for each in zip(tensors, (cut,) * 5, dims, strict=True))
-        for (_, span), *part, variances in zip(cut, *pieces, strict=True):
-            yield ProblemRows(*part, self.closeness.queries(span), variances)
+        for (_, span), z, own, log_u, alpha, variances in zip(cut, *pieces, strict=True):
+            yield ProblemRows(z, own, log_u, alpha, self.closeness.queries(span), variances)
 
 
 def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
@@ -465,7 +465,7 @@ def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
         block = block.to(torch.float64) if block.family.selectable else block
         return {"dual": second_order_point(block).to(problem.dtype)}
 
-    found = QueryLayout(problem).solved(solve, DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS)
+    found = QueryLayout(problem).solved(solve)
     if "missed" in found:
         check_reached(found["missed"], tol, steps, remedy)
     return found["dual"]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from fenchel.estimators.implicit import differentiated_once
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -78,6 +79,14 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
 
 def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
     lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
+    log_preference = given.log_preference
+    assert log_preference is not None  # noqa: S101 -- it wants a gradient
+    if not torch.compiler.is_compiling() and not is_transformed():
+        # A second derivative would keep the arrays of all parts.
+        log_preference = log_preference.view_as(log_preference)
+        log_preference.register_hook(
+            differentiated_once(torch.clone, "attention with a gradient to its preference")
+        )
     given = replace(given, query=lam, key=key, value=value)
     cut = boxes_of_queries(lam, key.shape[2])
 
@@ -86,7 +95,7 @@ def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) 
         return plain_attention(part, lam, dropout_p)
 
     by_query, by_key = (0, 2), (0, None)
-    of_tensors = ((lam, by_query), (key, by_key), (value, by_key), (given.log_preference, by_query))
+    of_tensors = ((lam, by_query), (key, by_key), (value, by_key), (log_preference, by_query))
     pieces = zip(*(pieces_of(tensor, cut, dims) for tensor, dims in of_tensors), strict=True)
     return joined(zip(cut, (recomputed(of_part, *each) for each in pieces), strict=True), by_query)
 

@@ -1,16 +1,4 @@
-r"""Optimal-transport attention: weight that reaches templates which are not in the input.
-
-The mean of the values under a coupling has a backward pass of its own. With :math:`S = (u/Z)K^\top`, :math:`P = A \odot
-S`, :math:`O = PV` and a gradient g of O,
-
-.. math::
-    \bar S = A \odot gV^\top, \qquad \bar{\log u} = (\bar S K) \odot \tfrac uZ, \qquad \bar Z = -\bar{\log u} / Z, \\
-    \bar{\log A} = A \odot (gV^\top \odot S + \bar Z K^\top), \qquad
-    \bar{\log K} = K \odot \begin{pmatrix}\bar S \\ A\end{pmatrix}^{\!\top}\!\begin{pmatrix}u/Z \\ \bar Z\end{pmatrix},
-
-so that arrays of the size of K are passed over twice, where autograd takes six passes. Its slow twin is
-:meth:`fenchel.closeness.coupling.Coupling.average`, which also knows what to do where a Z is lost to underflow.
-"""
+"""Optimal-transport attention: weight that reaches templates which are not in the input."""
 
 from __future__ import annotations
 
@@ -22,13 +10,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import OptimalTransport
-from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
+from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.estimators import FirstOrder
-from fenchel.estimators.implicit import differentiated_once
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -61,6 +48,7 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     checked_scale,
+    is_on_host,
     joined,
     keep_freed_memory,
     may_attend,
@@ -69,7 +57,7 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["Transport", "checked_transport", "factored_average", "transport_attention"]
+__all__ = ["Transport", "checked_transport", "transport_attention"]
 
 
 FACTOR_BYTES = 16 * 2**20
@@ -446,31 +434,20 @@ _refuse_overflow = untraced(refuse_overflow)
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
-    """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for.
-
-    Whether factors underflow is looked at once for all of them.
-    """
+    """The mean of the values under the coupling at λ, (B, H, m, d_v)."""
     keep_freed_memory()
-    batch, heads = (max(1, size) for size in dual.shape[:2])
-    each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))
-    of_calls = list(boxes((batch, heads), each))
-    calls = [(given.part(box), part_of(dual, box)) for box in of_calls]
-    found = [_factored(*call) for call in calls]
-    outputs = [output for output, _ in found]
-    if bool(torch.stack([missed for _, missed in found]).any()):
-        for index, (call, (_, missed)) in enumerate(zip(calls, found, strict=True)):
-            if bool(missed):
-                outputs[index] = Coupling(_parts(*call), call[0].log_weights).average(call[0].values)
-    return joined(zip(of_calls, outputs, strict=True), (0, 1))
+    cut = [(slice(None), slice(None))]
+    # Elsewhere there is nothing to be kept, and each part would be looked at by itself.
+    if is_on_host(dual):
+        batch, heads = (max(1, size) for size in dual.shape[:2])
+        each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))
+        cut = list(boxes((batch, heads), each))
 
+    def of_part(box: Box) -> Tensor:
+        part = given.part(box)
+        return Coupling(_parts(part, part_of(dual, box)), part.log_weights).average(part.values)
 
-def _factored(given: TransportArguments, dual: Tensor) -> tuple[Tensor, Tensor]:
-    """The values' mean, and whether it has to be computed otherwise, a bool tensor without a dimension."""
-    parts = _parts(given, dual)
-    if len(parts) == 1:
-        return factored_average(*parts[0].logarithms(), given.log_weights, given.values)
-    average = Coupling(parts, given.log_weights).average(given.values)
-    return average, average.new_zeros((), dtype=torch.bool)
+    return joined(((box, of_part(box)) for box in cut), (0, 1))
 
 
 def _bytes_of_factors(given: TransportArguments, dual: Tensor) -> int:
@@ -494,80 +471,3 @@ def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
         return Part(span, logarithms)
 
     return [part(span) for span in spans(count, each)]
-
-
-def factored_average(
-    log_tilt: Tensor, log_kernel: Tensor, log_weights: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor]:
-    r""":math:`\sum_t p(t)\, v_t`, and whether a Z that matters is lost to underflow.
-
-    Args:
-        log_tilt: log a, (..., m, N), -inf where a template may not be used.
-        log_kernel: log K, (..., N, n).
-        log_weights: log u, (..., m or 1, n).
-        values: (..., N, d_v).
-
-    Returns:
-        (..., m, d_v), differentiable once, and a bool tensor without a dimension: True where some pair of a query and a
-        source has to be computed otherwise, so that the first is of no use.
-    """
-    with torch.no_grad():
-        tilt, kernel = scaled_exponential(log_tilt, -1), scaled_exponential(log_kernel, -2)
-        mass = tilt @ kernel
-        lost = is_lost(mass, log_tilt.shape[-1])
-        missed = lost.any()
-        if not values_are_known(missed) or bool(missed):
-            missed = (lost & (log_weights > -torch.inf)).any()
-            if values_are_known(missed) and bool(missed):
-                return values, missed
-            mass.masked_fill_(lost, 1)
-        share = log_weights.exp() / mass
-    output = _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass, share)
-    return output, missed
-
-
-class _FactoredAverage(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        log_tilt: Tensor,
-        log_kernel: Tensor,
-        log_weights: Tensor,
-        values: Tensor,
-        tilt: Tensor,
-        kernel: Tensor,
-        mass: Tensor,
-        share: Tensor,
-    ) -> Tensor:
-        return (share @ kernel.mT).mul_(tilt) @ values
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        log_tilt, log_kernel, log_weights, values, *factors = inputs
-        ctx.shapes = (log_tilt.shape, log_kernel.shape, log_weights.shape, values.shape)
-        ctx.save_for_backward(values, *factors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        found = _gradients(gradients[0], *ctx.saved_tensors)
-        shaped = (part.sum_to_size(shape) for part, shape in zip(found, ctx.shapes, strict=True))
-        return (*shaped, None, None, None, None)
-
-
-def _average_gradients(
-    gradient: Tensor, values: Tensor, tilt: Tensor, kernel: Tensor, mass: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to log a, log K, log u and the values, before they are summed where these were broadcast."""
-    with without_autocast(gradient):
-        spread = share @ kernel.mT
-        to_values = (tilt * spread).mT @ gradient
-        to_weights = gradient @ values.mT
-        to_spread = to_weights * tilt
-        to_log_weights = (to_spread @ kernel).mul_(share)
-        to_mass = -to_log_weights / mass
-        to_log_tilt = spread.mul_(to_weights).add_(to_mass @ kernel.mT).mul_(tilt)
-        left, right = torch.cat([to_spread, tilt], -2), torch.cat([share, to_mass], -2)
-        to_log_kernel = (left.mT @ right).mul_(kernel)
-    return to_log_tilt, to_log_kernel, to_log_weights, to_values
-
-
-_gradients = differentiated_once(_average_gradients, "transport attention")
