@@ -49,21 +49,6 @@ class Conjugate(Family):
         self.closeness = closeness
 
     @property
-    def dim(self) -> int:
-        """Dimension of a dual point, d."""
-        return self.preference.dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which everything is computed."""
-        return self.preference.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where its tensors are."""
-        return self.preference.device
-
-    @property
     def leads(self) -> dict[str, tuple[int, ...]]:
         """The leading shapes (..., m or 1) of what it is made of, by name."""
         return {"preference": tuple(self.preference.lead)}
@@ -98,8 +83,11 @@ class Conjugate(Family):
 
     def rest_mean(self) -> Tensor:
         r"""The mean at rest, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
-        rest = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
-        return self.preference.tilted_mean(rest)
+        return self.preference.tilted_mean(self._zero())
+
+    def _zero(self) -> Tensor:
+        u = self.preference
+        return torch.zeros((*self.lead, u.dim), dtype=u.dtype, device=u.device)
 
     def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
         """H(λ) given the shift of the mean, (..., m, d).
@@ -112,11 +100,6 @@ class Conjugate(Family):
     def infer(self, lam: Tensor) -> tuple[Tensor | None, Tensor]:
         """The weights (..., m, N), or None where p is no list of weights, and the shift."""
         return None, self.shift(lam)
-
-    @property
-    def modulus(self) -> float | Tensor:
-        """σ, by which D is strongly convex in the 1-norm of distributions, broadcasting to (..., m)."""
-        return self.closeness.modulus
 
     @override
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> ConjugatePoint:
@@ -135,12 +118,12 @@ class Conjugate(Family):
     @property
     @override
     def inverts(self) -> bool:
-        zero = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
+        zero = self._zero()
         return self.preference.resolvent(zero, zero[..., :1] + 1, zero) is not None
 
     @override
     def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
-        reach = self.reach(torch.zeros_like(lam), lam)
+        reach = self.preference.reach(torch.zeros_like(lam), lam)
         if reach is not None:
             reach = reach.unsqueeze(-1)
             lam = torch.where(reach > 1, 1, reach / 2) * lam
@@ -152,10 +135,6 @@ class Conjugate(Family):
         """A bound on the eigenvalues of every curvature, broadcasting to (..., m, 1), or None where there is none."""
         bound = self.preference.smoothness()
         return None if bound is None else bound.unsqueeze(-1)
-
-    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
-        """The largest t for which λ + t·direction is in φ's domain, (..., m); None where that is everything."""
-        return self.preference.reach(lam, direction)
 
     @property
     @override
@@ -172,7 +151,7 @@ class Conjugate(Family):
 
     @override
     def to(self, dtype: torch.dtype) -> Self:
-        if dtype == self.dtype:
+        if dtype == self.preference.dtype:
             return self
         return type(self)(self.preference.to(dtype), self.closeness.to(dtype))
 
@@ -222,7 +201,7 @@ class ConjugatePoint(Point):
 
     @override
     def reach(self, step: Tensor) -> Tensor | None:
-        found = self._conjugate.reach(self._lam, step)
+        found = self._conjugate.preference.reach(self._lam, step)
         return None if found is None else found.unsqueeze(-1)
 
     @override
@@ -251,7 +230,7 @@ class FiniteConjugate(Conjugate):
 
     @override
     def to(self, dtype: torch.dtype) -> Self:
-        if dtype == self.dtype:
+        if dtype == self.preference.dtype:
             return self
         # Bound anew: what a closeness computes from the templates is computed from those of the new dtype.
         preference = self.preference.to(dtype)
@@ -313,7 +292,7 @@ class FiniteConjugate(Conjugate):
     @property
     @override
     def width(self) -> int:
-        return max(self.dim, self.templates.shape[-2])
+        return max(self.preference.dim, self.templates.shape[-2])
 
     @override
     def distribution(self, lam: Tensor) -> Discrete:

@@ -402,7 +402,7 @@ def estimate_of(
     estimate = Estimate(
         **found,
         alpha=problem.alpha.expand(problem.shape).clone(),
-        modulus=problem.conjugate.modulus,
+        modulus=problem.closeness.modulus,
         conjugate=problem.conjugate,
     )
     return _refuse_unsettled(refuse_overflow(estimate), problem)

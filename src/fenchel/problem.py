@@ -62,7 +62,7 @@ class Problem:
         self.shape = self._query_shape()
 
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
-        u, vectors = self.conjugate, self.preference.vectors
+        u, vectors = self.preference, self.preference.vectors
         space = "the templates' space" if vectors == "templates" else "their space"
         check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
@@ -84,7 +84,7 @@ class Problem:
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
-        dtype, device = self.conjugate.dtype, self.conjugate.device
+        dtype, device = self.dtype, self.preference.device
         if not isinstance(alpha, Tensor):
             return torch.tensor(checked_argument("alpha", alpha), dtype=dtype, device=device)
         return positive_tensor("alpha", alpha, device, dtype, "that broadcasts to (..., m)").to(dtype)
@@ -130,7 +130,7 @@ class Problem:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype in which the problem is computed and answered: float32 or float64."""
-        return self.conjugate.dtype
+        return self.preference.dtype
 
     @property
     def alpha_column(self) -> Tensor:
@@ -189,7 +189,7 @@ class Problem:
     def mean(self, weights: Tensor) -> Tensor:
         r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
         n = self.templates.shape[-2]
-        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.conjugate)
+        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.preference)
         return weights @ self.templates
 
     def target(self) -> Tensor:
@@ -311,7 +311,7 @@ class Problem:
         )
         return (
             f"{type(self).__name__}(queries={tuple(self.shape)}, {templates}, "
-            f"dim={self.conjugate.dim}, closeness={self.closeness!r}{computed})"
+            f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"
         )
 
 

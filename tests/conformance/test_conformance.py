@@ -38,8 +38,8 @@ def solved(name: str, estimator: str, tol: float | None = None) -> tuple[Inferen
 def point_in_domain(problem: InferenceProblem, seed: int = 1) -> Tensor:
     """Some dual points at which φ is finite."""
     generator = torch.Generator().manual_seed(seed)
-    lam = torch.randn(*problem.shape, problem.conjugate.dim, dtype=torch.float64, generator=generator)
-    reach = problem.conjugate.reach(torch.zeros_like(lam), lam)
+    lam = torch.randn(*problem.shape, problem.preference.dim, dtype=torch.float64, generator=generator)
+    reach = problem.preference.reach(torch.zeros_like(lam), lam)
     return lam if reach is None else lam * (0.5 * reach).clamp(max=1).unsqueeze(-1)
 
 

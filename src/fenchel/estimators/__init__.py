@@ -48,6 +48,7 @@ __all__ = [
     "GradientAscent",
     "InferenceProblem",
     "SecondOrder",
+    "check_curved",
     "estimator_with",
 ]
 
@@ -89,15 +90,24 @@ class Estimator(ABC):
         """The memory budget, where the estimator is one for the problem."""
         if not isinstance(problem, Problem):
             raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
-        if self.name != "first_order" and not problem.closeness.curved:
-            raise ProblemError(
-                f"closeness is {problem.closeness!r}, whose weights jump, so that there is no {self.name!r} estimate; "
-                "expected the estimator 'first_order', or a closeness with a small temperature, such as "
-                "fenchel.Tsallis(2, temperature=0.01)"
-            )
+        check_curved(problem.closeness, self.name)
         if self.memory_budget is None:
             return DEFAULT_MEMORY_BUDGET
         return checked_argument("memory_budget", self.memory_budget)
+
+
+def check_curved(closeness: AbstractCloseness, estimator: str) -> None:
+    """Refuse a closeness whose weights jump where the estimator takes a curvature.
+
+    Raises:
+        ProblemError: Naming it.
+    """
+    if estimator != "first_order" and not closeness.curved:
+        raise ProblemError(
+            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
+            "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
+            "temperature=0.01)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,12 +114,11 @@ def check_domain(problem: Problem, dual: Tensor, name: str, closed_form: Callabl
     Raises:
         DomainError: Naming how many queries, the one that is farthest outside, and the largest α that it admits.
     """
-    conjugate = problem.conjugate
-    inside = conjugate.preference.inside(dual)
+    inside = problem.preference.inside(dual)
     if inside is None or bool(inside.all()):
         return
     outside = (~inside).expand(problem.shape)
-    reach = conjugate.reach(torch.zeros_like(dual), dual)
+    reach = problem.preference.reach(torch.zeros_like(dual), dual)
     reach = (inside.to(dual.dtype) if reach is None else reach).expand(problem.shape)
     flat = int(reach.nan_to_num(nan=0.0).masked_fill(~outside, torch.inf).argmin())
     where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), problem.shape))

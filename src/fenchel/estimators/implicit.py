@@ -31,6 +31,7 @@ __all__ = [
     "StationaryPoint",
     "differentiated_once",
     "implicit_dual_point",
+    "once_differentiable",
     "row_gradients",
     "second_derivative_of",
 ]
@@ -218,6 +219,8 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
     """
 
     class Refusing(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
         def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
             return tuple(tensor.clone() for tensor in tensors[:count])
@@ -241,3 +244,26 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
 
 
 _solved_once = differentiated_once(_of_gradient, "an estimate")
+
+
+class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, of: str) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.of = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return differentiated_once(lambda gradient: gradient, ctx.of)(*gradients), None
+
+
+def once_differentiable(tensor: Tensor, of: str) -> Tensor:
+    """The same tensor, whose gradient has no derivative; ``of`` as of :func:`differentiated_once`."""
+    found = _Once.apply(tensor, of)
+    assert isinstance(found, Tensor)  # noqa: S101 -- as apply is not annotated
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
+from fenchel.estimators import check_curved
 from fenchel.tensors import (
     MASK,
     broadcasts_to,
@@ -25,6 +26,7 @@ from fenchel.tensors import (
     checked_scale,
     is_causal_bias,
     is_under_autocast,
+    log_weights,
     positive_tensor,
     values_are_known,
     without_causal_bias,
@@ -32,7 +34,6 @@ from fenchel.tensors import (
 
 __all__ = [
     "AttentionArguments",
-    "Leading",
     "broadcast_leading",
     "check_estimator",
     "check_kind",
@@ -42,9 +43,9 @@ __all__ = [
     "dropped",
     "is_softmax",
     "mask_dtype",
+    "normalised_log_weights",
     "positive_column",
     "refuse_overflow",
-    "restored",
     "shapes_of",
     "under_autocast",
     "unit_of_products",
@@ -397,6 +398,13 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     return torch.where(empty, log_preference.new_zeros(()), log_preference), empty
 
 
+def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tensor:
+    """Log u of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
+    if preference is None:
+        return templates.new_zeros(1, 1, 1, templates.shape[-2]).log_softmax(-1)
+    return log_weights(preference, templates.dtype).log_softmax(-1)
+
+
 def largest_level(dtype: torch.dtype) -> float:
     """How far from 0 the largest log weight of a row is at most once a call of ``dtype`` has been checked."""
     return HARMLESS_LEVEL_OF_HALF if dtype in HALF else HARMLESS_LEVEL
@@ -410,33 +418,13 @@ def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
     return HARMLESS_LEVEL_IN_HALF if rounded else HARMLESS_LEVEL_OF_HALF
 
 
-class Leading(NamedTuple):
-    """Query, key and value of a call as (batch, heads, tokens, dim), and what was added for that.
-
-    Attributes:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v).
-        enable_gqa: Whether heads of the query share heads of the key; also where one head of the key was broadcast.
-        added: How many of the first dimensions, of size 1, were not there.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    enable_gqa: bool
-    added: int
-
-
-def restored(lead: Leading | None, found: Tensor) -> Tensor:
-    """An answer without the dimensions that were added."""
-    return found if lead is None else found[(0,) * lead.added]
-
-
-def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Leading | None:
+def broadcast_leading(
+    query: Any, key: Any, value: Any, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor, bool, int]:
     """Bring tensors (..., tokens, dim) of two to four dimensions into one form; batch and heads broadcast.
 
-    None where they have that form, as nearly always, and where they cannot be used, which the check of arguments says.
+    They stay as they are where they have that form, as nearly always, and where they cannot be used, which the check
+    of arguments says.
 
     Args:
         query: (..., m, d).
@@ -444,28 +432,34 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
         value: (..., n, d_v).
         enable_gqa: Whether heads are grouped, and not broadcast.
 
+    Returns:
+        Query (B, H, m, d), key (B, H_kv, n, d), value (B, H_kv, n, d_v), whether heads of the query share heads of the
+        key, also where one head of the key was broadcast, and how many of the first dimensions, of size 1, were not
+        there.
+
     Raises:
         ProblemError: If leading dimensions of fewer than four do not broadcast to one shape.
     """
+    as_given = query, key, value, enable_gqa, 0
     try:
         of_query, of_key, of_value = query.shape, key.shape, value.shape
         most = max(len(of_query), len(of_key), len(of_value))
     except (AttributeError, RuntimeError, TypeError):  # no tensor, or a nested one
-        return None
+        return as_given
     fewer = not len(of_query) == len(of_key) == len(of_value) == 4
     same_batch = not fewer and of_query[0] == of_key[0] == of_value[0]
     if same_batch and (enable_gqa is True or of_query[1] == of_key[1] == of_value[1]):
-        return None
+        return as_given
     given = (query, key, value)
     if most > 4 or not isinstance(enable_gqa, bool) or not all(map(_is_usable, given)):
-        return None
+        return as_given
     wide = [x[(None,) * (4 - x.dim())] for x in given]
     kept = 1 if enable_gqa else 2
     try:
         lead = torch.broadcast_shapes(*(x.shape[:kept] for x in wide))
     except RuntimeError:
         if not fewer:
-            return None
+            return as_given
         shapes = shapes_of(dict(zip(("query", "key", "value"), given, strict=True)))
         raise ProblemError(
             f"leading dimensions do not broadcast to one shape: {shapes}; expected (batch, heads, tokens, dim), or "
@@ -480,7 +474,7 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
         x.expand(*sizes, *x.shape[len(sizes) :])
         for x, sizes in zip(wide, (lead, of_keys, of_keys), strict=True)
     )
-    return Leading(z, k, v, enable_gqa, 4 - most)
+    return z, k, v, enable_gqa, 4 - most
 
 
 def _is_usable(tensor: Any) -> bool:
@@ -515,12 +509,7 @@ def check_kind(closeness: Any, estimator: str) -> None:
             "closeness is an OptimalTransport, whose weights reach further than the keys; use "
             "fenchel.functional.transport_attention or fenchel.nn.TransportAttention"
         )
-    if estimator != "first_order" and not closeness.curved:
-        raise ProblemError(
-            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
-            "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
-            "temperature=0.01)"
-        )
+    check_curved(closeness, estimator)
 
 
 def checked_closeness(

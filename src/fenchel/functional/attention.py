@@ -17,10 +17,9 @@ from fenchel.functional.arguments import (
     broadcast_leading,
     checked_closeness,
     compute_dtype,
-    restored,
     without_autocast,
 )
-from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at
+from fenchel.functional.certificate import AttentionCertificate, certificate_at
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
     Inference,
@@ -28,7 +27,7 @@ from fenchel.functional.inference import (
     ProblemRows,
     Variant,
 )
-from fenchel.functional.output import mean_at, output_at, weights_at
+from fenchel.functional.output import output_at, weights_at
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite
 
@@ -55,10 +54,9 @@ class AttentionInference(Inference):
         enable_gqa: bool = False,
         **options: Any,
     ) -> None:
-        self._lead = broadcast_leading(query, key, key if value is None else value, enable_gqa)
-        if self._lead is not None:
-            query, key, enable_gqa = self._lead.query, self._lead.key, self._lead.enable_gqa
-            value = None if value is None else self._lead.value
+        given = query, key, key if value is None else value, enable_gqa
+        query, key, own_value, enable_gqa, self._added = broadcast_leading(*given)
+        value = None if value is None else own_value
         super().__init__(query, key, value, enable_gqa=enable_gqa, **options)
         own = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
         self._closeness = None if self._given.has_no_evidence else own
@@ -70,7 +68,8 @@ class AttentionInference(Inference):
 
     @override
     def _answer(self, found: Tensor) -> Tensor:
-        return restored(self._lead, super()._answer(found))
+        found = super()._answer(found)
+        return found[(0,) * self._added] if self._added else found
 
     @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
@@ -100,11 +99,8 @@ class AttentionInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         if self._closeness is not None:
             return super()._make_certificate()
-        given, dual = self._given, self._point
-        templates = CentredTemplates.of(given)
-        means = mean_at(given, dual, templates.moments, templates.key)
         first_order = isinstance(self._solver, FirstOrder)
-        return certificate_at(given, templates, dual.detach(), means, first_order=first_order)
+        return certificate_at(self._given, self._point, first_order=first_order)
 
     @override
     def _make_gap(self) -> Tensor:

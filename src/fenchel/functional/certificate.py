@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,6 @@ from fenchel.tensors import LINEAR, may_attend, norm, summed
 
 __all__ = [
     "AttentionCertificate",
-    "CentredTemplates",
     "certificate_at",
     "certificate_of",
     "lost_to_rounding",
@@ -53,54 +51,39 @@ class AttentionCertificate(NamedTuple):
     dual_error: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class CentredTemplates:
+def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
     r"""Keys less a vector that those of a head share: nothing changes but rounding, and that a lot (fact 3).
 
-    Attributes:
-        key: :math:`k - c`, (B, H_kv, n, d) in float32 or float64; the gradient passes to the keys that were given.
-        moments: The same without gradient and :math:`\lVert k - c\rVert^2`, side by side, (B, H_kv, n, d + 1).
-        rest: Their mean under u, (B, H, m or 1, d + 1).
-        radius: The largest :math:`\lVert k - c\rVert` that may get weight, of each head, (B, H, 1, 1) in float64.
+    The vector is their mean under u where queries share it, and else where u is uniform.
+
+    Returns:
+        :math:`k - c` and :math:`\lVert k - c\rVert^2`, side by side, (B, H_kv, n, d + 1) in float32 or float64; their
+        mean under u, (B, H, m or 1, d + 1); and the largest :math:`\lVert k - c\rVert` that may get weight, of each
+        head, (B, H, 1, 1) in float64.
     """
+    shared, own = given.log_preference_is_shared, given.log_preference
+    wide = given.key.to(compute_dtype(given.key.dtype))
 
-    key: Tensor
-    moments: Tensor
-    rest: Tensor
-    radius: Tensor
+    def at_rest(templates: Tensor) -> Tensor:
+        """Means under u, (B, H, m or 1, c)."""
+        if shared:
+            each = given.of_query_heads(templates)
+            return preference_weights(own, each) @ each
+        # Without coordinates every score is 0.
+        return mean_at(given, given.query[..., :0], templates, wide[..., :0])
 
-    @classmethod
-    def of(cls, given: AttentionArguments) -> CentredTemplates:
-        """Those of a call, about their mean under u where queries share it, and else where u is uniform."""
-        shared, own, heads = given.log_preference_is_shared, given.log_preference, given.key.shape[1]
-        with without_autocast(given.query):
-            wide = given.key.to(compute_dtype(given.key.dtype))
-
-            def at_rest(templates: Tensor) -> Tensor:
-                """Means under u, (B, H, m or 1, c)."""
-                if shared:
-                    each = given.of_query_heads(templates)
-                    return preference_weights(own, each) @ each
-                # Without coordinates every score is 0.
-                return mean_at(given, given.query[..., :0].to(wide.dtype), templates, wide[..., :0])
-
-            with torch.no_grad():
-                own_means = at_rest(wide).unflatten(1, (heads, -1)).mean(2) if shared else wide
-                centre = own_means.mean(-2, keepdim=True)
-            key = wide - centre
-            with torch.no_grad():
-                squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
-                moments = torch.cat([key, squares], -1)
-                squares = given.of_query_heads(squares)
-                if shared and own is not None:
-                    squares = squares.masked_fill(~may_attend(own).mT, 0)
-                return cls(key, moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt())
+    means = at_rest(wide).unflatten(1, (given.key.shape[1], -1)).mean(2) if shared else wide
+    key = wide - means.mean(-2, keepdim=True)
+    squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
+    moments = torch.cat([key, squares], -1)
+    squares = given.of_query_heads(squares)
+    if shared and own is not None:
+        squares = squares.masked_fill(~may_attend(own).mT, 0)
+    return moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt()
 
 
 @torch.no_grad()
-def certificate_at(
-    given: AttentionArguments, templates: CentredTemplates, dual: Tensor, means: Tensor, *, first_order: bool
-) -> AttentionCertificate:
+def certificate_at(given: AttentionArguments, dual: Tensor, *, first_order: bool) -> AttentionCertificate:
     r"""The certificate of dual points, with what rounding can hide.
 
     With templates t = s(k - c) of norm R at most, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` is at most what is
@@ -115,17 +98,17 @@ def certificate_at(
 
     Args:
         given: Checked arguments.
-        templates: Of the same call.
         dual: λ, (B, H, m, d).
-        means: Of ``templates.moments`` there, (B, H, m, d + 1).
         first_order: Whether λ stands for αz.
     """
     with without_autocast(dual):
+        moments, rest, largest = _centred(given)
+        means = mean_at(given, dual, moments, moments[..., :-1])
         dtype, scale = means.dtype, abs(given.scale)
         unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
         alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
         length = norm_of(dual)
-        gradient = (templates.rest[..., :-1] - means[..., :-1]) * given.scale
+        gradient = (rest[..., :-1] - means[..., :-1]) * given.scale
         if first_order and dual.dtype == dtype:
             # z - λ/α is what rounding αz leaves, and nothing where α is 1.
             exact = not isinstance(alpha, Tensor) and alpha == 1
@@ -136,13 +119,13 @@ def certificate_at(
             gradient = gradient + unmet
             besides = 4 * unit * (norm_of(evidence) + length / alpha)
             apart = norm_of(unmet) + besides
-        spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, templates.rest))
-        reach = length * (templates.radius * scale)
+        spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, rest))
+        reach = length * (largest * scale)
         has_levels = given.log_preference is not None and given.log_preference.dtype != torch.bool
         lost = lost_to_rounding(given, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
         computed = norm_of(gradient) + besides + lost
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
-        known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
+        known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * largest)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
         return certificate_of(norm, alpha, dtype)
 

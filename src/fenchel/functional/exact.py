@@ -30,7 +30,12 @@ from fenchel.estimators.implicit import (
     second_derivative_of,
 )
 from fenchel.family import Block, TemplateFamily
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, without_autocast
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    compute_dtype,
+    normalised_log_weights,
+    without_autocast,
+)
 from fenchel.tensors import (
     CACHE_BYTES,
     Box,
@@ -473,14 +478,8 @@ def by_inverse(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
-    """Weights u of preferences shared by queries, (B or 1, H or 1, 1, n)."""
-    n = templates.shape[-2]
-    if log_preference is None:
-        return templates.new_full((1, 1, 1, n), 1 / n)
-    if log_preference.dtype == torch.bool:
-        weights = log_preference.to(templates.dtype)
-        return weights / weights.sum(-1, keepdim=True)
-    return log_preference.to(templates.dtype).softmax(-1)
+    """U of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
+    return normalised_log_weights(log_preference, templates).exp()
 
 
 @torch.library.custom_op("fenchel::second_order_dual_point", mutates_args=())

@@ -28,6 +28,7 @@ from fenchel.functional.arguments import (
     checked,
     compute_dtype,
     dropped,
+    normalised_log_weights,
     unit_of_products,
     without_autocast,
 )
@@ -40,7 +41,6 @@ from fenchel.tensors import (
     Box,
     checked_argument,
     joined,
-    log_weights,
     pieces_of,
     refuse_onnx,
     summed,
@@ -53,7 +53,6 @@ __all__ = [
     "ProblemRows",
     "Variant",
     "estimator_object",
-    "normalised_log_weights",
     "solved_dual_point",
 ]
 
@@ -79,7 +78,7 @@ class Inference:
 
     Arguments are checked at once; what is read is computed when it is first read, and kept. Gradients reach all that
     the call was given; the certificate has none. Parts share the graph of λ: make one loss of them, or retain the graph
-    in all backward passes but the last. :meth:`certified` reads output and certificate together, which is cheaper.
+    in all backward passes but the last.
     """
 
     names: ClassVar[tuple[str, str, str]] = ("query", "key", "value")
@@ -174,9 +173,8 @@ class Inference:
         return self._once("gap", made)
 
     def certified(self) -> tuple[Tensor, AttentionCertificate]:
-        """Output and certificate, of one pass over the keys where no gradient is wanted."""
-        certificate = self.certificate
-        return self.output, certificate
+        """Output and certificate."""
+        return self.output, self.certificate
 
     # Not functools.cached_property, whose lock is nothing to trace in Python 3.11.
     def _once(self, name: str, make: Callable[[], T]) -> T:
@@ -297,24 +295,7 @@ class ProblemRows:
         """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""
         if isinstance(solver, FirstOrder):
             return self.alpha * self.evidence
-        return torch.cat([one._solved(solver, remedy) for one in self._with_one_number()], 1)
-
-    def _with_one_number(self) -> Iterator[ProblemRows]:
-        """Heads by themselves where the closeness has numbers of theirs alone: solving is faster with one for all."""
-        shapes = [
-            shape for shape in self.closeness.query_shapes().values() if len(shape) > 1 and shape[-2] > 1
-        ]
-        if not shapes or any(shape[-1] > 1 or (len(shape) > 2 and shape[-3] > 1) for shape in shapes):
-            yield self
-            return
-        for head in range(self.evidence.shape[1]):
-            index = torch.tensor([head], device=self.evidence.device)
-            tensors = {
-                name: x[:, head : head + 1] if x.shape[1] > 1 else x
-                for name, x in vars(self).items()
-                if isinstance(x, Tensor)
-            }
-            yield replace(self, **tensors, closeness=self.closeness.heads(index))
+        return self._solved(solver, remedy)
 
     # An iteration that looks at values is nothing to trace.
     @untraced
@@ -399,20 +380,13 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     else:
         products = unit_of_products(dual.dtype, dual.device.type)
         radius = norm_of(rows.templates).amax(-2, keepdim=True)
-        modulus = torch.as_tensor(problem.conjugate.modulus, device=dual.device).double().unsqueeze(-1)
+        modulus = torch.as_tensor(problem.closeness.modulus, device=dual.device).double().unsqueeze(-1)
         moved = 2 * length * radius.square() / modulus
         of_sums = 4 * products + (4 * summed(count) + 64) * unit
         lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
         known = unmet + torch.fmin(moved, 2 * radius)
         found = torch.minimum(found + lost.nan_to_num(nan=torch.inf), known)
     return (found + of_vectors) * (1 + (summed(dim) + 16) * unit)
-
-
-def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tensor:
-    """Log u of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
-    if preference is None:
-        return templates.new_zeros(1, 1, 1, templates.shape[-2]).log_softmax(-1)
-    return log_weights(preference, templates.dtype).log_softmax(-1)
 
 
 def in_parts(

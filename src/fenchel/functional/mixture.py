@@ -25,7 +25,7 @@ from fenchel.functional.attention import infer
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import by_inverse, preference_weights
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
-from fenchel.functional.output import output_at, plain_attention, weights_at
+from fenchel.functional.output import output_at, plain_attention, weights_at, with_one_width
 from fenchel.tensors import (
     broadcasts_to,
     check_device,
@@ -128,8 +128,9 @@ class MixtureInference(Inference):
             if self._given.has_no_evidence:
                 output = plain_attention(lifted, lifted.query, self._dropout_p)
             else:
-                wide, width = _same_width(lifted)
-                output = output_at(wide, wide.query, self._dropout_p)[..., :width]
+                query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
+                wide = replace(lifted, query=query, key=key, value=value)
+                output = output_at(wide, query, self._dropout_p)[..., : lifted.value.shape[-1]]
             if self._answers_memories:
                 # Each memory has moved by its variance times ς.
                 d = place.shape[-1]
@@ -175,15 +176,6 @@ class Mixture(Variant):
     without = ("closeness",)
 
     made_by = MixtureInference
-
-
-def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:
-    """The call with keys and values of one width, which fused kernels ask for, and the width that was meant."""
-    wide, width = lifted.query.shape[-1], lifted.value.shape[-1]
-    if wide < width:
-        query, key = (torch.nn.functional.pad(x, (0, width - wide)) for x in (lifted.query, lifted.key))
-        return replace(lifted, query=query, key=key), width
-    return replace(lifted, value=torch.nn.functional.pad(lifted.value, (0, wide - width))), width
 
 
 def _check_variances(variances: Tensor, means: Tensor) -> None:

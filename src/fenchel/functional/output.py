@@ -6,7 +6,7 @@ wanted the weights are computed part by part, and again in the backward pass: no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from fenchel.estimators.implicit import differentiated_once
+from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
@@ -33,6 +33,7 @@ __all__ = [
     "plain_attention",
     "recomputed",
     "weights_at",
+    "with_one_width",
 ]
 
 
@@ -46,11 +47,15 @@ def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Ten
         templates: What is averaged, (B, H_kv, n, c) in float32 or float64.
         key: The keys, or these less a vector that those of a head share, which weights do not see.
     """
-    width = max(key.shape[-1], templates.shape[-1])
-    # Kernels of the CPU take equal widths alone.
-    query, key, value = (pad(x.to(templates.dtype), (0, width - x.shape[-1])) for x in (dual, key, templates))
+    query, key, value = with_one_width(*(x.to(templates.dtype) for x in (dual, key, templates)))
     found = fused_attention(query, key, value, given.log_preference, scale=given.scale)
     return found[..., : templates.shape[-1]]
+
+
+def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
+    """Tensors (..., any) with zeros in further columns: kernels of the CPU take query, key and value of one width."""
+    width = max(tensor.shape[-1] for tensor in tensors)
+    return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:
@@ -81,12 +86,9 @@ def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) 
     lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
     log_preference = given.log_preference
     assert log_preference is not None  # noqa: S101 -- it wants a gradient
-    if not torch.compiler.is_compiling() and not is_transformed():
+    if not torch.compiler.is_compiling():
         # A second derivative would keep the arrays of all parts.
-        log_preference = log_preference.view_as(log_preference)
-        log_preference.register_hook(
-            differentiated_once(torch.clone, "attention with a gradient to its preference")
-        )
+        log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
     given = replace(given, query=lam, key=key, value=value)
     cut = boxes_of_queries(lam, key.shape[2])
 

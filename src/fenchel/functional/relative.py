@@ -133,16 +133,7 @@ class RelativeInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
             return _certificate(self._given, self._tables)
-        if not self._has_output or "output" in self._kept:
-            return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
-
-        def certified(found: AttentionInference) -> tuple[Tensor, ...]:
-            output, bounds = found.certified()
-            return output, *bounds
-
-        output, *bounds = self._in_blocks(certified)
-        self._kept["output"] = self._answer(output)
-        return AttentionCertificate(*bounds)
+        return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
 
     @override
     def _make_gap(self) -> Tensor:

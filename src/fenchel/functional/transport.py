@@ -16,9 +16,11 @@ from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.estimators import FirstOrder
+from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
+    normalised_log_weights,
     positive_column,
     refuse_overflow,
     under_autocast,
@@ -31,7 +33,6 @@ from fenchel.functional.inference import (
     Inference,
     Options,
     Variant,
-    normalised_log_weights,
     solved_dual_point,
 )
 from fenchel.preference import Discrete
@@ -436,6 +437,13 @@ _refuse_overflow = untraced(refuse_overflow)
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     """The mean of the values under the coupling at λ, (B, H, m, d_v)."""
     keep_freed_memory()
+    if not torch.compiler.is_compiling():
+        dual, *own = (
+            once_differentiable(x, "transport attention")
+            for x in (dual, given.templates, given.sources, given.values, given.log_weights, given.gamma)
+        )
+        names = ("templates", "sources", "values", "log_weights", "gamma")
+        given = replace(given, **dict(zip(names, own, strict=True)))
     cut = [(slice(None), slice(None))]
     # Elsewhere there is nothing to be kept, and each part would be looked at by itself.
     if is_on_host(dual):
