@@ -261,6 +261,10 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return differentiated_once(lambda gradient: gradient, ctx.of)(*gradients), None
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return tangents[0].view_as(tangents[0])
+
 
 def once_differentiable(tensor: Tensor, of: str) -> Tensor:
     """The same tensor, whose gradient has no derivative; ``of`` as of :func:`differentiated_once`."""
