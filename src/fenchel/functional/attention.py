@@ -29,7 +29,7 @@ from fenchel.functional.inference import (
 )
 from fenchel.functional.output import output_at, weights_at
 from fenchel.preference import Discrete
-from fenchel.tensors import check_finite
+from fenchel.tensors import check_finite, is_transformed
 
 __all__ = [
     "AttentionInference",
@@ -99,8 +99,17 @@ class AttentionInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         if self._closeness is not None:
             return super()._make_certificate()
-        first_order = isinstance(self._solver, FirstOrder)
-        return certificate_at(self._given, self._point, first_order=first_order)
+        given, first_order = self._given, isinstance(self._solver, FirstOrder)
+        log_u = given.log_preference
+        tensors = self._point, given.key, given.value, *(() if log_u is None else (log_u,))
+        # One pass over the keys, unless the fused kernels' gradient repays one of its own.
+        wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
+        recorded = is_transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+        others = (given.value,) if wanted and not recorded else ()
+        found, outputs = certificate_at(given, self._point, *others, first_order=first_order)
+        for output in outputs:
+            self._kept["output"] = self._answer(output.to(given.query.dtype))
+        return found
 
     @override
     def _make_gap(self) -> Tensor:

@@ -16,7 +16,7 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.functional.exact import preference_weights
-from fenchel.functional.output import mean_at
+from fenchel.functional.output import means_at
 from fenchel.tensors import LINEAR, may_attend, norm, summed
 
 __all__ = [
@@ -70,7 +70,7 @@ def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
             each = given.of_query_heads(templates)
             return preference_weights(own, each) @ each
         # Without coordinates every score is 0.
-        return mean_at(given, given.query[..., :0], templates, wide[..., :0])
+        return means_at(given, given.query[..., :0], wide[..., :0], templates)[0]
 
     means = at_rest(wide).unflatten(1, (given.key.shape[1], -1)).mean(2) if shared else wide
     key = wide - means.mean(-2, keepdim=True)
@@ -83,7 +83,9 @@ def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def certificate_at(given: AttentionArguments, dual: Tensor, *, first_order: bool) -> AttentionCertificate:
+def certificate_at(
+    given: AttentionArguments, dual: Tensor, *others: Tensor, first_order: bool
+) -> tuple[AttentionCertificate, list[Tensor]]:
     r"""The certificate of dual points, with what rounding can hide.
 
     With templates t = s(k - c) of norm R at most, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` is at most what is
@@ -99,11 +101,17 @@ def certificate_at(given: AttentionArguments, dual: Tensor, *, first_order: bool
     Args:
         given: Checked arguments.
         dual: λ, (B, H, m, d).
+        *others: What is averaged in the same pass over the keys, (B, H_kv, n, any) each.
         first_order: Whether λ stands for αz.
+
+    Returns:
+        The certificate, and the averages.
     """
     with without_autocast(dual):
         moments, rest, largest = _centred(given)
-        means = mean_at(given, dual, moments, moments[..., :-1])
+        means, *found = means_at(
+            given, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others)
+        )
         dtype, scale = means.dtype, abs(given.scale)
         unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
         alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
@@ -127,7 +135,7 @@ def certificate_at(given: AttentionArguments, dual: Tensor, *, first_order: bool
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * largest)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
-        return certificate_of(norm, alpha, dtype)
+        return certificate_of(norm, alpha, dtype), found
 
 
 def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:

@@ -173,8 +173,9 @@ class Inference:
         return self._once("gap", made)
 
     def certified(self) -> tuple[Tensor, AttentionCertificate]:
-        """Output and certificate."""
-        return self.output, self.certificate
+        """Output and certificate, of one pass over the keys where no gradient is wanted."""
+        certificate = self.certificate
+        return self.output, certificate
 
     # Not functools.cached_property, whose lock is nothing to trace in Python 3.11.
     def _once(self, name: str, make: Callable[[], T]) -> T:

@@ -23,12 +23,22 @@ from fenchel.functional.arguments import (
     mask_dtype,
     without_autocast,
 )
-from fenchel.tensors import Box, boxes, is_transformed, joined, keep_freed_memory, needs_gradient, pieces_of
+from fenchel.tensors import (
+    CACHE_BYTES,
+    Box,
+    boxes,
+    is_transformed,
+    joined,
+    keep_freed_memory,
+    needs_gradient,
+    part_of,
+    pieces_of,
+)
 
 __all__ = [
     "boxes_of_queries",
     "fused_attention",
-    "mean_at",
+    "means_at",
     "output_at",
     "plain_attention",
     "recomputed",
@@ -38,18 +48,27 @@ __all__ = [
 
 
 @torch.no_grad()
-def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Tensor) -> Tensor:
-    """The mean of what stands for the templates, (B, H, m, c), without gradient.
+def means_at(given: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
+    """Means under the weights at dual points, each (B, H, m, c), without gradient, of one pass over the keys.
 
     Args:
         given: Checked arguments.
-        dual: λ, (B, H, m, d), in the dtype in which the weights are to be computed.
-        templates: What is averaged, (B, H_kv, n, c) in float32 or float64.
+        dual: λ, (B, H, m, d).
         key: The keys, or these less a vector that those of a head share, which weights do not see.
+        *averaged: (B, H_kv, n, c) each, with the dtype of the key, float32 or float64.
     """
-    query, key, value = with_one_width(*(x.to(templates.dtype) for x in (dual, key, templates)))
-    found = fused_attention(query, key, value, given.log_preference, scale=given.scale)
-    return found[..., : templates.shape[-1]]
+    lam = dual.to(key.dtype) * given.scale
+    key, *values = (given.of_query_heads(x) for x in (key, *averaged))
+    cut = boxes_of_queries(lam, key.shape[2], part_bytes=CACHE_BYTES)
+    found: list[list[Tensor]] = []
+    for box in cut:
+        logits = part_of(lam, (box[0], slice(None), box[1])) @ part_of(key, box[:1]).mT
+        if (preference := given.log_preference) is not None:
+            log_u = part_of(preference, (box[0], slice(None), box[1]))
+            logits = logits.masked_fill(~log_u, -torch.inf) if log_u.dtype == torch.bool else logits + log_u
+        weights = logits.softmax(-1).to(key.dtype)
+        found.append([weights @ part_of(value, box[:1]) for value in values])
+    return [joined(zip(cut, of_one, strict=True), (0, 2)) for of_one in zip(*found, strict=True)]
 
 
 def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
@@ -181,18 +200,23 @@ LEAST_QUERIES = 32
 """Queries that a part has at least, since it goes through all keys."""
 
 
-def boxes_of_queries(query: Tensor, keys: int, *, whole_batch: bool = False) -> list[Box]:
+def boxes_of_queries(
+    query: Tensor, keys: int, *, whole_batch: bool = False, part_bytes: int | None = None
+) -> list[Box]:
     """Ranges of sequences and of queries in parts of bounded size.
 
     Args:
         query: (B, H, m, any), with the dtype of the work.
         keys: n.
         whole_batch: Whether sequences go together.
+        part_bytes: The size of an array (b, H, queries, n) of a part; None is ``PART_BYTES``.
     """
     keep_freed_memory()
     batch, heads, queries = query.shape[:3]
     together = batch if whole_batch else 1
-    most = max(LEAST_QUERIES, PART_BYTES // max(1, together * heads * keys * query.element_size()))
+    most = max(
+        LEAST_QUERIES, (part_bytes or PART_BYTES) // max(1, together * heads * keys * query.element_size())
+    )
     # A graph for any number of sequences cannot be cut by how many there are.
     if torch.compiler.is_exporting() or batch * queries <= most * together:
         return [(slice(0, batch), slice(0, queries))]
