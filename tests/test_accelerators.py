@@ -45,7 +45,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
         return call
 
     own = [operator for name, operator in OPDEFS.items() if name.startswith("fenchel::")]
-    assert len(own) >= 6
+    assert len(own) >= 5
     for operator in own:
         monkeypatch.setitem(operator._backend_fns, None, watched(operator._backend_fns[None]))
     for name in READS:

@@ -559,14 +559,9 @@ def part_of(tensor: Tensor, box: Box) -> Tensor:
 
 
 def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | None]) -> list[Any]:
-    """The parts of a tensor in boxes of two dimensions, in the order of :func:`boxes`.
+    """The parts of a tensor, or None, in all boxes of a grid, in their order; what has size 1 stands for everything.
 
-    By one split of a dimension, whose gradient is one array, where those of slices are one of full size a part.
-
-    Args:
-        tensor: Whose dimensions of size 1 stand for everything; None is in all boxes.
-        cut: All boxes of a grid.
-        dims: Which dimensions they are of; None is one that the tensor has not.
+    By one split of each of two ``dims`` (None where it has none), whose gradient is one array, not one a part.
     """
 
     def split(x: Tensor | None, axis: int) -> Sequence[Tensor | None]:
