@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.recording import compare, record
-from fenchel.catalogue import Inferrer, entry
+from fenchel.catalogue import entry
+from fenchel.catalogue.entry import Inferrer
 from fenchel.nn.preference import RelativePosition
 
 TARGET = 1.2
