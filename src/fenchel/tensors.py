@@ -566,7 +566,7 @@ def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | 
 
     def split(x: Tensor | None, axis: int) -> Sequence[Tensor | None]:
         dim, starts = dims[axis], {box[axis].start for box in cut}
-        if x is None or dim is None or x.shape[dim] == 1 or len(starts) == 1:
+        if x is None or dim is None or len(starts) == 1 or x.shape[dim] == 1:
             return [x] * len(starts)
         return x.split(cut[0][axis].stop, dim)
 

@@ -105,9 +105,11 @@ def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) 
     lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
     log_preference = given.log_preference
     assert log_preference is not None  # noqa: S101 -- it wants a gradient
-    if not torch.compiler.is_compiling():
-        # A second derivative would keep the arrays of all parts.
-        log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
+    if torch.compiler.is_compiling():
+        # A graph for any size cannot be cut.
+        return plain_attention(replace(given, query=lam, key=key, value=value), lam, dropout_p)
+    # A second derivative would keep the arrays of all parts.
+    log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
     given = replace(given, query=lam, key=key, value=value)
     cut = boxes_of_queries(lam, key.shape[2])
 
@@ -218,7 +220,7 @@ def boxes_of_queries(
         LEAST_QUERIES, (part_bytes or PART_BYTES) // max(1, together * heads * keys * query.element_size())
     )
     # A graph for any number of sequences cannot be cut by how many there are.
-    if torch.compiler.is_exporting() or batch * queries <= most * together:
+    if torch.compiler.is_compiling() or batch * queries <= most * together:
         return [(slice(0, batch), slice(0, queries))]
     found = boxes((batch // together, queries), most)
     return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in found]
