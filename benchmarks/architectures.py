@@ -68,7 +68,7 @@ BEGIN, END = "<!-- architectures -->", "<!-- end of architectures -->"
 
 def measured(model: Any, tokenizer: Any) -> dict[str, dict[str, float]]:
     """The columns of each kind of attention: the first in space ``input``, where keys are a linear map of it."""
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for space, more in SPACES.items():
         try:
             report = audit(model, tokenizer, "demo", space=space, **more, **READING)
@@ -79,8 +79,8 @@ def measured(model: Any, tokenizer: Any) -> dict[str, dict[str, float]]:
         for kind, summary in report.summary["kinds"].items():
             values = {column: summary[f"{name}_mean"] for column, name in COLUMNS.items()}
             kept = [column for column in COLUMNS if (column == "input") == (space == "input")]
-            found.setdefault(kind, {}).update({column: values[column] for column in kept})
-    return found
+            result.setdefault(kind, {}).update({column: values[column] for column in kept})
+    return result
 
 
 def page(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

@@ -70,7 +70,7 @@ def speed(rounds: int) -> dict[str, Any]:
     long, short = Call(1024), Call(256)
     wanting = long.bias.clone().requires_grad_()
     exact: dict[str, Any] = {"estimator": "exact", "tol": 1e-4}
-    found = {
+    result = {
         "preference a query, 1024 tokens, no gradient to it": ratios(
             {
                 "torch": long.both(scaled_dot_product_attention, attn_mask=long.bias),
@@ -105,7 +105,7 @@ def speed(rounds: int) -> dict[str, Any]:
         ),
     }
     for call, tokens in ((long, 1024), (short, 256)):
-        found[f"estimators, {tokens} tokens, forward and backward"] = ratios(
+        result[f"estimators, {tokens} tokens, forward and backward"] = ratios(
             {
                 "first_order": call.both(F.attention, log_preference=call.shared),
                 "second_order": call.both(F.attention, log_preference=call.shared, estimator="second_order"),
@@ -120,7 +120,7 @@ def speed(rounds: int) -> dict[str, Any]:
             "first_order",
             max(3, rounds // 2) if tokens == 1024 else rounds,
         )
-    return found
+    return result
 
 
 MEMORY: dict[str, Callable[[Call], Callable[[], Any]]] = {
@@ -165,14 +165,14 @@ def peak(name: str, tokens: int) -> None:
 
 def memory() -> dict[str, dict[int, float]]:
     """Peak growth of a fresh process over a forward and a backward pass, in MB."""
-    found: dict[str, dict[int, float]] = {}
+    result: dict[str, dict[int, float]] = {}
     for name in MEMORY:
-        found[name] = {}
+        result[name] = {}
         for tokens in (1024, 2048):
             command = [sys.executable, "-m", "benchmarks.attention", "--peak", name, "--tokens", str(tokens)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found[name][tokens] = round(json.loads(done.stdout), 1)
-    return found
+            result[name][tokens] = round(json.loads(done.stdout), 1)
+    return result
 
 
 def main() -> None:

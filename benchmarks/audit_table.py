@@ -90,8 +90,8 @@ def page_once(rows: int) -> dict[str, float]:
         manifest = {"model": "random", "tol": 2e-4, "queries": 16}
         page = render_html(AuditReport(manifest, AuditStatistics(table)))
         taken = {"page_s": time.perf_counter() - start, "page_cpu_s": time.process_time() - used}
-    found = {"rows": each * LAYERS * HEADS, **taken, "page_bytes": len(page)}
-    return found | {"peak_mb": peak_mb(), "peak_before_mb": before}
+    result = {"rows": each * LAYERS * HEADS, **taken, "page_bytes": len(page)}
+    return result | {"peak_mb": peak_mb(), "peak_before_mb": before}
 
 
 def in_fresh_process(what: str, size: int) -> dict[str, float]:

@@ -49,7 +49,7 @@ def distances(
     """For every bound: the distance that it bounds, the bound, and how far the solution itself may be off."""
     weights = wide(estimate.weights[query])
     off = truth.gradient_norm
-    found = {
+    result = {
         "dual_error": (np.linalg.norm((wide(estimate.dual[query]) - truth.dual).astype(float)), alpha * off),
         "mean_error": (np.linalg.norm((wide(estimate.mean[query]) - truth.mean).astype(float)), off),
         "total_variation_error": (
@@ -58,9 +58,9 @@ def distances(
         ),
     }
     if isinstance(estimate.modulus, float):
-        found["gap"] = suboptimality(weights, truth, alpha), alpha / 2 * off**2
+        result["gap"] = suboptimality(weights, truth, alpha), alpha / 2 * off**2
     return {
-        name: (float(d), float(getattr(estimate, name)[query]), float(o)) for name, (d, o) in found.items()
+        name: (float(d), float(getattr(estimate, name)[query]), float(o)) for name, (d, o) in result.items()
     }
 
 
@@ -113,15 +113,15 @@ def check(
     broken: list[str] = []
     for query, truth in enumerate(truths):
         alpha = float(problem.alpha.expand(problem.shape)[query])
-        found = distances(estimate, query, truth, alpha)
-        counts.update(dict.fromkeys(found, 1))
-        unclear = [name for name, (distance, bound, off) in found.items() if not distance + off <= bound]
+        result = distances(estimate, query, truth, alpha)
+        counts.update(dict.fromkeys(result, 1))
+        unclear = [name for name, (distance, bound, off) in result.items() if not distance + off <= bound]
         if not unclear:
             continue
         counts["unresolved"] += len(unclear)
         if isinstance(problem.closeness, OptimalTransport):
-            exceeding = [name for name in unclear if not found[name][0] <= found[name][1] + found[name][2]]
-            broken += [f"{name}: {found[name][0]:.3e} > {found[name][1]:.3e}" for name in exceeding]
+            exceeding = [name for name in unclear if not result[name][0] <= result[name][1] + result[name][2]]
+            broken += [f"{name}: {result[name][0]:.3e} > {result[name][1]:.3e}" for name in exceeding]
             continue
         precise = precise_distances(reference_of(problem, query), estimate, query, truth)
         for name in unclear:

@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for name, case in cases().items():
         query, key, value = torch.randn(3, 1, HEADS, TOKENS, DIM).unbind()
         known = entry(name.split(",")[0])
@@ -138,14 +138,14 @@ def main() -> None:
         )
         times = compare({"entry": ours, "direct": direct}, rounds)
         entry_s, direct_s = times["entry"]["median_s"], times["direct"]["median_s"]
-        found[name] = {"entry_s": entry_s, "direct_s": direct_s, "ratio": entry_s / direct_s}
+        result[name] = {"entry_s": entry_s, "direct_s": direct_s, "ratio": entry_s / direct_s}
     record(
         "catalogue",
         {
             "shape": {"batch": 1, "heads": HEADS, "tokens": TOKENS, "dim": DIM, "dtype": "float32"},
             "target": TARGET,
-            "entries": found,
-            "missed": sorted(name for name, one in found.items() if one["ratio"] > TARGET),
+            "entries": result,
+            "missed": sorted(name for name, one in result.items() if one["ratio"] > TARGET),
         },
     )
 

@@ -57,12 +57,12 @@ def mixtures(rounds: int) -> dict[str, Any]:
 def sparse(rounds: int) -> dict[str, Any]:
     long = Call(1024)
     order = (1 + torch.rand(8, 1)).requires_grad_()
-    found = {}
+    result = {}
     for name, near, theirs in (
         ("sparsemax", Tsallis(2), lambda x: entmax.sparsemax(x, -1)),
         ("entmax15", Tsallis(1.5), lambda x: entmax.entmax15(x, -1)),
     ):
-        found[f"{name}, 1024 tokens, forward and backward"] = ratios(
+        result[f"{name}, 1024 tokens, forward and backward"] = ratios(
             {
                 "entmax package, dense": long.both(dense(theirs)),
                 "fenchel": long.both(F.attention, closeness=near),
@@ -71,7 +71,7 @@ def sparse(rounds: int) -> dict[str, Any]:
             "entmax package, dense",
             rounds,
         )
-    found["an order a head, 1024 tokens, forward and backward"] = ratios(
+    result["an order a head, 1024 tokens, forward and backward"] = ratios(
         {
             "entmax package's bisection, dense": long.both(
                 dense(lambda x: entmax.entmax_bisect(x, order.view(1, 8, 1, 1), -1))  # pyright: ignore[reportArgumentType]
@@ -81,15 +81,15 @@ def sparse(rounds: int) -> dict[str, Any]:
         "entmax package's bisection, dense",
         max(3, rounds // 3),
     )
-    return found
+    return result
 
 
 def exact(rounds: int) -> dict[str, Any]:
-    call, found = Call(256), {}
+    call, result = Call(256), {}
     for tol in (1e-4, 1e-5):
         options: dict[str, Any] = {"estimator": "exact", "tol": tol}
         for way, run in (("forward", call.forward), ("forward and backward", call.both)):
-            found[f"tol {tol:g}, {way}"] = ratios(
+            result[f"tol {tol:g}, {way}"] = ratios(
                 {
                     "KL": run(F.attention, **options),
                     "Tsallis(1.5)": run(F.attention, closeness=Tsallis(1.5), **options),
@@ -98,7 +98,7 @@ def exact(rounds: int) -> dict[str, Any]:
                 "KL",
                 rounds,
             )
-    return found
+    return result
 
 
 def main() -> None:

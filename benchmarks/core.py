@@ -110,11 +110,11 @@ def grid() -> Iterator[Row]:
                 t = normal(n, k, dtype=torch.float64) * scale
                 z = normal(16, k, dtype=torch.float64) * scale
                 problem = InferenceProblem(Discrete(t), z, alpha=alpha)
-                found = problem.solve("exact", tol=1e-4, throw=False)
+                result = problem.solve("exact", tol=1e-4, throw=False)
                 size = alpha * scale**2 * k
                 wanted = targets.get((n, k, size)) if alpha > 1 else None
                 name = f"of 16 problems solved, n {n}, k {k}, alpha {alpha:g}, alpha ‖t‖² {size:.0e}"
-                yield name, float(found.converged.sum()), wanted
+                yield name, float(result.converged.sum()), wanted
 
 
 def training() -> Iterator[Row]:
@@ -131,8 +131,8 @@ def training() -> Iterator[Row]:
             def run(estimator: str, u: Tensor = u, given: Any = (q, k, v, gradient)) -> None:
                 tol = 1e-4 if estimator == "exact" else None
                 given[0].grad = given[1].grad = given[2].grad = None
-                found = functional.attention(*given[:3], log_preference=u, estimator=estimator, tol=tol)
-                found.backward(given[3])
+                result = functional.attention(*given[:3], log_preference=u, estimator=estimator, tol=tol)
+                result.backward(given[3])
 
             first, _ = least(lambda run=run: run("first_order"), 3)
             for estimator, target in targets.items():
@@ -200,14 +200,14 @@ def main() -> None:
     if unknown:
         sys.exit(f"{unknown.pop()} is no part; expected some of {', '.join(part.__name__ for part in PARTS)}")
     file = RESULTS / "core.json"
-    found = json.loads(file.read_text())["parts"] if file.exists() else {}
+    result = json.loads(file.read_text())["parts"] if file.exists() else {}
     for part in PARTS:
         if part.__name__ in chosen:
-            found[part.__name__] = []
+            result[part.__name__] = []
             for name, value, target in part():
                 print(f"{name}: {value:.3g}" + (f" (target {target:g})" if target else ""), flush=True)
-                found[part.__name__].append({"what": name, "value": round(value, 3), "target": target})
-    record("core", {"parts": found})
+                result[part.__name__].append({"what": name, "value": round(value, 3), "target": target})
+    record("core", {"parts": result})
 
 
 if __name__ == "__main__":

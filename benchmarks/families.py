@@ -121,8 +121,8 @@ def _heads_disagree(heads: Capture) -> float:
     for head in heads:
         scores = head.dual @ head.templates.mT + head.log_preference
         live = scores.isfinite().any(-1, keepdim=True)
-        found = scores.masked_fill(~live, 0).softmax(-1) @ head.values
-        off = ((found - head.output) * live).abs().max() / max(1.0, float(head.values.abs().max()))
+        result = scores.masked_fill(~live, 0).softmax(-1) @ head.values
+        off = ((result - head.output) * live).abs().max() / max(1.0, float(head.values.abs().max()))
         worst = max(worst, float(off))
     return worst
 
@@ -135,13 +135,13 @@ def _checked(model: Any, inputs: dict[str, Any], seed: int) -> float:
     """Swap and audit; the largest difference."""
     expected = _run(model, inputs, seed)
     with use_backend(model, "first_order"):
-        found = _run(model, inputs, seed)
-    worst = _difference(found, expected)
+        result = _run(model, inputs, seed)
+    worst = _difference(result, expected)
     if not worst <= TOLERANCE:
         raise _WrongError(f"swapped to first order, the output is off by {worst:.1e}")
     with Capture(model) as heads:
-        found = _run(model, inputs, seed)
-    off = max(_difference(found, expected), _heads_disagree(heads))
+        result = _run(model, inputs, seed)
+    off = max(_difference(result, expected), _heads_disagree(heads))
     if not off <= TOLERANCE:
         raise _WrongError(f"captured, the output is off by {off:.1e}")
     with use_backend(model, "exact"):
@@ -172,18 +172,18 @@ _OF_SIZES = r"size|shape|index|range|divisible|channels|heads|stride|zero"
 
 def outcome_of(family: str, seed: int = 0) -> Outcome:
     """Build, swap and audit one family."""
-    found = Outcome(family)
+    result = Outcome(family)
     try:
         config_type = transformers.CONFIG_MAPPING[family]
         cls = model_class(family, config_type)
         if cls is None:
-            found.reason = "no model class"
-            return found
-        found.model = cls.__name__
+            result.reason = "no model class"
+            return result
+        result.model = cls.__name__
         base = config_type()
     except Exception as error:
-        found.reason = f"configuration: {_line(error)}"
-        return found
+        result.reason = f"configuration: {_line(error)}"
+        return result
     reasons = []
     for how in ("small", "narrow", "short"):
         try:
@@ -198,13 +198,13 @@ def outcome_of(family: str, seed: int = 0) -> Outcome:
             reasons.append(f"building: {_line(error)}")
             continue
         if not _attends(model):
-            found.outcome = "no attention"
-            return found
-        if _tried(model, seed, found, reasons) or not re.search(_OF_SIZES, reasons[-1]):
+            result.outcome = "no attention"
+            return result
+        if _tried(model, seed, result, reasons) or not re.search(_OF_SIZES, reasons[-1]):
             break
-    if found.outcome == "not built":
-        found.reason = " | ".join(dict.fromkeys(reasons))
-    return found
+    if result.outcome == "not built":
+        result.reason = " | ".join(dict.fromkeys(reasons))
+    return result
 
 
 def _tried(model: Any, seed: int, found: Outcome, reasons: list[str]) -> bool:
@@ -319,24 +319,24 @@ def page(found: Mapping[str, Any]) -> str:
 def _collected(
     outcomes: Iterable[Outcome], earlier: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    found = {outcome: dict(earlier.get(outcome, {})) for outcome in OUTCOMES}
+    result = {outcome: dict(earlier.get(outcome, {})) for outcome in OUTCOMES}
     for one in outcomes:
-        for families in found.values():
+        for families in result.values():
             families.pop(one.family, None)
-        found[one.outcome][one.family] = one.difference if one.outcome == "works" else one.reason
-    return {outcome: dict(sorted(families.items())) for outcome, families in found.items()}
+        result[one.outcome][one.family] = one.difference if one.outcome == "works" else one.reason
+    return {outcome: dict(sorted(families.items())) for outcome, families in result.items()}
 
 
 def write(outcomes: Iterable[Outcome], seed: int) -> None:
     """Write the results and the page; families that were not run keep what the file has of them."""
     file = RESULTS / "families.json"
     earlier = json.loads(file.read_text()) if file.exists() else {}
-    found = {"transformers": transformers.__version__, "seed": seed, **_collected(outcomes, earlier)}
+    result = {"transformers": transformers.__version__, "seed": seed, **_collected(outcomes, earlier)}
     with contextlib.redirect_stdout(io.StringIO()):
-        record("families", found)
+        record("families", result)
     before, rest = PAGE.read_text().split(BEGIN)
     after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n{page(result)}\n{END}{after}")
 
 
 def main() -> None:
@@ -353,13 +353,13 @@ def main() -> None:
         for family in options.only or list(transformers.CONFIG_MAPPING):
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
-                found = outcome_of(family, options.seed)
+                result = outcome_of(family, options.seed)
             except TimeoutError as error:
-                found = Outcome(family, reason=str(error))
+                result = Outcome(family, reason=str(error))
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
-            outcomes.append(found)
-            print(json.dumps(asdict(found)), flush=True)
+            outcomes.append(result)
+            print(json.dumps(asdict(result)), flush=True)
     if not options.dry:
         write(outcomes, options.seed)
     print(Counter(one.outcome for one in outcomes))

@@ -179,19 +179,19 @@ def _class_names(family: str) -> Iterator[str]:
 
     mappings = [name for name in dir(modeling_auto) if name.startswith("MODEL_") and name.endswith("_NAMES")]
     for mapping in sorted(mappings, key=lambda name: name != "MODEL_MAPPING_NAMES"):
-        found = getattr(modeling_auto, mapping).get(family)
-        if found is not None:
-            yield from [found] if isinstance(found, str) else found
+        result = getattr(modeling_auto, mapping).get(family)
+        if result is not None:
+            yield from [result] if isinstance(result, str) else result
 
 
 def model_class(family: str, config_type: type) -> type[Any] | None:
     """The model without a head, or else the first that there is."""
     for name in _class_names(family):
-        found = getattr(transformers, name, None)
-        if found is not None:
-            return found
+        result = getattr(transformers, name, None)
+        if result is not None:
+            return result
     module = _modeling(config_type)
-    found = [
+    result = [
         one
         for name, one in vars(module).items()
         if inspect.isclass(one)
@@ -200,7 +200,7 @@ def model_class(family: str, config_type: type) -> type[Any] | None:
         and getattr(one, "config_class", None) is config_type
         and one.__module__ == module.__name__
     ]
-    return found[0] if found else None
+    return result[0] if result else None
 
 
 def _randomise(model: nn.Module, seed: int) -> None:
@@ -415,10 +415,10 @@ class Inputs:
     def _product(self, names: list[str]) -> list[dict[str, Any]]:
         combined: list[dict[str, Any]] = [{}]
         for name in names:
-            found = self.candidates(name)
-            if not found:
+            result = self.candidates(name)
+            if not result:
                 return []
-            combined = [{**one, name: value} for one in combined for value in found][:24]
+            combined = [{**one, name: value} for one in combined for value in result][:24]
         return combined
 
     def _masked(self, choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -453,17 +453,17 @@ class Inputs:
                 needed |= with_sizes and other == "image_sizes"
                 if other.endswith(("_mask", "_masks")) and media.ndim == 3:
                     given[other] = torch.ones(BATCH, media.shape[-1], dtype=torch.long)
-                elif needed and other not in given and (found := self.candidates(other)):
-                    given[other] = found[0]
+                elif needed and other not in given and (result := self.candidates(other)):
+                    given[other] = result[0]
             try:
                 with torch.no_grad():
-                    found = features(**given)
+                    result = features(**given)
             except TimeoutError:
                 raise
             except Exception:  # noqa: S112 -- another shape may do
                 continue
-            found = getattr(found, "pooler_output", found)
-            parts = found if isinstance(found, list | tuple) else [found]
+            result = getattr(result, "pooler_output", result)
+            parts = result if isinstance(result, list | tuple) else [result]
             rows = sum(part.numel() // part.shape[-1] for part in parts if isinstance(part, Tensor))
             if rows % BATCH or rows > 2000:
                 continue

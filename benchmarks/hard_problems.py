@@ -184,15 +184,15 @@ class Reference:
 
     def solve(self) -> Solution:
         """The solution by Newton's method from 0; where that ends early, along the path of solutions in α."""
-        found = self._newton(np.zeros(len(self.evidence), L))
-        if found.gradient_norm <= SOLVED * np.sqrt(self.evidence @ self.evidence):
-            return found
+        result = self._newton(np.zeros(len(self.evidence), L))
+        if result.gradient_norm <= SOLVED * np.sqrt(self.evidence @ self.evidence):
+            return result
         alpha, dual = self.alpha, np.zeros(len(self.evidence), L)
         for stage in range(STAGES, -1, -1):
             self.alpha = alpha / L(2) ** stage
             dual = self._newton(dual).dual
         following = self.at(dual)
-        return min(found, following, key=lambda each: each.gradient_norm)
+        return min(result, following, key=lambda each: each.gradient_norm)
 
     def _newton(self, dual: Array, steps: int = 400, patience: int = 40) -> Solution:
         gradient = self.gradient(dual)
@@ -275,8 +275,8 @@ def polished(reference: Reference, start: Array, digits: int = DIGITS) -> tuple[
 
         def weights(at: Array) -> Array:
             logits = rest + templates @ at
-            found = exp(logits - max(logits))
-            return found / found.sum()
+            result = exp(logits - max(logits))
+            return result / result.sum()
 
         mean = weights(0 * dual) @ templates
         for _ in range(60):

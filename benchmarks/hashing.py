@@ -60,13 +60,13 @@ def ratios(tokens: int, rounds: int) -> dict[str, Any]:
         "full": call.full,
         **{f"{count} rounds": (lambda count=count: call.hashed(count)) for count in ROUNDS},
     }
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, timed in (("forward", call.forward), ("forward and backward", call.both)):
         taken = compare({key: timed(attend) for key, attend in candidates.items()}, rounds)
         for times in taken.values():
             times["ratio"] = times["median_s"] / taken["full"]["median_s"]
-        found[name] = taken
-    return found
+        result[name] = taken
+    return result
 
 
 def main() -> None:

@@ -87,9 +87,9 @@ def audit_once(tokens: int, queries: int) -> dict[str, float]:
 def in_fresh_process(tokens: int, queries: int) -> dict[str, float]:
     """A fresh process, because a peak is never forgotten."""
     command = [sys.executable, "-m", "benchmarks.long_context", "--one", str(tokens), str(queries)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(found, file=sys.stderr, flush=True)
-    return found
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(result, file=sys.stderr, flush=True)
+    return result
 
 
 def draw(runs: list[dict[str, float]]) -> None:

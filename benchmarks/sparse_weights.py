@@ -101,7 +101,7 @@ def solves(rounds: int) -> dict[str, Any]:
 def hard() -> dict[str, dict[str, float]]:
     """Random problems with large templates, float64, to 1e-6: how many converge, and in how many steps."""
     count, n, d = HARD["problems"], HARD["templates"], HARD["dim"]
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for relative in ("bregman", "csiszar"):
         for order in (1.2, 1.5, 2.0):
             generator = torch.Generator().manual_seed(0)
@@ -112,13 +112,13 @@ def hard() -> dict[str, dict[str, float]]:
                 Discrete(HARD["scale"] * templates), z, closeness=Tsallis(order, relative)
             )
             estimate = problem.solve("exact", throw=False)
-            found[f"order {order:g}, {relative}"] = {
+            result[f"order {order:g}, {relative}"] = {
                 "converged": int(estimate.converged.sum()),
                 "of": int(estimate.converged.numel()),
                 "steps_mean": float(estimate.steps.double().mean()),
                 "steps_max": int(estimate.steps.max()),
             }
-    return found
+    return result
 
 
 def main() -> None:

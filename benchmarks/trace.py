@@ -20,12 +20,12 @@ PACKAGE = str(Path(fenchel.__file__).parent)
 
 def files_of(call: Callable[[], Any]) -> list[str]:
     """The files in which functions of the package are called; modules that are imported on the way do not count."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
 
     def look(frame: FrameType, event: str, argument: object) -> None:
         name = frame.f_code.co_filename
         if event == "call" and name.startswith(PACKAGE) and frame.f_code.co_name != "<module>":
-            found[name.removeprefix(PACKAGE + "/")] = None
+            result[name.removeprefix(PACKAGE + "/")] = None
 
     call()
     sys.setprofile(look)
@@ -33,7 +33,7 @@ def files_of(call: Callable[[], Any]) -> list[str]:
         call()
     finally:
         sys.setprofile(None)
-    return list(found)
+    return list(result)
 
 
 def main() -> None:

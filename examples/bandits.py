@@ -98,8 +98,8 @@ class Snail(nn.Module):
     def forward(self, pulls: Tensor, rewards: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, t + 1, arms) and values (B, t + 1); the first are of the beginning."""
         seen = torch.cat([nn.functional.one_hot(pulls, self.arms), rewards.unsqueeze(-1)], -1).float()
-        found = self.answer(self.blocks(self.embed(nn.functional.pad(seen, (0, 0, 1, 0)))))
-        return found[..., :-1], found[..., -1]
+        result = self.answer(self.blocks(self.embed(nn.functional.pad(seen, (0, 0, 1, 0)))))
+        return result[..., :-1], result[..., -1]
 
 
 def played(policy: Policy, chances: Tensor, pulls: int) -> tuple[Tensor, Tensor]:
@@ -218,8 +218,8 @@ def largest(model: Snail) -> Policy:
 
 def run(o: BanditOptions, arm: str, seed: int) -> dict[str, float]:
     """Play by a rule, or train a learner and play with it; with SNAIL also when its attention is exact."""
-    if arm in (found := rules(o.arms)):
-        return {"reward": tested(found[arm], o, seed)}
+    if arm in (result := rules(o.arms)):
+        return {"reward": tested(result[arm], o, seed)}
     model = trained(arm, seed, o)
     answers = {"reward": tested(largest(model), o, seed)}
     if arm == "SNAIL":

@@ -57,15 +57,15 @@ def main(number: int = 3) -> None:
     difference = (output - seen["output"])[real].abs().max()
     bound = (certificate.gap / 2).sqrt().clamp(max=1)  # on the total variation, query by query
     distance = (first - exact).abs().sum(-1) / 2
-    allowed, found = a_head(bound), a_head(distance)
+    allowed, result = a_head(bound), a_head(distance)
     print(f"Layer {number} on {real.sum()} tokens. It differs from BERT's own output by {difference:.0e}.")
     print("Of every 100 units of attention, so many are elsewhere than in the exact inference:")
-    for kind, head in (("closest to", int(found.argmin())), ("furthest from", int(found.argmax()))):
+    for kind, head in (("closest to", int(result.argmin())), ("furthest from", int(result.argmax()))):
         print(
             f"  head {head + 1:2}, the {kind} exact: at most {100 * allowed[head]:.0f} (certified by the one pass "
-            f"that it takes anyway), in fact {100 * found[head]:.0f} (solved)"
+            f"that it takes anyway), in fact {100 * result[head]:.0f} (solved)"
         )
-    print(f"  all heads: at most {100 * allowed.mean():.0f}, in fact {100 * found.mean():.0f}")
+    print(f"  all heads: at most {100 * allowed.mean():.0f}, in fact {100 * result.mean():.0f}")
     broken = (distance > bound + 1e-4).transpose(0, 1)[:, real].sum()
     print(f"Certificates that did not hold: {broken} of {bound.shape[1] * real.sum()}.")
 

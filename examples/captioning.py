@@ -125,12 +125,12 @@ class Captioner(nn.Module):
             h, weights, chosen = self.look(states, state[0], state[1])
             scores = self.scores(states, h)
             return (scores, weights, chosen) if extras else scores
-        found = []
+        result = []
         with nullcontext() if self.attention is None else self.attention.steps():
             for word in embedded.split(1, 1):
                 states, h, weights, chosen, state = self.advance(word, state)
-                found.append((self.scores(states, h), weights, chosen))
-        scores, every, drawn = zip(*found, strict=True)
+                result.append((self.scores(states, h), weights, chosen))
+        scores, every, drawn = zip(*result, strict=True)
         if not extras:
             return torch.cat(scores, 1)
         return torch.cat(scores, 1), torch.cat(every, 1), None if drawn[0] is None else torch.cat(drawn, 1)
@@ -201,12 +201,12 @@ class Captioning(Task):
         self.tokenizer = decoding.kept_tokenizer(options, "tokenizer", texts, options.words, lower=True)
         self.splits = {}
         for split, rows in parts.items():
-            found = []
+            result = []
             for number, (image, captions) in enumerate(rows):
                 encoded = [one.ids[: options.longest] for one in self.tokenizer.encode_batch(captions)]
                 for which, one in enumerate(encoded, start=1):
-                    found.append(Caption(image, number, captions, which, [BEGIN, *one, END]))
-            self.splits[split] = found
+                    result.append(Caption(image, number, captions, which, [BEGIN, *one, END]))
+            self.splits[split] = result
 
     def model(self) -> Captioner:
         """A captioner of these pieces."""
@@ -216,8 +216,8 @@ class Captioning(Task):
         """See ``Task``."""
         words, images = padded([one.pieces for one in examples]), torch.stack([one.image for one in examples])
         labels = words[:, 1:]
-        found = {"images": images.float() / 255, "words": words[:, :-1] * (labels != PAD)}
-        return {**found, "labels": labels, "captions": examples}
+        result = {"images": images.float() / 255, "words": words[:, :-1] * (labels != PAD)}
+        return {**result, "labels": labels, "captions": examples}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross-entropy of all pieces, with what soft and hard attention add."""
@@ -269,10 +269,10 @@ class Captioning(Task):
 
     def audited(self, examples: Sequence[Caption], batch: Batch) -> Batch:
         """See ``Task``; a document is an image."""
-        found: Batch = {"inputs": {name: batch[name] for name in ("images", "words")}}
-        found["documents"] = [one.number + 1 for one in examples]
-        found["windows"] = [one.which for one in examples]
-        return found | decoding.measures(batch["labels"])
+        result: Batch = {"inputs": {name: batch[name] for name in ("images", "words")}}
+        result["documents"] = [one.number + 1 for one in examples]
+        result["windows"] = [one.which for one in examples]
+        return result | decoding.measures(batch["labels"])
 
 
 Rows = list[tuple[Tensor, list[str]]]
@@ -280,10 +280,10 @@ Rows = list[tuple[Tensor, list[str]]]
 
 def read_captions(o: CaptionOptions) -> dict[str, Rows]:
     """Images and their captions; what is held out to validate and to test on is always the same."""
-    found = toy(o.image_size) if o.data == "toy" else read_splits(o.data)
-    check_columns(found, ["image", "captions"], o.data)
+    result = toy(o.image_size) if o.data == "toy" else read_splits(o.data)
+    check_columns(result, ["image", "captions"], o.data)
     parts: dict[str, Any] = {}
-    for name, rows in found.items():
+    for name, rows in result.items():
         place = f"{o.data}, {name}"
         images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", place)]
         said = [[one] if isinstance(one, str) else one or [] for one in rows["captions"]]
@@ -326,8 +326,8 @@ class UseOptions(decoding.SearchOptions):
 def use(task: Captioning, model: Captioner, options: UseOptions) -> None:
     """Print a caption for each image, and draw where the model looked for its words."""
     tests = list({one.number: one.image for one in task.splits["test"]}.values())[:4]
-    found = [opened(file, 3, task.options.image_size) for file in options.images] or tests
-    images = torch.stack(found).float() / 255
+    result = [opened(file, 3, task.options.image_size) for file in options.images] or tests
+    images = torch.stack(result).float() / 255
     said = task.captions(model, images, **options.arguments())
     for number, text in enumerate(said):
         print(f"{options.images[number] if options.images else f'test image {number + 1}'}: {text}")

@@ -111,13 +111,13 @@ class Training:
         self.model.eval()
         plain = self.accelerator.unwrap_model(self.model)
         parts = list(self.task.batches(split, self.options.batch_size, None))
-        found = []
+        result = []
         with torch.no_grad(), self.accelerator.autocast():
             for numbers in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
                 examples = [self.task.splits[split][one] for one in numbers]
                 batch = to_device(self.task.batch(examples, training=False), self.accelerator.device)
-                found += zip(numbers, self.task.records(plain, batch), strict=True)
-        return [record for _, record in sorted(gather_object(found), key=lambda one: one[0])]
+                result += zip(numbers, self.task.records(plain, batch), strict=True)
+        return [record for _, record in sorted(gather_object(result), key=lambda one: one[0])]
 
     def _open(self) -> None:
         """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
@@ -187,12 +187,12 @@ class Training:
 
     def _end_epoch(self, bar: tqdm) -> None:
         started = time.monotonic()
-        found = self.task.metrics(self.answers("validation"))
+        result = self.task.metrics(self.answers("validation"))
         self.epoch += 1
-        row = {"epoch": self.epoch, "train_loss": self.total / self.terms, "validation": found}
+        row = {"epoch": self.epoch, "train_loss": self.total / self.terms, "validation": result}
         self.history.append(row | {"validation_seconds": round(time.monotonic() - started, 3)})
         if self.main:
-            said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            said = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
             bar.write(f"epoch {self.epoch}: training loss {row['train_loss']:.4g}; validation {said}")
             if self._best()["epoch"] == self.epoch:
                 new = self.folder / f"{BEST}.new"
@@ -283,13 +283,13 @@ def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, 
 def load_test(make: Make, kind: type[Options], folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
     task, model = load_run(make, kind, folder)
-    found = []
+    result = []
     for numbers in task.batches("test", 50, None):
         examples = [task.splits["test"][one] for one in numbers]
         batch = task.batch(examples, training=False)
         known = {"documents": [one + 1 for one in numbers], "windows": [1] * len(numbers)}
-        found.append(known | task.audited(examples, batch))
-    return model, found
+        result.append(known | task.audited(examples, batch))
+    return model, result
 
 
 def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any) -> None:

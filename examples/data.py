@@ -39,7 +39,7 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
         wanted = ", ".join(f"{name}.parquet" for name in names)
         raise InputError(f"{path} holds none of {wanted}. Write it by Dataset.to_parquet, or use --data toy.")
     try:
-        found = datasets.load_dataset(builder, data_files=files)
+        result = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
         what, why = "is neither a folder nor a dataset that the Hugging Face hub gives here", error
         if files:
@@ -49,10 +49,10 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
             f"{data!r} {what} ({said}). Give a folder with train.parquet, the name of a dataset, or --data toy, which "
             "needs no file."
         ) from error
-    assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
-    if train and "train" not in found:
-        raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
-    return found
+    assert isinstance(result, datasets.DatasetDict)  # noqa: S101 - no split was asked for
+    if train and "train" not in result:
+        raise InputError(f"{data} has the splits {', '.join(map(str, result))}; one named train is needed.")
+    return result
 
 
 def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str) -> None:

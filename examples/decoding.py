@@ -112,8 +112,8 @@ class Attention(AttendingLayer, nn.Module):
         closeness = self.effective_closeness
         problem = Problem(evidence, templates, templates, self.alpha, scale, closeness=closeness)
         call = LayerCall(problem, log_u)
-        found = self.answer(call, dropout=0.0, need_weights=need_weights, need_certificate=False)
-        return found.output.squeeze(1), None if found.weights is None else found.weights.squeeze(1)
+        result = self.answer(call, dropout=0.0, need_weights=need_weights, need_certificate=False)
+        return result.output.squeeze(1), None if result.weights is None else result.weights.squeeze(1)
 
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
@@ -149,16 +149,16 @@ def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
     layers: list[Any] = [one for one in model.modules() if isinstance(one, AttendingLayer)]
     if not layers:
         raise InputError("this model has no attention, so it looks nowhere. Leave --heatmap out.")
-    found: list[Tensor] = []
+    result: list[Tensor] = []
 
     def ask(_: nn.Module, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return given, {**named, "need_weights": True}
 
     asking = layers[-1].register_forward_pre_hook(ask, with_kwargs=True)
-    telling = layers[-1].register_forward_hook(lambda _, given, answer: found.append(answer[1]))
+    telling = layers[-1].register_forward_hook(lambda _, given, answer: result.append(answer[1]))
     with torch.no_grad(), asking, telling:
         model(**inputs)
-    return torch.cat(found, 1)
+    return torch.cat(result, 1)
 
 
 def bleu(said: Sequence[str], references: Sequence[Sequence[str]], *, lower: bool = False) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def search(
     words = torch.full((rows * beam, 1), BEGIN, device=device)
     likely = torch.full((rows, beam), -torch.inf, dtype=torch.float64, device=device)
     likely[:, 0] = 0
-    found: list[list[Said]] = [[] for _ in range(rows)]
+    result: list[list[Said]] = [[] for _ in range(rows)]
     never = torch.tensor([PAD, UNKNOWN, BEGIN], device=device)
     first = beam * torch.arange(rows, device=device).unsqueeze(1)
     for place in range(int(most.max())):
@@ -245,10 +245,10 @@ def search(
         before, word = chosen // each.shape[-1], chosen % each.shape[-1]
         ends = word == END
         for row, rank in (ends[:, :beam] & top[:, :beam].isfinite()).nonzero().tolist():
-            if len(found[row]) < beam:
+            if len(result[row]) < beam:
                 said = words[row * beam + int(before[row, rank]), 1:].tolist()
-                found[row].append(Said(said, float(top[row, rank])))
-        if all(len(candidates) >= beam for candidates in found):
+                result[row].append(Said(said, float(top[row, rank])))
+        if all(len(candidates) >= beam for candidates in result):
             break
         likely, order = top.masked_fill(ends, -torch.inf).topk(beam, dim=1)
         kept = (first + before.gather(1, order)).flatten()
@@ -256,5 +256,5 @@ def search(
         state = tuple(one[kept] for one in state) if beam > 1 else state
     return [
         max(candidates, key=lambda one: one.log_probability / (len(one.words) + 1) ** length_power)
-        for candidates in found
+        for candidates in result
     ]

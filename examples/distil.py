@@ -58,13 +58,13 @@ def toy() -> datasets.DatasetDict:
         ("sees", "wants", "finds"),
         ("a ball", "a tree", "a river", "food"),
     )
-    every, found = list(product(*words)), {}
+    every, result = list(product(*words)), {}
     for split, step in (("train", 5), ("test", 7)):
         pairs = [(one, every[step * number % len(every)]) for number, one in enumerate(every)]
         shared = [1 + sum(map(str.__eq__, one, other)) for one, other in pairs]
         texts = [[" ".join(one) for one in side] for side in zip(*pairs, strict=True)]
-        found[split] = datasets.Dataset.from_dict(dict(zip(COLUMNS, (*texts, shared), strict=True)))
-    return datasets.DatasetDict(found)
+        result[split] = datasets.Dataset.from_dict(dict(zip(COLUMNS, (*texts, shared), strict=True)))
+    return datasets.DatasetDict(result)
 
 
 class Distillation:
@@ -87,11 +87,11 @@ class Distillation:
             raise ModelError(f"{o.model} has a head but no token for a masked word; expected a masked model.")
         lists = [name for name, one in self.teacher.named_modules() if isinstance(one, nn.ModuleList)]
         count = self.teacher.config.num_hidden_layers
-        found = [name for name in lists if len(self.teacher.get_submodule(name)) == count]
-        if len(found) != 1:
-            raise ModelError(f"{o.model} has {len(found)} lists of {count} layers; expected one.")
+        result = [name for name in lists if len(self.teacher.get_submodule(name)) == count]
+        if len(result) != 1:
+            raise ModelError(f"{o.model} has {len(result)} lists of {count} layers; expected one.")
         self.layers, self.vectors = (
-            found[0],
+            result[0],
             None if self.with_head else self.embedded(self.teacher, self.train),
         )
 
@@ -132,8 +132,8 @@ class Distillation:
         order = sorted(range(len(texts)), key=lambda one: len(texts[one]))
         parts = [order[first : first + 64] for first in range(0, len(order), 64)]
         with self.inferring(model):
-            found = torch.cat([self.vector(model, [texts[one] for one in part]) for part in parts])
-        return found[torch.tensor(order).argsort()]
+            result = torch.cat([self.vector(model, [texts[one] for one in part]) for part in parts])
+        return result[torch.tensor(order).argsort()]
 
     def sentence_loss(self, student: nn.Module, chosen: list[int]) -> Tensor:
         """How far similarities among a batch, and the direction of each sentence, are from the teacher's."""

@@ -36,11 +36,11 @@ def repeated(
     """The metrics of each arm with each seed; ``run`` is a function of a module, called with options, arm and seed."""
     cells = [(o, arm, seed) for arm in arms for seed in range(o.seeds)]
     if o.processes == 1:
-        found = [run(*cell) for cell in cells]
+        result = [run(*cell) for cell in cells]
     else:
         with get_context("spawn").Pool(o.processes) as pool:
-            found = pool.starmap(run, cells, chunksize=1)
-    return {arm: found[o.seeds * number : o.seeds * (number + 1)] for number, arm in enumerate(arms)}
+            result = pool.starmap(run, cells, chunksize=1)
+    return {arm: result[o.seeds * number : o.seeds * (number + 1)] for number, arm in enumerate(arms)}
 
 
 def table(found: Mapping[str, Any]) -> Iterator[str]:
@@ -77,10 +77,10 @@ def main(
         if unknown:
             raise InputError(f"there is no option {unknown[0]}. {script} --help lists all.")
         check(options)
-        found = study(options)
+        result = study(options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")
-    print("\n".join(printed(found)))
+    print("\n".join(printed(result)))
     if options.out:
         settings = {
             "command": shlex.join(["python", f"examples/{script}", *sys.argv[1:]]),
@@ -89,7 +89,7 @@ def main(
             "cpu_seconds": round(cpu_seconds()),
             "options": asdict(options),
         }
-        text, folder = json.dumps(settings | found, indent=1), os.environ.get("FENCHEL_DATA")
+        text, folder = json.dumps(settings | result, indent=1), os.environ.get("FENCHEL_DATA")
         Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")
 
 
@@ -118,5 +118,5 @@ def cpu_seconds() -> float:
 def commit() -> str:
     """The commit that is checked out here; ``unknown`` outside of a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    return found.stdout.strip() or "unknown"
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return result.stdout.strip() or "unknown"

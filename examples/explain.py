@@ -173,7 +173,7 @@ def measures(model: Classifier, words: Tensor, opened: Opened, estimator: str) -
     """How much each word of a text matters to the class that is answered, (n,), by each measure."""
     said, target = from_embeddings(model, words), int(opened.chances(opened.weights).argmax())
     embedded = model.states.embed(words[None]).detach().requires_grad_()
-    found = {
+    result = {
         "gradient": Saliency(said).attribute(embedded, target=target, abs=False)[0].norm(dim=-1),
         "gradient x input": InputXGradient(said).attribute(embedded, target=target)[0].sum(-1).abs(),
         "integrated gradients": IntegratedGradients(said)
@@ -184,13 +184,13 @@ def measures(model: Classifier, words: Tensor, opened: Opened, estimator: str) -
     with torch.no_grad():
         left = torch.stack([torch.cat((words[:at], words[at + 1 :])) for at in range(len(words))])
         chances = model(left)["logits"].softmax(-1)[:, target]
-        found["leave one out"] = (opened.chances(opened.weights)[target] - chances).abs()
+        result["leave one out"] = (opened.chances(opened.weights)[target] - chances).abs()
         with use_estimator(model, estimator):
-            found["exact attention"] = model(words[None], need_weights=True)["weights"][0, :, 0].mean(0)
-    found["attention"] = opened.weights.mean(0)
-    found["effective attention"] = effective(opened.weights, opened.values).mean(0)
-    found["random"] = torch.rand(len(words))
-    return {name: found[name].detach() for name in MEASURES}
+            result["exact attention"] = model(words[None], need_weights=True)["weights"][0, :, 0].mean(0)
+    result["attention"] = opened.weights.mean(0)
+    result["effective attention"] = effective(opened.weights, opened.values).mean(0)
+    result["random"] = torch.rand(len(words))
+    return {name: result[name].detach() for name in MEASURES}
 
 
 def erased(opened: Opened, score: Tensor) -> float:
@@ -210,8 +210,8 @@ def other_weights(opened: Opened) -> Tensor:
     weights = opened.weights.double().flatten().numpy()
     said = opened.said.double().flatten(0, 1).T.numpy()
     kept = np.concatenate((np.kron(np.eye(heads), np.ones(count)), said))
-    found = linprog(weights, A_eq=kept, b_eq=kept @ weights, bounds=(0, 1))
-    return torch.from_numpy(found.x if found.success else weights).view(heads, count).to(opened.weights)
+    result = linprog(weights, A_eq=kept, b_eq=kept @ weights, bounds=(0, 1))
+    return torch.from_numpy(result.x if result.success else weights).view(heads, count).to(opened.weights)
 
 
 def same_mean(weights: Tensor, keys: Tensor) -> Tensor:
@@ -257,18 +257,18 @@ def explained(model: Classifier, words: Tensor, estimator: str) -> dict[str, flo
 @torch.no_grad()
 def tested(task: Reading, model: Classifier, base: Classifier) -> dict[str, list[float]]:
     """Of each text of the test whether a class is right and that of the base, and how far the weights are (JSD)."""
-    found: dict[str, list[float]] = {"right": [], "agrees": [], "divergence": []}
+    result: dict[str, list[float]] = {"right": [], "agrees": [], "divergence": []}
     for one in task.splits["test"][:SOME]:
         words = torch.tensor(one["words"])
         looks = model.attention is not None
         mine, others = model(words, need_weights=looks), base(words, need_weights=True)
-        found["right"].append(float(mine["logits"].argmax() == one["label"]))
-        found["agrees"].append(float(mine["logits"].argmax() == others["logits"].argmax()))
+        result["right"].append(float(mine["logits"].argmax() == one["label"]))
+        result["agrees"].append(float(mine["logits"].argmax() == others["logits"].argmax()))
         known = others["weights"].mean(1)[0, 0]
         p = mine["weights"].mean(1)[0, 0] if looks else torch.full_like(known, 1 / len(known))
         middle = (p + known) / 2
-        found["divergence"].append(float(divergence(p, middle) + divergence(known, middle)) / 2)
-    return found
+        result["divergence"].append(float(divergence(p, middle) + divergence(known, middle)) / 2)
+    return result
 
 
 def summary(columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def study(options: Options) -> dict[str, Any]:
     Raises:
         InputError: If the texts or the run cannot be used.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in ["run"] if options.run else options.encoders or ["words"]:
         torch.manual_seed(options.seed)
         if options.run:
@@ -309,8 +309,8 @@ def study(options: Options) -> dict[str, Any]:
         for kind, other in (("trained", model), ("untrained", new)):
             rows = [explained(other, words, options.estimator) for words in texts[: options.texts]]
             one[kind] = summary({column: [row[column] for row in rows] for column in rows[0]})
-        found[name] = one
-    return {"encoders": found}
+        result[name] = one
+    return {"encoders": result}
 
 
 def printed(found: Mapping[str, Any]) -> Iterator[str]:

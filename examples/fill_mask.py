@@ -124,12 +124,12 @@ class Blanks(BertForPreTraining):
             order = torch.arange(input_ids.shape[1], device=input_ids.device)
             masked = masked | (order > order[:, None])
         log_u = log_u.masked_fill(masked, -torch.inf)
-        found = self.bert(input_ids, log_u, token_type_ids, position_ids)
-        hidden = found.last_hidden_state[attention_mask > 0 if places is None else places]
+        result = self.bert(input_ids, log_u, token_type_ids, position_ids)
+        hidden = result.last_hidden_state[attention_mask > 0 if places is None else places]
         return {
             "words": self.cls.predictions(hidden),
-            "classes": self.cls.seq_relationship(found.pooler_output),
-            "last_hidden_state": found.last_hidden_state,  # what swaps compare: it has a row for each of the inputs
+            "classes": self.cls.seq_relationship(result.pooler_output),
+            "last_hidden_state": result.last_hidden_state,  # what swaps compare: it has a row for each of the inputs
         }
 
 
@@ -160,13 +160,13 @@ class FillMask(Task):
 
     def _passages(self, articles: Sequence[tuple[list[tuple[str, ...]], int]]) -> list[Passage]:
         """Sentences of an article in a row, as many as fit; or the two texts of a pair."""
-        o, found = self.options, []
+        o, result = self.options, []
         for number, (sentences, label) in enumerate(articles):
             every = [self.tokenizer.encode_batch(list(pair)) for pair in sentences]
             numbers = [[one.ids[: o.longest] for one in pair] for pair in every]
             if o.objective in ("tlm", "classify"):
                 for first, *rest in numbers:
-                    found.append(Passage(0, first, rest[0] if rest else [], number, label))
+                    result.append(Passage(0, first, rest[0] if rest else [], number, label))
                 continue
             held: list[list[int]] = []
             for (words,) in [*numbers, ([],)]:
@@ -174,10 +174,10 @@ class FillMask(Task):
                     cut = max(len(held) // 2, 1)
                     first, second = (sum(part, []) for part in (held[:cut], held[cut:]))  # noqa: RUF017 - short
                     if second or o.objective != "mask_next":
-                        found.append(Passage(0, first, second, number))
+                        result.append(Passage(0, first, second, number))
                     held = []
                 held += [words] if words else []
-        return [one._replace(number=number) for number, one in enumerate(found) if one.first]
+        return [one._replace(number=number) for number, one in enumerate(result) if one.first]
 
     def model(self) -> Blanks:
         """See ``Task``."""
@@ -226,9 +226,9 @@ class FillMask(Task):
         """The second half of a passage of another article, one that is not longer than a passage may be."""
         room = self.options.longest - len(passage.first)
         for _ in range(1000):
-            found = draw.choice(self.others)
-            if found.article != passage.article and 0 < len(found.second) <= room:
-                return found.second
+            result = draw.choice(self.others)
+            if result.article != passage.article and 0 < len(result.second) <= room:
+                return result.second
         raise InputError("no second half of another article fits. Give more text, or a larger --longest.")
 
     def _row(self, first: Words, second: Words, draw: random.Random, training: bool) -> list[Words]:
@@ -258,26 +258,26 @@ class FillMask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """See ``Task``; the mean over words of the step, and with next sentences that over rows."""
-        found, count = model(**inputs(batch)), len(batch["targets"])
-        of_class = cross_entropy(found["classes"].float(), batch["labels"])
+        result, count = model(**inputs(batch)), len(batch["targets"])
+        of_class = cross_entropy(result["classes"].float(), batch["labels"])
         if self.options.objective == "classify":
             return of_class * len(batch["labels"]), len(batch["labels"])
-        loss = cross_entropy(found["words"].float(), batch["targets"], reduction="sum")
+        loss = cross_entropy(result["words"].float(), batch["targets"], reduction="sum")
         return loss + count * of_class if self.options.objective == "mask_next" else loss, count
 
     def records(self, model: nn.Module, batch: Batch) -> list[Record]:
         """See ``Task``."""
-        found = model(**inputs(batch))
-        loss = cross_entropy(found["words"].float(), batch["targets"], reduction="none")
+        result = model(**inputs(batch))
+        loss = cross_entropy(result["words"].float(), batch["targets"], reduction="none")
         of_row = batch["places"].sum(1).tolist()
-        parts = [one.split(of_row) for one in (batch["targets"], found["words"].argmax(-1), loss)]
+        parts = [one.split(of_row) for one in (batch["targets"], result["words"].argmax(-1), loss)]
         records = [
             {"words": right.tolist(), "answers": said.tolist(), "loss": float(lost.sum())}
             for right, said, lost in zip(*parts, strict=True)
         ]
         if self.options.objective in ("mask_next", "classify"):
-            loss = cross_entropy(found["classes"].float(), batch["labels"], reduction="none")
-            options = {"label": batch["labels"], "answer": found["classes"].argmax(-1), "label_loss": loss}
+            loss = cross_entropy(result["classes"].float(), batch["labels"], reduction="none")
+            options = {"label": batch["labels"], "answer": result["classes"].argmax(-1), "label_loss": loss}
             for name, values in options.items():
                 for record, value in zip(records, values.tolist(), strict=True):
                     record[name] = value
@@ -285,18 +285,18 @@ class FillMask(Task):
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """See ``Task``; ``unigram_accuracy`` is that of always saying the most frequent word."""
-        found = {}
+        result = {}
         if "label" in records[0]:
             labels, answers = [one["label"] for one in records], [one["answer"] for one in records]
             name = "accuracy" if self.options.objective == "classify" else "next_accuracy"
-            found[name] = float(accuracy_score(labels, answers))
-            found["label_loss"] = sum(one["label_loss"] for one in records) / len(records)
+            result[name] = float(accuracy_score(labels, answers))
+            result["label_loss"] = sum(one["label_loss"] for one in records) / len(records)
         words, answers = ([word for one in records for word in one[name]] for name in ("words", "answers"))
         if words:
-            found["masked_accuracy"] = float(accuracy_score(words, answers))
-            found["unigram_accuracy"] = words.count(self.most_frequent) / len(words)
-            found["loss"] = sum(one["loss"] for one in records) / len(words)
-        return found
+            result["masked_accuracy"] = float(accuracy_score(words, answers))
+            result["unigram_accuracy"] = words.count(self.most_frequent) / len(words)
+            result["loss"] = sum(one["loss"] for one in records) / len(words)
+        return result
 
     def audited(self, examples: Sequence[Passage], batch: Batch) -> Batch:
         """See ``Task``; a document is an article."""
@@ -339,12 +339,12 @@ def use(task: FillMask, model: Blanks, options: UseOptions) -> None:
         row = torch.tensor([[FIRST, *ids[: 2 * task.options.longest], END]])
         given = torch.ones_like(row), torch.zeros_like(row), torch.arange(row.shape[1])[None], row == MASK
         with torch.no_grad():
-            found = model(row, *given)
+            result = model(row, *given)
         if task.options.objective == "classify":
-            best = found["classes"][0].softmax(-1).max(-1)
+            best = result["classes"][0].softmax(-1).max(-1)
             print(f"{text}: {task.classes[int(best.indices)]} {best.values:.3f}")
             continue
-        for number, blank in enumerate(found["words"].softmax(-1), start=1):
+        for number, blank in enumerate(result["words"].softmax(-1), start=1):
             best = blank.topk(options.top)
             words = [f"{task.tokenizer.id_to_token(int(k))} {p:.3f}" for p, k in zip(*best, strict=True)]
             print(f"{text}, blank {number}: {', '.join(words)}")

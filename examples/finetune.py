@@ -55,15 +55,15 @@ class Finetune(Task):
 
     def __init__(self, options: FinetuneOptions) -> None:
         super().__init__(options)
-        found = validation_and_test(toy() if options.data == "toy" else read_splits(options.data))
-        names = found["train"].column_names
+        result = validation_and_test(toy() if options.data == "toy" else read_splits(options.data))
+        names = result["train"].column_names
         text, label = (next((one for one in some if one in names), some[0]) for some in (TEXTS, LABELS))
-        check_columns(found, [text, label], options.data)
-        self.classes = label_names(found["train"], label)
-        check_labels(found, label, len(self.classes), options.data)
+        check_columns(result, [text, label], options.data)
+        self.classes = label_names(result["train"], label)
+        check_labels(result, label, len(self.classes), options.data)
         self.encoder, self.tokenizer, _ = load_model(options.pretrained)
         self.splits = {
-            str(name): list(zip(rows[text], rows[label], strict=True)) for name, rows in found.items()
+            str(name): list(zip(rows[text], rows[label], strict=True)) for name, rows in result.items()
         }
         if options.train_texts:
             self.splits["train"] = self.splits["train"][: options.train_texts]
@@ -95,8 +95,8 @@ class Finetune(Task):
         del training
         texts, labels = zip(*examples, strict=True)
         cut = {"truncation": True, "max_length": self.options.longest}
-        found = self.tokenizer(list(texts), padding=True, return_tensors="pt", **cut)
-        return {**found, "label": torch.tensor(labels)}
+        result = self.tokenizer(list(texts), padding=True, return_tensors="pt", **cut)
+        return {**result, "label": torch.tensor(labels)}
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Of the classes, (B, classes)."""
@@ -149,15 +149,15 @@ def hits(output: Any, labels: Tensor) -> Tensor:
 
 def toy() -> datasets.DatasetDict:
     """Opinions of which one word tells the class."""
-    words, found = (("dull", "weak", "empty"), ("warm", "sharp", "moving")), {}
+    words, result = (("dull", "weak", "empty"), ("warm", "sharp", "moving")), {}
     for split, count in (("train", 240), ("validation", 60), ("test", 60)):
         draw = random.Random(split)  # noqa: S311
         kinds = [draw.randrange(2) for _ in range(count)]
         texts = [
             f"the {draw.choice(('film', 'plot', 'cast'))} is {draw.choice(words[kind])} ." for kind in kinds
         ]
-        found[split] = datasets.Dataset.from_dict({"text": texts, "label": kinds})
-    return datasets.DatasetDict(found)
+        result[split] = datasets.Dataset.from_dict({"text": texts, "label": kinds})
+    return datasets.DatasetDict(result)
 
 
 @dataclass

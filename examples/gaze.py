@@ -90,9 +90,9 @@ def read(data: str) -> list[Seen]:
             f"{data} is missing. OSIE is at https://github.com/NUS-VIP/predicting-human-gaze-beyond-pixels; write it "
             f"to FOLDER/train.parquet with the columns {', '.join(COLUMNS)}, or use --data toy."
         )
-    found = read_splits(data, ("train",))
-    check_columns(found, COLUMNS, data)
-    rows: Any = found["train"].cast_column("image", datasets.Image(decode=False))
+    result = read_splits(data, ("train",))
+    check_columns(result, COLUMNS, data)
+    rows: Any = result["train"].cast_column("image", datasets.Image(decode=False))
     return [seen(row, f"{data}, row {number}") for number, row in enumerate(rows)]
 
 
@@ -188,8 +188,8 @@ class Gaze(nn.Module):
         there = torch.cat((lags >= 0, lags[..., :1] < 0), -1)[..., None]
         total = torch.zeros(*lags.shape[:-1], PLACES)
         for number in range(LAGS + 1):
-            found = table[:, number].take(corner[..., number, None] + steps)
-            total = total + found * there[..., number, :]
+            result = table[:, number].take(corner[..., number, None] + steps)
+            total = total + result * there[..., number, :]
         return total
 
 
@@ -229,8 +229,8 @@ def fit(
 def smoothed(counts: Tensor) -> Tensor:
     """A density of counts (..., n) over places."""
     blurred = gaussian_filter(counts.double().view(-1, H, W).numpy(), (0, SPREAD, SPREAD), mode="nearest")
-    found = torch.from_numpy(blurred).flatten(1).view(counts.shape)
-    return found / found.sum(-1, keepdim=True)
+    result = torch.from_numpy(blurred).flatten(1).view(counts.shape)
+    return result / result.sum(-1, keepdim=True)
 
 
 def centre_bias(images: Sequence[Seen]) -> Tensor:
@@ -257,11 +257,11 @@ def scores(maps: Tensor, one: Seen, others: Tensor, centre: Tensor | None) -> di
         centre: Log-density that information is gained over.
     """
     maps = maps.double().expand(len(one.places), -1)
-    found = {"auc": auc(maps, one.places, torch.ones(PLACES)), "shuffled_auc": auc(maps, one.places, others)}
-    found["nss"] = nss(maps if centre is None else maps.exp(), one.places)
+    result = {"auc": auc(maps, one.places, torch.ones(PLACES)), "shuffled_auc": auc(maps, one.places, others)}
+    result["nss"] = nss(maps if centre is None else maps.exp(), one.places)
     if centre is not None:
-        found["bits"] = (maps.gather(-1, one.places[:, None])[:, 0] - centre[one.places]) / math.log(2)
-    return {name: float(values.mean()) for name, values in found.items()}
+        result["bits"] = (maps.gather(-1, one.places[:, None])[:, 0] - centre[one.places]) / math.log(2)
+    return {name: float(values.mean()) for name, values in result.items()}
 
 
 def attended(templates: Tensor, evidence: Tensor, count: int, near: Tensor, how: str) -> list[int]:
@@ -274,21 +274,21 @@ def attended(templates: Tensor, evidence: Tensor, count: int, near: Tensor, how:
         near: What each place inhibits, (n, n) bool.
         how: ``winner`` takes all, by the closeness ``Hard``; or the estimator of the weights that draw a place.
     """
-    free, found = torch.ones(len(templates), dtype=torch.bool), []
+    free, result = torch.ones(len(templates), dtype=torch.bool), []
     options: dict[str, Any] = {"closeness": fenchel.Hard()} if how == "winner" else {"estimator": how}
     query, key = evidence.view(1, 1, 1, -1), templates[None, None]
-    while free.any() and len(found) < count:
+    while free.any() and len(result) < count:
         weights = infer(query, key, log_preference=free, scale=1.0, **options).weights.flatten()
-        found.append(int(weights.argmax() if how == "winner" else torch.multinomial(weights, 1)))
-        free = free & ~near[found[-1]]
-    return found
+        result.append(int(weights.argmax() if how == "winner" else torch.multinomial(weights, 1)))
+        free = free & ~near[result[-1]]
+    return result
 
 
 def walks(model: Gaze, inputs: Sequence[Tensor], saliency: Sequence[Tensor], images: Sequence[Seen]) -> Any:
     """The first places that are attended in each image: what other viewers make of them, and how far apart they are."""
     grid = torch.cartesian_prod(torch.arange(H), torch.arange(W)).float()
     near, one = torch.cdist(grid, grid) <= RADIUS, torch.ones(1)
-    found: dict[str, list[dict[str, float]]] = {}
+    result: dict[str, list[dict[str, float]]] = {}
     for read, salient, image in zip(inputs, saliency, images, strict=True):
         mine = image.viewer == image.viewer[0]
         density = smoothed(image.places[~mine].bincount(minlength=PLACES)[None])
@@ -308,8 +308,8 @@ def walks(model: Gaze, inputs: Sequence[Tensor], saliency: Sequence[Tensor], ima
         for name, path in paths.items():
             apart = (grid[path][1:] - grid[path][:-1]).norm(dim=1).mean()
             seen_at = nss(density.expand(len(path), -1), torch.tensor(path)).mean()
-            found.setdefault(name, []).append({"nss": float(seen_at), "step": float(apart) / W})
-    return {name: summary(rows) for name, rows in found.items()}
+            result.setdefault(name, []).append({"nss": float(seen_at), "step": float(apart) / W})
+    return {name: summary(rows) for name, rows in result.items()}
 
 
 def display(kind: str, size: int, draw: np.random.Generator) -> Tensor:
@@ -335,7 +335,7 @@ def display(kind: str, size: int, draw: np.random.Generator) -> Tensor:
 
 def search(options: Options) -> dict[str, Any]:
     """Items attended until the target is found, by kind of display, guidance and number of items."""
-    draw, found = np.random.default_rng(options.seed), {}
+    draw, result = np.random.default_rng(options.seed), {}
     for kind in KINDS:
         known = torch.stack([display(kind, 8, draw) for _ in range(20)])
         mean, spread = known.mean((0, 1)), known.flatten(0, 1).std(0).clamp_min(1e-3)
@@ -359,20 +359,20 @@ def search(options: Options) -> dict[str, Any]:
             rows = [dict(zip(map(str, SIZES), row, strict=True)) for row in zip(*columns, strict=True)]
             slopes = [np.polyfit(SIZES, [*row.values()], 1)[0] for row in rows]
             rows = [row | {"slope": float(slope)} for row, slope in zip(rows, slopes, strict=True)]
-            found[f"{kind}: {name}"] = summary(rows)
-    return found
+            result[f"{kind}: {name}"] = summary(rows)
+    return result
 
 
 def cueing(estimator: str, trials: int = 2000, strength: float = 1.5) -> dict[str, Any]:
     """The weight of the place of a target after a cue that is right in four of five trials, none, or a wrong one."""
-    noise, found = torch.randn(1, 1, trials, 2, generator=torch.Generator().manual_seed(0)), {}
+    noise, result = torch.randn(1, 1, trials, 2, generator=torch.Generator().manual_seed(0)), {}
     evidence = noise + strength * torch.tensor([1.0, 0.0])
     for name, chance in {"valid": 0.8, "neutral": 0.5, "invalid": 0.2}.items():
         cue = torch.tensor([chance, 1 - chance]).log()
         options = {"log_preference": cue, "scale": 1.0, "estimator": estimator}
         weights = infer(evidence, torch.eye(2)[None, None], **options).weights[0, 0, :, 0]
-        found[name] = interval(weights.tolist())[:2]
-    return found
+        result[name] = interval(weights.tolist())[:2]
+    return result
 
 
 def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -430,18 +430,18 @@ def study(options: Options) -> dict[str, Any]:
     arms |= {f"readout, {name}": partial(said, model) for name, model in models.items()}
     arms[f"history, {first.estimator}"] = lambda at: said(first, at, lags=test[at].lags[None])
     total = torch.stack([one.counts for one in (*train, *test)]).sum(0)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with torch.no_grad():
         for name, maps in arms.items():
             base = centre if name != "Itti-Koch" else None
             rows = [scores(maps(at), one, total - one.counts, base) for at, one in enumerate(test)]
-            found[name] = summary(rows)
+            result[name] = summary(rows)
         paths = walks(first, inputs["test"][:50], salient["test"][:50], test[:50])
     sizes = {"train": len(train), "test": len(test), "fixations": int(total.sum())}
-    gold = found["other viewers"]["bits"][0]
-    shares = {name: one["bits"][0] / gold for name, one in found.items() if "bits" in one}
+    gold = result["other viewers"]["bits"][0]
+    shares = {name: one["bits"][0] / gold for name, one in result.items() if "bits" in one}
     parts = {"search": search(options), "cues": {name: cueing(name) for name in ("first_order", "exact")}}
-    return {"images": sizes, "models": found, "shares": shares, "paths": paths} | parts
+    return {"images": sizes, "models": result, "shares": shares, "paths": paths} | parts
 
 
 def printed(found: Mapping[str, Any]) -> Iterator[str]:

@@ -81,15 +81,15 @@ def bars() -> tuple[Tensor, Tensor]:
 
 def read_images(o: HelmholtzOptions) -> tuple[Tensor, Tensor]:
     """Images of both splits, (N, pixels), 1 where a pixel is lighter than the middle."""
-    splits, found = read_splits(o.data, ("train", "test")), []
+    splits, result = read_splits(o.data, ("train", "test")), []
     if "test" not in splits:
         raise InputError(f"{o.data} has no split test. Give one, or use --data toy.")
     check_columns(splits, ("image",), o.data)
     for name in ("train", "test"):
         rows = splits[name].shuffle(seed=0).take(min(o.images, len(splits[name])))
         pixels = stacked(rows, "image", f"{o.data}, {name}").float().mean(1)
-        found.append(pixels.flatten(1).gt(127).double())
-    return found[0], found[1]
+        result.append(pixels.flatten(1).gt(127).double())
+    return result[0], result[1]
 
 
 def log_chance(logits: Tensor, units: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ class Machine:
             states = self.wake(images)
             log_joint = log_chance(states[1] @ weights + biases, images) + self.log_prior(states[1:])
             ratios.append(log_joint - self.log_recognition(states))
-        found = torch.stack(ratios)
-        return -found.mean(0), math.log(samples) - found.logsumexp(0)
+        result = torch.stack(ratios)
+        return -result.mean(0), math.log(samples) - result.logsumexp(0)
 
     def causes(self) -> list[Tensor]:
         """All states of the two layers, (2^units, units)."""
@@ -234,13 +234,13 @@ def measured(machine: Machine, images: Tensor, chances: Tensor, o: HelmholtzOpti
         machine.guesses(images),
     )
     other = machine.posterior(images, o.estimator)
-    found = {
+    result = {
         "-log p(d)": -logs,
         "F": machine.free_energy(images, guesses),
         "K(Q, P)": KL().value(guesses, posterior.log()),
         f"K({o.estimator}, P)": KL().value(other, posterior.log()),
     }
-    return {name: float((chances * one).sum() / BITS) for name, one in found.items()}
+    return {name: float((chances * one).sum() / BITS) for name, one in result.items()}
 
 
 def known(o: HelmholtzOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -258,15 +258,15 @@ def run(o: HelmholtzOptions, arm: str, seed: int) -> dict[str, float]:
     torch.manual_seed(seed)
     if arm == "independent pixels":
         share = (chances @ images).clamp(0.5 / len(images), 1 - 0.5 / len(images))
-        found = {"-log p(d)": -float(weights @ log_chance(share.logit(), new)) / BITS}
+        result = {"-log p(d)": -float(weights @ log_chance(share.logit(), new)) / BITS}
     elif arm == "gradient":
         logs = by_gradient(images, chances, o).log_likelihood(new)
-        found = {"-log p(d)": -float(weights @ logs) / BITS}
+        result = {"-log p(d)": -float(weights @ logs) / BITS}
     else:
-        found = measured(by_wake_and_sleep(images, chances, o), new, weights, o)
-    if o.data == "toy" and "-log p(d)" in found:
-        found["K(data, model)"] = found["-log p(d)"] - float(torch.special.entr(weights).sum()) / BITS
-    return found
+        result = measured(by_wake_and_sleep(images, chances, o), new, weights, o)
+    if o.data == "toy" and "-log p(d)" in result:
+        result["K(data, model)"] = result["-log p(d)"] - float(torch.special.entr(weights).sum()) / BITS
+    return result
 
 
 def compare(o: HelmholtzOptions) -> dict[str, Any]:

@@ -27,6 +27,6 @@ def interval(values: Sequence[float]) -> Interval:
 
 def shown(values: Sequence[float], digits: str = ".2f") -> str:
     """A mean and half the width of its interval, with as many digits."""
-    found = interval(values)
-    half = "(one seed)" if found.half_width is None else f"± {found.half_width:{digits}}"
-    return f"{found.mean:{digits}} {half}"
+    result = interval(values)
+    half = "(one seed)" if result.half_width is None else f"± {result.half_width:{digits}}"
+    return f"{result.mean:{digits}} {half}"

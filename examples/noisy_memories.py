@@ -77,14 +77,14 @@ def tested(model: Recaller) -> dict[str, float]:
     """Per cent right on new sets, and how far log odds follow."""
     questions, remembered, noise, values = draw(1000, torch.Generator().manual_seed(10**6))
     logits, weights = model(questions, remembered, noise, values)
-    found: dict[str, float] = {"parameters": sum(p.numel() for p in model.parameters())}
-    found |= {"right": 100 * (logits.argmax(-1) == values).double().mean().item()}
+    result: dict[str, float] = {"parameters": sum(p.numel() for p in model.parameters())}
+    result |= {"right": 100 * (logits.argmax(-1) == values).double().mean().item()}
     change = 0.1 * torch.randn(remembered.shape, generator=torch.Generator().manual_seed(0))
     for name, level in (("well", WELL), ("badly", BADLY)):
         _, moved = model(questions, remembered + change * (noise == level), noise, values)
         before, after = (w.diagonal(dim1=1, dim2=2).clamp(1e-6, 1 - 1e-6).logit() for w in (weights, moved))
-        found |= {f"follows_{name}": (after - before).abs().mean().item()}
-    return found
+        result |= {f"follows_{name}": (after - before).abs().mean().item()}
+    return result
 
 
 def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:

@@ -25,10 +25,10 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
     lines. Headings are left out, and ``<unk>``, as WikiText has it for words that it leaves out, is ``[UNK]``.
     """
     running = o.objective in ("mask", "mask_next", "causal") and not o.columns
-    found = read_splits(o.data, train=not running)
+    result = read_splits(o.data, train=not running)
     if running:
-        check_columns(found, ["text"], o.data)
-        parts = {str(name): articles_of(rows["text"]) for name, rows in found.items()}
+        check_columns(result, ["text"], o.data)
+        parts = {str(name): articles_of(rows["text"]) for name, rows in result.items()}
         if not {"train", "validation", "test"} <= {*parts}:
             every = [article for part in parts.values() for article in part]
             order = torch.randperm(len(every), generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
@@ -36,30 +36,30 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
             chosen = {"test": order[:cut], "validation": order[cut : 2 * cut], "train": order[2 * cut :]}
             parts = {name: [every[number] for number in sorted(some)] for name, some in chosen.items()}
         return {name: [(article, -1) for article in part] for name, part in parts.items()}, ["next", "other"]
-    found = validation_and_test(found)
-    names, classify = found["train"].column_names, o.objective == "classify"
+    result = validation_and_test(result)
+    names, classify = result["train"].column_names, o.objective == "classify"
     columns = o.columns.split() or [name for name in names if name in ("text", "sentence")] or names[:2]
     label = next((name for name in ("coarse_label", "label", "labels") if name in names), "label")
-    check_columns(found, [*columns, label] if classify else columns, o.data)
+    check_columns(result, [*columns, label] if classify else columns, o.data)
     splits = {}
     for name in ("train", "validation", "test"):
-        labels = found[name][label] if classify else [-1] * len(found[name])
-        rows = zip(labels, *(found[name][column] for column in columns), strict=True)
+        labels = result[name][label] if classify else [-1] * len(result[name])
+        rows = zip(labels, *(result[name][column] for column in columns), strict=True)
         splits[name] = [([tuple(texts)], one) for one, *texts in rows]
         for number, ((texts,), _) in enumerate(splits[name]):
             if not all(isinstance(text, str) and text.strip() for text in texts):
                 raise InputError(f"{o.data}, {name}, row {number}: a text is empty. Remove such rows.")
     if not classify:
         return splits, ["next", "other"]
-    classes = label_names(found["train"], label)
-    check_labels(found, label, len(classes), o.data)
+    classes = label_names(result["train"], label)
+    check_labels(result, label, len(classes), o.data)
     return splits, classes
 
 
 def articles_of(lines: Iterable[str | None]) -> list[list[tuple[str, ...]]]:
     """Sentences of the articles of running text; headings stand between blank lines, where there are any."""
     known = [line.strip() for text in lines for line in (text or "").splitlines() or [""]]
-    found: list[list[tuple[str, ...]]] = [[]]
+    result: list[list[tuple[str, ...]]] = [[]]
     number, headed = 0, False
     for before, line, after in zip(["", *known], known, [*known[1:], ""], strict=False):
         alone = "" not in known or before == after == ""
@@ -67,12 +67,12 @@ def articles_of(lines: Iterable[str | None]) -> list[list[tuple[str, ...]]]:
         title = heading and not line.startswith("= =")
         headed = headed or title
         if title or (line and not headed and number % 100 == 0):
-            found.append([])
+            result.append([])
         number += bool(line)
         if line and not heading:
             text = line.replace("<unk>", SPECIAL[UNKNOWN])
-            found[-1] += [(sentence,) for sentence in re.split(r"(?<=[.!?]) +", text)]
-    return [article for article in found if article]
+            result[-1] += [(sentence,) for sentence in re.split(r"(?<=[.!?]) +", text)]
+    return [article for article in result if article]
 
 
 def toy(o: Any) -> tuple[dict[str, Articles], list[str]]:

@@ -119,9 +119,9 @@ def read(options: Options) -> list[list[Sentence]]:
         InputError: If a file is missing or malformed.
     """
     if options.data == "toy":
-        found = [[*sentences(toy(name, 300 if name == "train" else 60), "toy")] for name in SPLITS]
+        result = [[*sentences(toy(name, 300 if name == "train" else 60), "toy")] for name in SPLITS]
     else:
-        found = []
+        result = []
         for name in SPLITS:
             files = [*Path(options.data).glob(f"*{name}.conllu*")]
             if len(files) != 1:
@@ -130,16 +130,16 @@ def read(options: Options) -> list[list[Sentence]]:
                     "https://github.com/UniversalDependencies/UD_English-EWT; or use --data toy."
                 )
             with (gzip.open if files[0].suffix == ".gz" else open)(files[0], "rt", encoding="utf-8") as file:
-                found.append([*sentences(file.read(), str(files[0]))])
+                result.append([*sentences(file.read(), str(files[0]))])
     counts = (options.train, options.test, options.test)
-    short = ([one for one in some if 2 <= len(one.words) <= options.longest] for some in found)
+    short = ([one for one in some if 2 <= len(one.words) <= options.longest] for some in result)
     draw = random.Random(options.seed)  # noqa: S311
     return [draw.sample(some, min(count, len(some))) for some, count in zip(short, counts, strict=True)]
 
 
 def toy(split: str, count: int) -> str:
     """Sentences of a small grammar: subject, verb, object, and phrases with a preposition after either noun."""
-    draw, found = random.Random(split), []  # noqa: S311
+    draw, result = random.Random(split), []  # noqa: S311
     for _ in range(count):
         rows: list[tuple[str, int]] = []
         subject = phrase(draw, rows, 0)
@@ -150,8 +150,8 @@ def toy(split: str, count: int) -> str:
         lines = (
             f"{at}\t{word}\t_\tX\t_\t_\t{head}\t_\t_\t_" for at, (word, head) in enumerate(rows, start=1)
         )
-        found.append("\n".join(lines))
-    return "\n\n".join(found)
+        result.append("\n".join(lines))
+    return "\n\n".join(result)
 
 
 def phrase(draw: random.Random, rows: list[tuple[str, int]], head: int) -> int:
@@ -169,7 +169,7 @@ def phrase(draw: random.Random, rows: list[tuple[str, int]], head: int) -> int:
 @torch.no_grad()
 def states(model: Any, tokenizer: Any, some: Sequence[Sentence], estimator: str = "") -> list[Tensor]:
     """States of the words of each sentence, means over their pieces, of all layers: (layers, n, d), in half."""
-    found: list[Tensor] = [torch.empty(0)] * len(some)
+    result: list[Tensor] = [torch.empty(0)] * len(some)
     order = sorted(range(len(some)), key=lambda one: len(some[one].words))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
@@ -180,8 +180,8 @@ def states(model: Any, tokenizer: Any, some: Sequence[Sentence], estimator: str 
         for row, one in enumerate(chosen):
             owner = torch.tensor([-1 if at is None else at for at in batch.word_ids(row)])
             part = (torch.arange(len(some[one].words))[:, None] == owner).float()
-            found[one] = (part / part.sum(1, keepdim=True).clamp_min(1) @ layers[:, row]).half()
-    return found
+            result[one] = (part / part.sum(1, keepdim=True).clamp_min(1) @ layers[:, row]).half()
+    return result
 
 
 def squares(mapped: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,8 +242,10 @@ def scores(distances: np.ndarray, depths: np.ndarray, one: Sentence) -> dict[str
     }
     # A constant changes no spanning tree, and 0 would be no edge.
     spanning = minimum_spanning_tree(np.triu(distances[np.ix_(kept, kept)] + 1, 1)).tocoo()
-    found = {frozenset((int(kept[a]), int(kept[b]))) for a, b in zip(spanning.row, spanning.col, strict=True)}
-    right = sum(frozenset(edge) in found for edge in edges)
+    result = {
+        frozenset((int(kept[a]), int(kept[b]))) for a, b in zip(spanning.row, spanning.col, strict=True)
+    }
+    right = sum(frozenset(edge) in result for edge in edges)
     root = len(kept) > 0 and kept[depths[kept].argmin()] == int((one.heads < 0).argmax())
     return {
         "right": right,
@@ -291,10 +293,10 @@ def study(options: Options) -> dict[str, Any]:
         "untrained": AutoModel.from_config(model.config).eval(),
         options.estimator: model,
     }
-    found: dict[str, Any] = {"sentences": [len(train), len(dev), len(test)], "rank": options.rank}
+    result: dict[str, Any] = {"sentences": [len(train), len(dev), len(test)], "rank": options.rank}
     lines = [np.abs(np.subtract.outer(*2 * [np.arange(len(one.words))])) for one in test]
     rows = [scores(line, line[0], one) for line, one in zip(lines, test, strict=True)]
-    found["models"], best = {"adjacent words": summary(rows)}, slice(None)
+    result["models"], best = {"adjacent words": summary(rows)}, slice(None)
     for name, encoder in models.items():
         estimator = name if encoder is model and name != "trained" else ""
         known, new = (
@@ -305,11 +307,11 @@ def study(options: Options) -> dict[str, Any]:
         if name == "trained":
             choice = tested(maps, states(encoder, tokenizer, dev), dev)
             chosen = max(range(len(choice)), key=lambda layer: choice[layer]["uuas"][0])
-            best, found["best"] = slice(chosen, chosen + 1), chosen
-            found["models"] |= {f"layer {layer}": one for layer, one in enumerate(results)}
+            best, result["best"] = slice(chosen, chosen + 1), chosen
+            result["models"] |= {f"layer {layer}": one for layer, one in enumerate(results)}
         else:
-            found["models"][f"layer {found['best']}, {name}"] = results[0]
-    return found
+            result["models"][f"layer {result['best']}, {name}"] = results[0]
+    return result
 
 
 def printed(found: Mapping[str, Any]) -> Iterator[str]:

@@ -126,13 +126,13 @@ class Attention(MultiheadAttention):
     def forward(self, *given: Any, **more: Any) -> tuple[Tensor, Tensor | None]:
         """As the layer's own; weights are those of each head."""
         more["average_attn_weights"] = False
-        found, weights = super().forward(*given, **more)
+        result, weights = super().forward(*given, **more)
         if self.training and isinstance(self.closeness, fenchel.Hard):
             hard, self.closeness = self.closeness, None
             mean, _ = super().forward(*given, **more)
             self.closeness = hard
-            found = mean + (found - mean).detach()
-        return found, weights
+            result = mean + (result - mean).detach()
+        return result, weights
 
 
 def network(read: int, hidden: int, said: int, dropout: float, *, last: bool = False) -> nn.Sequential:
@@ -162,12 +162,12 @@ class Classifier(nn.Module):
         """``logits`` (B, classes) of words (B, n), 0 for padding; and ``weights`` (B, heads, 1, n) if asked for."""
         states, real, more = self.states(words), words != PADDING, {}
         if self.attention is None:
-            found = mean_of(self.value(states), real)
+            result = mean_of(self.value(states), real)
         else:
             question = self.question.weight.expand(len(words), 1, -1)
-            found, weights = self.attention(question, states, states, ~real, need_weights=need_weights)
-            found, more = found[:, 0], {} if weights is None else {"weights": weights}
-        return {"logits": self.head(self.dropout(found)), **more}
+            result, weights = self.attention(question, states, states, ~real, need_weights=need_weights)
+            result, more = result[:, 0], {} if weights is None else {"weights": weights}
+        return {"logits": self.head(self.dropout(result)), **more}
 
 
 class Pairs(nn.Module):
@@ -199,15 +199,15 @@ class Pairs(nn.Module):
             states = torch.cat((a, b), 1)
             if self.attention is None:
                 means = mean_of(b, real[:, m:]), mean_of(a, real[:, :m])
-                found = [mean.unsqueeze(1).expand_as(x) for mean, x in zip(means, (a, b), strict=True)]
-                found = torch.cat(found, 1)
+                result = [mean.unsqueeze(1).expand_as(x) for mean, x in zip(means, (a, b), strict=True)]
+                result = torch.cat(result, 1)
             else:
                 f = self.f(states) * real.unsqueeze(-1)
                 first = torch.arange(real.shape[1], device=a.device) < m
                 masks = {"key_padding_mask": ~real, "attn_mask": first == first.unsqueeze(1)}
-                found, weights = self.attention(f, f, states, need_weights=need_weights, **masks)
+                result, weights = self.attention(f, f, states, need_weights=need_weights, **masks)
                 more = {} if weights is None else {"weights": weights}
-            compared = self.compare(torch.cat((states, found, states - found, states * found), -1))
+            compared = self.compare(torch.cat((states, result, states - result, states * result), -1))
             compared = compared * real.unsqueeze(-1)
             read = torch.cat((compared[:, :m].sum(1), compared[:, m:].sum(1)), -1)
         read = self.dropout(read)
@@ -228,13 +228,13 @@ class Reading(Task):
 
     def __init__(self, options: ReadingOptions) -> None:
         super().__init__(options)
-        found = toy(options.data) if options.data in ("toy", "toy-pairs") else read_splits(options.data)
-        self.texts, self.label, self.degree = columns_of(found, options)
-        train, label = found["train"], self.label
+        result = toy(options.data) if options.data in ("toy", "toy-pairs") else read_splits(options.data)
+        self.texts, self.label, self.degree = columns_of(result, options)
+        train, label = result["train"], self.label
         strings = train.features[label].dtype == "string"
         self.classes = sorted(set(train[label])) if strings else label_names(train, label)
-        names = [name for name in ("train", "validation", "test") if name in found]
-        rows = {name: datasets.Dataset.from_list(self.rows(found[name], name)) for name in names}
+        names = [name for name in ("train", "validation", "test") if name in result]
+        rows = {name: datasets.Dataset.from_list(self.rows(result[name], name)) for name in names}
         rows = validation_and_test(datasets.DatasetDict(**rows))
         read = (text for texts in rows["train"]["texts"] for text in texts)
         self.tokenizer = learned_words(read, options.vocabulary, ["[PAD]", "[UNK]"], options.least)
@@ -251,7 +251,7 @@ class Reading(Task):
         known |= {place: place for place in range(len(self.classes))}
         columns = [rows[name] for name in self.texts]
         degrees = rows[self.degree] if self.degree else [None] * len(rows)
-        together, found = zip(rows[self.label], degrees, *columns, strict=True), []
+        together, result = zip(rows[self.label], degrees, *columns, strict=True), []
         for number, (label, degree, *texts) in enumerate(together):
             where = f"{self.options.data}, {split}, row {number}"
             if label == -1:
@@ -263,8 +263,8 @@ class Reading(Task):
             if self.degree and not (isinstance(degree, int | float) and 1 <= degree <= 5):
                 raise InputError(f"{where}: {self.degree} is {degree}; expected a number from 1 to 5.")
             one = {"texts": texts, "label": known[label]}
-            found.append(one | ({"degree": degree} if self.degree else {}))
-        return found
+            result.append(one | ({"degree": degree} if self.degree else {}))
+        return result
 
     def with_words(self, row: Any) -> Record:
         """A row with the numbers of the words of its texts."""
@@ -278,13 +278,13 @@ class Reading(Task):
     def batch(self, examples: Sequence[Any], *, training: bool) -> Record:
         """Words of the texts side by side, padded; labels and relatedness where they are known."""
         del training
-        found: Record = {"examples": examples}
+        result: Record = {"examples": examples}
         for place, name in enumerate(("words", "others")[: len(self.texts)]):
-            found[name] = padded([one["words"][place] for one in examples])
+            result[name] = padded([one["words"][place] for one in examples])
         for name, kind in (("label", torch.int64), ("degree", torch.float32)):
             if name in examples[0]:
-                found[name] = torch.tensor([one[name] for one in examples], dtype=kind)
-        return found
+                result[name] = torch.tensor([one[name] for one in examples], dtype=kind)
+        return result
 
     def losses(self, said: dict[str, Tensor], batch: Record) -> Tensor:
         """Of each example: cross-entropy of the class, and divergence of relatedness, in shares.
@@ -306,7 +306,7 @@ class Reading(Task):
 
     def records(self, model: nn.Module, batch: Record) -> list[Record]:
         """The probability of each class, the likeliest one, and the relatedness that is expected; what is right."""
-        said, found = model(**inputs(batch)), []
+        said, result = model(**inputs(batch)), []
         chances = said["logits"].double().softmax(-1)
         degrees = [None] * len(chances)
         if "relatedness" in said:
@@ -316,23 +316,23 @@ class Reading(Task):
             record["chances"] = dict(zip(self.classes, chance, strict=True))
             record |= {"label": self.classes[one["label"]]} if "label" in one else {}
             record |= {} if degree is None else {"said_degree": degree}
-            found.append(record | ({"degree": one["degree"]} if "degree" in one else {}))
-        return found
+            result.append(record | ({"degree": one["degree"]} if "degree" in one else {}))
+        return result
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """Accuracy and cross-entropy; correlations and squared error of relatedness."""
         right, said = ([one[name] for one in records] for name in ("label", "said"))
         chances = [list(one["chances"].values()) for one in records]
-        found = {"accuracy": float(metrics.accuracy_score(right, said))}
+        result = {"accuracy": float(metrics.accuracy_score(right, said))}
         places = [self.classes.index(one) for one in right]
-        found["cross_entropy"] = float(metrics.log_loss(places, chances, labels=range(len(self.classes))))
+        result["cross_entropy"] = float(metrics.log_loss(places, chances, labels=range(len(self.classes))))
         if "degree" in records[0]:
             true, given = ([one[name] for one in records] for name in ("degree", "said_degree"))
             kinds: dict[str, Any] = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
             varied = min(max(one) - min(one) for one in (true, given)) > 0
-            found |= {name: float(kind(given, true)[0]) if varied else 0.0 for name, kind in kinds.items()}
-            found["squared_error"] = float(metrics.mean_squared_error(true, given))
-        return found
+            result |= {name: float(kind(given, true)[0]) if varied else 0.0 for name, kind in kinds.items()}
+            result["squared_error"] = float(metrics.mean_squared_error(true, given))
+        return result
 
     def audited(self, examples: Sequence[Any], batch: Record) -> Record:
         """See ``Task``; the two texts of a pair are one sequence, with padding after each."""
@@ -373,11 +373,11 @@ def toy(name: str) -> datasets.DatasetDict:
     The second list repeats words of the first (entailment), but that one may be the opposite of one, "unkam" of "kam"
     (contradiction), or another word (neutral). Relatedness is 1 and 4 times the share of its words that are repeated.
     """
-    make, found = toy_text if name == "toy" else toy_pair, {}
+    make, result = toy_text if name == "toy" else toy_pair, {}
     for split, count in (("train", 3000), ("validation", 300), ("test", 500)):
         draw = random.Random(f"{name} {split}")  # noqa: S311
-        found[split] = datasets.Dataset.from_list([make(draw) for _ in range(count)])
-    return datasets.DatasetDict(found)
+        result[split] = datasets.Dataset.from_list([make(draw) for _ in range(count)])
+    return datasets.DatasetDict(result)
 
 
 def toy_text(draw: random.Random) -> dict[str, Any]:

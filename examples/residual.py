@@ -93,8 +93,8 @@ class Stage(nn.Module):
     def mask(self, evidence: Tensor) -> Tensor:
         """The means of the coins, as the evidence (B, width, h, w)."""
         asked = evidence.movedim(1, -1)
-        found = InferenceProblem(Bernoulli(logits=self.odds), asked.flatten(0, 2)).solve(self.estimator)
-        return found.mean.view(asked.shape).movedim(-1, 1)
+        result = InferenceProblem(Bernoulli(logits=self.odds), asked.flatten(0, 2)).solve(self.estimator)
+        return result.mean.view(asked.shape).movedim(-1, 1)
 
 
 class Classifier(nn.Module):

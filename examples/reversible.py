@@ -194,7 +194,7 @@ def measured(model: Layers, x: Tensor, *, recompute: bool) -> tuple[float, float
 
 def study(o: ReversibleOptions) -> dict[str, Any]:
     """Each depth, with and without recomputing."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for depth in DEPTHS:
         rows: list[dict[str, float]] = []
         for seed in range(o.seeds):
@@ -210,9 +210,9 @@ def study(o: ReversibleOptions) -> dict[str, Any]:
             rows.append(
                 {"plain MB": plain, "reversible MB": little, "times slower": more / seconds, "apart": apart}
             )
-        found[str(depth)] = rows
+        result[str(depth)] = rows
     sizes = {"axial": (o.rows + o.columns) * o.width // 2, "table": o.rows * o.columns * o.width}
-    return {"positions": sizes, "runs": found}
+    return {"positions": sizes, "runs": result}
 
 
 def printed(found: Mapping[str, Any]) -> Iterator[str]:

@@ -27,12 +27,12 @@ def halved(maps: np.ndarray) -> np.ndarray:
 def gabors(size: int = 9, wave: float = 5.0, sigma: float = 2.2) -> np.ndarray:
     """Even and odd Gabor filters at 0, 45, 90 and 135 degrees, (4, 2, size, size), without a response to a constant."""
     y, x = np.mgrid[:size, :size] - size // 2
-    found = []
+    result = []
     for angle in np.arange(4) * math.pi / 4:
         phase = 2 * math.pi / wave * (x * math.cos(angle) + y * math.sin(angle))
         pair = np.stack((np.cos(phase), np.sin(phase))) * np.exp(-(x**2 + y**2) / (2 * sigma**2))
-        found.append(pair - pair.mean((-2, -1), keepdims=True))
-    return np.stack(found)
+        result.append(pair - pair.mean((-2, -1), keepdims=True))
+    return np.stack(result)
 
 
 def promoted(one: np.ndarray) -> np.ndarray:
@@ -68,28 +68,28 @@ def conspicuity(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         around = resized(scales[centre + step], scales[centre].shape[-2:]).numpy()
         totals += resized(np.stack([*map(promoted, abs(scales[centre] - around))]), coarse).numpy()
     orientation = np.sum([*map(promoted, totals[3:])], 0)
-    found = np.stack([promoted(one) for one in (totals[0], totals[1] + totals[2], orientation)])
-    return found, scales[2][1:]
+    result = np.stack([promoted(one) for one in (totals[0], totals[1] + totals[2], orientation)])
+    return result, scales[2][1:]
 
 
 def itti_koch(pixels: np.ndarray) -> Tensor:
     """Saliency of each place, (n,), smoothed, and less at the border, beyond which there is none."""
-    found = resized(conspicuity(pixels)[0].mean(0)[None], GRID)[0]
-    return torch.from_numpy(gaussian_filter(found.numpy(), 1.5, mode="constant")).flatten()
+    result = resized(conspicuity(pixels)[0].mean(0)[None], GRID)[0]
+    return torch.from_numpy(gaussian_filter(result.numpy(), 1.5, mode="constant")).flatten()
 
 
 def features(pixels: np.ndarray, frozen: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Intensity, two opponencies and their contrasts at five scales, (n, 30), and what a frozen module says, half."""
     r, g, b = pixels.transpose(2, 0, 1)
-    level, found = np.stack(((r + g + b) / 3, r - g, b - (r + g) / 2)), []
+    level, result = np.stack(((r + g + b) / 3, r - g, b - (r + g) / 2)), []
     for _ in range(5):
         mean, square = (gaussian_filter(one, (0, 2, 2), mode="nearest") for one in (level, level**2))
-        found += [resized(one, GRID) for one in (mean, np.sqrt((square - mean**2).clip(0)))]
+        result += [resized(one, GRID) for one in (mean, np.sqrt((square - mean**2).clip(0)))]
         level = halved(mean)
     if frozen is not None:
         with torch.no_grad():
-            found.append(resized(frozen(torch.from_numpy(pixels).permute(2, 0, 1)), GRID))
-    return torch.cat(found).flatten(1).T.half()
+            result.append(resized(frozen(torch.from_numpy(pixels).permute(2, 0, 1)), GRID))
+    return torch.cat(result).flatten(1).T.half()
 
 
 def auc(maps: Tensor, places: Tensor, counts: Tensor) -> Tensor:

@@ -49,12 +49,12 @@ class Reader(nn.Module):
         x, weights = self.dropout(self.embed(numbers) + self.place[: numbers.shape[1]]), []
         for place, layer in enumerate(self.layers):
             given = (self.question.expand(len(x), -1, -1) if place else x, x, x, numbers == 0)
-            out, found = layer(*given, average_attn_weights=False)
+            out, result = layer(*given, average_attn_weights=False)
             if keep and keep[place] < x.shape[1]:
-                cut = (found < found.topk(keep[place], -1).values[..., -1:]).flatten(0, 1)
-                out, found = layer(*given, attn_mask=cut, average_attn_weights=False)
+                cut = (result < result.topk(keep[place], -1).values[..., -1:]).flatten(0, 1)
+                out, result = layer(*given, attn_mask=cut, average_attn_weights=False)
             x = out if place else x + out
-            weights.append(found)
+            weights.append(result)
         return self.classify(self.dropout(x[:, 0])), weights
 
 
@@ -79,14 +79,14 @@ def trained(model: Reader, seed: int, epochs: int, numbers: Tensor, labels: Tens
 def tested(model: Reader, numbers: Tensor, labels: Tensor, *keep: int) -> dict[str, float]:
     """Accuracy, and of each layer the share of weights on words that is 0 and how many words a query keeps."""
     logits, layers = model(numbers, *keep)
-    found = {"accuracy": 100 * (logits.argmax(-1) == labels).double().mean().item()}
+    result = {"accuracy": 100 * (logits.argmax(-1) == labels).double().mean().item()}
     real = (numbers > 0).double()
     for name, weights, asked in zip(("read", "ask"), layers, (real, real[:, :1]), strict=True):
         pairs = (asked[:, None, :, None] * real[:, None, None]).expand_as(weights)
         kept = ((weights > 0) * pairs).sum() / pairs.sum()
         of_a_query = kept * pairs.sum() / asked.sum() / HEADS
-        found |= {f"{name}_zero": 100 * (1 - kept.item()), f"{name}_kept": of_a_query.item()}
-    return found
+        result |= {f"{name}_zero": 100 * (1 - kept.item()), f"{name}_kept": of_a_query.item()}
+    return result
 
 
 def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) -> None:

@@ -71,9 +71,9 @@ class Cell:
             code = subprocess.run(  # noqa: S603 - what the user asked for
                 [*self.command, *more], stdout=file, stderr=subprocess.STDOUT, env=environment, check=False
             ).returncode
-        found = self.metrics()
-        if code == 0 and found is not None:
-            said = ", ".join(f"{metric} {value:.4g}" for metric, value in found["test"].items())
+        result = self.metrics()
+        if code == 0 and result is not None:
+            said = ", ".join(f"{metric} {value:.4g}" for metric, value in result["test"].items())
             print(f"{name}: {said} ({time.monotonic() - started:.0f} s)", flush=True)
             return None
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -169,14 +169,14 @@ def cells_of(plan: Mapping[str, Any], folder: Path) -> list[Cell]:
                 raise InputError(f"{there}, and now it is {now!r}. Give another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     write(file, json.dumps(kept, indent=1) + "\n")
-    found = []
+    result = []
     for seed in range(plan["seeds"]):
         for arm, options in plan["arms"].items():
             place = folder / arm / f"seed-{seed}"
             command = [sys.executable, str(script), "train", *plan["options"], *options]
             command += ["--seed", str(seed), "--out", str(place), "--quiet"]
-            found.append(Cell(arm, seed, place, command))
-    return found
+            result.append(Cell(arm, seed, place, command))
+    return result
 
 
 def compared(cells: Sequence[Cell], names: Sequence[str] | None) -> dict[str, Any]:

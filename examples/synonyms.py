@@ -55,8 +55,8 @@ def main(gamma: float = 0.08) -> None:
     like = (atoms @ templates.mT).argmax(-1)
     for place, word in enumerate(sentence):
         reached = [i for i in order.tolist() if like[i] == place][:4]
-        found = ", ".join(f"{words[absent[i]]} {moved[i]:.2%}" for i in reached)
-        print(f"  {word:8} {stayed[place]:5.1%}   absent: {found}")
+        result = ", ".join(f"{words[absent[i]]} {moved[i]:.2%}" for i in reached)
+        print(f"  {word:8} {stayed[place]:5.1%}   absent: {result}")
 
     rank = {absent[i]: place + 1 for place, i in enumerate(order.tolist())}
     listed = ", ".join(f"{word} {rank[words.index(word)]}" for word in SYNONYMS)

@@ -117,10 +117,10 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
     if options.data == "toy":
         pairs = toy_pairs(3200)
         return {"train": pairs[:3000], "validation": pairs[3000:3100], "test": pairs[3100:]}
-    found = read_splits(options.data)
+    result = read_splits(options.data)
     columns, splits = (options.source, options.target), {}
-    check_columns(found, columns, options.data)
-    for name, rows in validation_and_test(found).items():
+    check_columns(result, columns, options.data)
+    for name, rows in validation_and_test(result).items():
         splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
         for number, pair in enumerate(splits[str(name)]):
             if not all(isinstance(text, str) and text.strip() for text in pair):
@@ -165,14 +165,14 @@ class LSTMTranslator(nn.Module):
             target: Numbers (B, m), BEGIN first, 0 behind the sentence.
         """
         state, words = self.read(source), self.dropped(self.embed_target(target))
-        masks, found = [self.mask(words) for _ in self.decoder], []
+        masks, result = [self.mask(words) for _ in self.decoder], []
         if self.options.query == "paper":
             return self.scores(self.advance(words, state, 0, masks)[0])
         with self.attention.steps() if self.options.context == "attention" else nullcontext():
             for place, word in enumerate(words.split(1, 1)):
                 x, state = self.advance(word, state, place, masks)
-                found.append(x)
-        return self.scores(torch.cat(found, 1))
+                result.append(x)
+        return self.scores(torch.cat(result, 1))
 
     def read(self, source: Tensor) -> State:
         """Templates (B, n, width), padding (B, n), what the context and the score make of them; x, hidden and cells."""
@@ -307,10 +307,10 @@ class TransformerTranslator(nn.Module):
 
     def decoded(self, target: Tensor, states: Tensor, padding: Tensor) -> Tensor:
         """Scores (B, m, pieces), from what ``read`` gave."""
-        found, masks = self.placed(self.embed_target, target), (target == PAD, padding)
+        result, masks = self.placed(self.embed_target, target), (target == PAD, padding)
         for layer in self.decoder:
-            found = layer(found, states, tgt_key_padding_mask=masks[0], memory_key_padding_mask=masks[1])
-        return functional.linear(self.norm_target(found), self.embed_target.weight, self.bias)
+            result = layer(result, states, tgt_key_padding_mask=masks[0], memory_key_padding_mask=masks[1])
+        return functional.linear(self.norm_target(result), self.embed_target.weight, self.bias)
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         """Scores of the next piece (R, pieces) after the pieces so far (R, t), and the state, which stays."""
@@ -333,11 +333,11 @@ class Translation(Task):
             sides = zip(*pairs, strict=True)
             encoded = [one.encode_batch(list(side)) for one, side in zip(self.tokenizers, sides, strict=True)]
             rows: Any = zip(pairs, *encoded, strict=True)
-            found = [
+            result = [
                 Pair(pair[0], pair[1], [*one.ids, END], [BEGIN, *other.ids, END]) for pair, one, other in rows
             ]
             most = options.longest + 1 if split == "train" else float("inf")
-            self.splits[split] = [one for one in found if max(len(one.pieces), len(one.labels) - 1) <= most]
+            self.splits[split] = [one for one in result if max(len(one.pieces), len(one.labels) - 1) <= most]
         if not self.splits["train"]:
             raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
 
@@ -383,7 +383,7 @@ class Translation(Task):
             scores = model(source=batch["source"], target=batch["target"])
             nats = decoding.surprise(scores, batch["labels"]).tolist()
             said = self.said(model, batch["source"])
-        names, found = ("source", "reference", "translation", "nats", "pieces"), []
+        names, result = ("source", "reference", "translation", "nats", "pieces"), []
         for pair, one, lost in zip(batch["pairs"], said, nats, strict=True):
             options = (
                 pair.source,
@@ -392,8 +392,8 @@ class Translation(Task):
                 lost,
                 len(pair.labels) - 1,
             )
-            found.append(dict(zip(names, options, strict=True)))
-        return found
+            result.append(dict(zip(names, options, strict=True)))
+        return result
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """BLEU, cased, of plain text; and the cross-entropy a piece, in nats."""
@@ -440,12 +440,12 @@ def use(task: Translation, model: Any, options: UseOptions) -> None:
     rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
     for start in range(0, len(rows), 64):
         said += task.said(model, padded(rows[start : start + 64]), **how)
-    found = [task.tokenizers[1].decode(one.words) for one in said]
-    for text, translation, one in zip(texts, found, said, strict=True):
+    result = [task.tokenizers[1].decode(one.words) for one in said]
+    for text, translation, one in zip(texts, result, said, strict=True):
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
         print(json.dumps(line, ensure_ascii=False))
     if not options.sentences:
-        print(json.dumps(decoding.bleu(found, [[one.target for one in task.splits["test"]]])))
+        print(json.dumps(decoding.bleu(result, [[one.target for one in task.splits["test"]]])))
     if options.heatmap:
         source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
         weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]

@@ -247,16 +247,16 @@ def toy() -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
 
 def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
     """Images and classes of each split of a dataset, as bytes (n, channels, height, width)."""
-    found = validation_and_test(read_splits(options.data))
-    columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
-    check_columns(found, columns, options.data)
+    result = validation_and_test(read_splits(options.data))
+    columns = next((pair for pair in COLUMNS if {*pair} <= {*result["train"].column_names}), COLUMNS[0])
+    check_columns(result, columns, options.data)
     image, label = columns
-    classes = label_names(found["train"], label)
-    check_labels(found, label, len(classes), options.data)
+    classes = label_names(result["train"], label)
+    check_labels(result, label, len(classes), options.data)
     counts = {"train": options.train_images, "validation": options.test_images, "test": options.test_images}
     splits = {}
     for name, count in counts.items():
-        rows = chosen(found[name], label, count)
+        rows = chosen(result[name], label, count)
         splits[name] = stacked(rows, image, f"{options.data}, {name}"), torch.tensor(rows[label])
     return classes, splits
 

@@ -68,9 +68,9 @@ def main(steps: int = 300) -> None:
         with torch.no_grad():
             right = (model(images).argmax(1) == classes).float().mean()
             preferred = model.preferred(images)
-            found = (preferred.argmax(1) == places).float().mean()
+            result = (preferred.argmax(1) == places).float().mean()
             weight = preferred[torch.arange(len(places)), places].mean()
-        said = f"the pattern's patch has preference {weight:.2f} and is the most preferred in {found:.0%}"
+        said = f"the pattern's patch has preference {weight:.2f} and is the most preferred in {result:.0%}"
         print(f"step {step:3}: {right:.0%} of new images right; {said}")
 
     print("Before training all places are alike: the preference of each is 1/17, the class token's too.")

@@ -68,9 +68,9 @@ class MeasureOptions:
 
 def sentence_batches(model: Any, tokenizer: Any, data: str, rows: int) -> list[Batch]:
     """Different sentences, with the change of their embeddings as the loss."""
-    found = read_splits(data, ("test",), train=False)
-    check_columns(found, ["sentence_A"], data)
-    texts = list(dict.fromkeys(found["test"]["sentence_A"]))[:rows]
+    result = read_splits(data, ("test",), train=False)
+    check_columns(result, ["sentence_A"], data)
+    texts = list(dict.fromkeys(result["test"]["sentence_A"]))[:rows]
     batches = []
     for start in range(0, len(texts), ROWS):
         inputs = dict(tokenizer(texts[start : start + ROWS], padding=True, return_tensors="pt"))
@@ -121,12 +121,12 @@ def effects(report: SwapReport, of: str) -> dict[Place, float]:
 def audit_means(report: AuditReport) -> dict[str, dict[Place, float]]:
     """Every measure of an audit by head: means over queries; of the certificate, which may be infinite, the median."""
     means = [pl.col(name).median() if name == "certificate" else pl.col(name).mean() for name in OF_AUDIT]
-    found: dict[str, dict[Place, float]] = defaultdict(dict)
+    result: dict[str, dict[Place, float]] = defaultdict(dict)
     for row in report.queries.group_by("kind", "layer", "head").agg(means).collect().iter_rows(named=True):
         place = report.modules[row["kind"], row["layer"]].number, row["head"]
         for name in OF_AUDIT:
-            found[name][place] = row[name]
-    return found
+            result[name][place] = row[name]
+    return result
 
 
 class Passes:
@@ -207,15 +207,15 @@ class Passes:
             functions = {number: partial(watched, layer=number, real=one) for number, one in real.items()}
             with torch.no_grad(), self.replaced(functions):
                 self.model(**batch["inputs"])
-        found: dict[str, dict[int, Tensor]] = {name: {} for name in ("map", "mean_output", "output")}
+        result: dict[str, dict[int, Tensor]] = {name: {} for name in ("map", "mean_output", "output")}
         for number, heads in self.heads.items():
             out = self.maps[number].weight.detach().T.unflatten(0, (heads, -1))  # (H, d_v, width)
             value = self.values[number].detach().unflatten(0, (heads, -1)).mT  # (H, width, d_v)
             added = torch.cat(kept[number]).transpose(0, 1) @ out  # (H, tokens, width)
-            found["map"][number] = (value @ out).flatten(1).norm(dim=1)
-            found["mean_output"][number] = added.mean(1).norm(dim=1)
-            found["output"][number] = added.norm(dim=2).mean(1)
-        return {f"{name}_norm": by_place(rows) for name, rows in found.items()}
+            result["map"][number] = (value @ out).flatten(1).norm(dim=1)
+            result["mean_output"][number] = added.mean(1).norm(dim=1)
+            result["output"][number] = added.norm(dim=2).mean(1)
+        return {f"{name}_norm": by_place(rows) for name, rows in result.items()}
 
     def counted(self, batch: Batch, number: int) -> Tensor | None:
         """Which queries of a layer are no padding, (B, m); None for all."""
@@ -345,12 +345,12 @@ def removed_together(runs: Sequence[Mapping[str, Any]], name: str) -> list[float
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Correlations of each number with both effects, and what its order costs."""
-    found: dict[str, Any] = {"heads": len(runs[0]["heads"]), "loss": [run["loss"] for run in runs]}
+    result: dict[str, Any] = {"heads": len(runs[0]["heads"]), "loss": [run["loss"] for run in runs]}
     for name in NUMBERS:
-        found[name] = {effect: correlation(runs, name, effect) for effect in ("zero", "mean")}
-        found[name]["together"] = removed_together(runs, name)
-    found["random"] = {"together": removed_together(runs, "random")}
-    return found
+        result[name] = {effect: correlation(runs, name, effect) for effect in ("zero", "mean")}
+        result[name]["together"] = removed_together(runs, name)
+    result["random"] = {"together": removed_together(runs, "random")}
+    return result
 
 
 @dataclass
@@ -399,10 +399,10 @@ def table(options: TableOptions, files: Sequence[str]) -> None:
     groups: dict[str, list[Any]] = defaultdict(list)
     for name, run in zip(names, runs, strict=True):
         groups[name].append(run)
-    found = {name: summary(some) for name, some in groups.items()}
-    print("\n".join(printed(found)))
+    result = {name: summary(some) for name, some in groups.items()}
+    print("\n".join(printed(result)))
     if options.out:
-        Path(options.out).write_text(json.dumps({"summary": found, "runs": groups}) + "\n")
+        Path(options.out).write_text(json.dumps({"summary": result, "runs": groups}) + "\n")
 
 
 def main() -> None:
@@ -420,8 +420,8 @@ def main() -> None:
             return
         if not options.out:
             raise InputError("no file was given for the results. Give --out FILE.")
-        found = measure(options, other.given[0])
-        Path(options.out).write_text(json.dumps(found) + "\n")
+        result = measure(options, other.given[0])
+        Path(options.out).write_text(json.dumps(result) + "\n")
     except FenchelError as error:
         sys.exit(f"which_heads.py: {error}")
 

@@ -90,9 +90,9 @@ def picture(panels: dict[str, list[list[float]]], described: str) -> str:
 @cache
 def _templates() -> Environment:
     folder = FileSystemLoader(ROOT / "website" / "templates")
-    found = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
-    found.filters |= {"cell": _cell, "short": short, "signs": _signs}
-    found.globals |= {
+    result = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
+    result.filters |= {"cell": _cell, "short": short, "signs": _signs}
+    result.globals |= {
         "differences": torch.no_grad()(differences),
         "drawn": _drawn,
         "families": _families(),
@@ -100,7 +100,7 @@ def _templates() -> Environment:
         "picture": picture,
         "parts": lambda entry: dict(entry_lines(entry)),
     }
-    return found
+    return result
 
 
 def _command(name: str) -> str:

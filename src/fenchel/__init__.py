@@ -99,8 +99,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"fenchel.{name}")
     if name in __all__:
         homes = (import_module(f"fenchel.{home}") for home in _HOMES)
-        found = globals()[name] = getattr(next(home for home in homes if name in home.__all__), name)
-        return found
+        result = globals()[name] = getattr(next(home for home in homes if name in home.__all__), name)
+        return result
     raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
 
 

@@ -179,16 +179,16 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise Unfit
     try:
-        found = list(islice(value, limit + 1))
+        result = list(islice(value, limit + 1))
     except TypeError:  # such as a tensor without dimensions
         raise Unfit from None
-    if not found:
+    if not result:
         raise Unfit("is empty")
-    if len(found) > limit:
+    if len(result) > limit:
         raise Unfit(f"holds more than {limit:,} values")
-    if hashable and any(getattr(type(one), "__hash__", None) is None for one in found):
+    if hashable and any(getattr(type(one), "__hash__", None) is None for one in result):
         raise Unfit
-    return found
+    return result
 
 
 def whole(least: int, most: int, example: str, unit: str = "") -> Rule:
@@ -205,10 +205,10 @@ def whole(least: int, most: int, example: str, unit: str = "") -> Rule:
         # Almost every number is of this type, and the check of an abstract one takes most of the time of a call.
         if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise Unfit
-        found = int(value)
-        if not least <= found <= most:
+        result = int(value)
+        if not least <= result <= most:
             raise Unfit
-        return found
+        return result
 
     words = f"a whole number{f' {unit}' if unit else ''} from {least:,} to {most:,}, such as {example}"
     return Rule(words, fit, int)
@@ -239,13 +239,13 @@ def number(
     """
 
     def fit(value: Any) -> float:
-        found = value if type(value) is float else _as_float(value)
+        result = value if type(value) is float else _as_float(value)
         # False for NaN, and for infinity where there are no bounds too; numbers of a graph have no isfinite.
-        if not (above < found < below and least <= found <= most):
+        if not (above < result < below and least <= result <= most):
             raise Unfit
-        if in_float32 and found and not _FLOAT32_LEAST <= abs(found) <= _FLOAT32_MOST:
+        if in_float32 and result and not _FLOAT32_LEAST <= abs(result) <= _FLOAT32_MOST:
             raise Unfit
-        return found
+        return result
 
     named = {"above": above, "at least": least, "below": below, "at most": most}
     bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if math.isfinite(bound))
@@ -298,11 +298,11 @@ def some_of(*names: str) -> Rule:
     """One or more of a few names, each taken once, in the order in which they are given."""
 
     def fit(value: Any) -> tuple[str, ...]:
-        found = dict.fromkeys(listed(value, 1000, hashable=True))
-        for name in found:
+        result = dict.fromkeys(listed(value, 1000, hashable=True))
+        for name in result:
             if name not in names:
                 raise Unfit(f"names {shown(name)}")
-        return tuple(found)
+        return tuple(result)
 
     return Rule(f"some of {', '.join(names)}", fit, list[str])
 
@@ -408,8 +408,8 @@ def _devices() -> str:
     import torch
 
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    found = [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
-    return f"one that computes here: {', '.join(found)}"
+    result = [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    return f"one that computes here: {', '.join(result)}"
 
 
 _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")

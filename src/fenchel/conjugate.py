@@ -201,13 +201,13 @@ class ConjugatePoint(Point):
 
     @override
     def reach(self, step: Tensor) -> Tensor | None:
-        found = self._conjugate.preference.reach(self._lam, step)
-        return None if found is None else found.unsqueeze(-1)
+        result = self._conjugate.preference.reach(self._lam, step)
+        return None if result is None else result.unsqueeze(-1)
 
     @override
     def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        found = self._conjugate.preference.resolvent(self._lam, alpha.expand_as(vector[..., :1]), vector)
-        return None if found is None else alpha * found
+        result = self._conjugate.preference.resolvent(self._lam, alpha.expand_as(vector[..., :1]), vector)
+        return None if result is None else alpha * result
 
 
 class FiniteConjugate(Conjugate):
@@ -362,13 +362,13 @@ def tensors_of(thing: object) -> dict[str, Tensor]:
         >>> sorted(tensors_of(Discrete(torch.eye(2))))
         ['log_weights', 'templates']
     """
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in _walk("", thing, set()):
         key, number = name.lstrip("_"), 2
-        while key in found and found[key] is not tensor:
+        while key in result and result[key] is not tensor:
             key, number = f"{name.lstrip('_')}_{number}", number + 1
-        found[key] = tensor
-    return found
+        result[key] = tensor
+    return result
 
 
 def _walk(name: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Tensor]]:

@@ -389,18 +389,18 @@ def estimate_of(
     refuse_gradients(problem)
 
     def numbers(*of_block: Any) -> dict[str, Tensor | None]:
-        found, steps = solve(*of_block)
-        bounds = {name: rounded_up(getattr(found, name), problem.dtype) for name in BOUNDS}
-        converged = found.meets(tol)
+        result, steps = solve(*of_block)
+        bounds = {name: rounded_up(getattr(result, name), problem.dtype) for name in BOUNDS}
+        converged = result.meets(tol)
         steps = torch.zeros_like(converged, dtype=torch.int64) if steps is None else steps
-        own = {"mean": found.mean, "inferred": found.weights, "dual": found.dual}
+        own = {"mean": result.mean, "inferred": result.weights, "dual": result.dual}
         return {**own, **bounds, "steps": steps, "converged": converged}
 
     with torch.no_grad():
-        found: dict[str, Tensor] = QueryLayout(problem).solved(numbers, *points, memory_budget=memory_budget)
-    found.setdefault("inferred", None)  # pyright: ignore[reportArgumentType]
+        result: dict[str, Tensor] = QueryLayout(problem).solved(numbers, *points, memory_budget=memory_budget)
+    result.setdefault("inferred", None)  # pyright: ignore[reportArgumentType]
     estimate = Estimate(
-        **found,
+        **result,
         alpha=problem.alpha.expand(problem.shape).clone(),
         modulus=problem.closeness.modulus,
         conjugate=problem.conjugate,

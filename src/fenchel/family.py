@@ -28,8 +28,8 @@ Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 def _column(number: float | Tensor, like: Tensor) -> Tensor:
     """One number, or one a row (g or 1, r or 1), so that it multiplies columns (g, r, 1) as ``like`` has them."""
-    found = torch.as_tensor(number, dtype=like.dtype, device=like.device)
-    return found if found.dim() == 0 else found.unsqueeze(-1)
+    result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
+    return result if result.dim() == 0 else result.unsqueeze(-1)
 
 
 def rows_where(mask: Tensor, most: int) -> Tensor:

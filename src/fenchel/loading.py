@@ -86,11 +86,11 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
         if not callable(load):
             raise InputError(f"loader {path} has no function load(folder) that returns (model, batches).")
         with _said(f"load({str(run)!r}) of loader {path}"):
-            found = load(run)
-    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], nn.Module):
-        got = f"({', '.join(map(shown, found))})" if isinstance(found, tuple) else shown(found)
+            result = load(run)
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
+        got = f"({', '.join(map(shown, result))})" if isinstance(result, tuple) else shown(result)
         raise InputError(f"load of loader {path} returned {got}; expected (model, batches).")
-    model, batches = found
+    model, batches = result
     if (
         isinstance(batches, Mapping | str)
         or not isinstance(batches, Iterable)
@@ -244,8 +244,8 @@ class RunModel:
             run: What the loader gave.
             **where: ``device``, ``dtype`` and ``revision``; see ``of``.
         """
-        found = cls.of(run.model, None, **where)
-        return replace(found, name=run.folder, revision=_weights_digest(found.model))
+        result = cls.of(run.model, None, **where)
+        return replace(result, name=run.folder, revision=_weights_digest(result.model))
 
 
 def _weights_digest(model: nn.Module) -> str:

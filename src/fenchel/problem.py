@@ -269,9 +269,9 @@ class Problem:
         Raises:
             ProblemError: As for the evidence of a new problem.
         """
-        found = self._with(evidence=self._checked_evidence(evidence))
-        found.shape = found._query_shape()
-        return found
+        result = self._with(evidence=self._checked_evidence(evidence))
+        result.shape = result._query_shape()
+        return result
 
     def _with_alpha(self, alpha: Tensor) -> Self:
         """The same problem at another α (..., m), brought within what float32 holds."""
@@ -281,11 +281,11 @@ class Problem:
     def queries(self, part: slice) -> Self:
         """The problem of some of the m queries."""
         alpha = self.alpha if not self.alpha.dim() or self.alpha.shape[-1] == 1 else self.alpha[..., part]
-        found = self._with(
+        result = self._with(
             conjugate=self.conjugate.queries(part), evidence=self.evidence[..., part, :], alpha=alpha
         )
-        found.shape = found._query_shape()
-        return found
+        result.shape = result._query_shape()
+        return result
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point dtype."""
@@ -396,17 +396,17 @@ class QueryLayout:
             memory_budget: Of :meth:`blocks`.
         """
         whole = [self._view(point.expand(*self.lead, -1)) for point in points]
-        found: dict[str, Tensor] = {}
+        result: dict[str, Tensor] = {}
         for box, block in self.blocks(memory_budget):
             lead = block.evidence.shape[:-1]
             of_block = (part_of(point, box).reshape(*lead, -1) for point in whole)
             for name, part in function(block, *of_block).items():
                 if part is not None:
-                    if name not in found:
-                        found[name] = part.new_empty(*self.lead, *part.shape[len(lead) :])
-                    into = part_of(self._view(found[name], found[name].dim() - len(self.lead)), box)
+                    if name not in result:
+                        result[name] = part.new_empty(*self.lead, *part.shape[len(lead) :])
+                    into = part_of(self._view(result[name], result[name].dim() - len(self.lead)), box)
                     into.copy_(part.reshape(into.shape))
-        return found
+        return result
 
     def _view(self, tensor: Tensor, features: int = 1) -> Tensor:
         """A tensor that broadcasts to (..., m, features), with the dimensions of groups first."""

@@ -310,12 +310,12 @@ class ReadingOptions(Options):
     @property
     def recorded(self) -> dict[str, Any]:
         """What a manifest keeps of the options, and a resumed run has to agree with: JSON values."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for option in declared(type(self)):
             value, kept = getattr(self, option.name), option.recorded
             if kept or (kept is None and value != option.default):
-                found[option.name] = list(value) if isinstance(value, tuple) else value
-        return found
+                result[option.name] = list(value) if isinstance(value, tuple) else value
+        return result
 
     def refuse_options_of_text(self, read: str, *besides: str) -> None:
         """Refuse options that say how texts are read, where something else is.

@@ -463,9 +463,9 @@ def norm(x: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
     if x.dtype != torch.float64:
         if is_on_host(x):
-            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
-                return found
+            result = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if bool(((result > SQUARED[0]) & (result < SQUARED[1])).all()):
+                return result
         # float64 holds the squares of all narrower numbers.
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
     top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -591,8 +591,8 @@ def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:
 
 def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tensor:
     """What boxes of two dimensions give, in the order of :func:`boxes`, side by side along these."""
-    found: dict[int, list[Tensor]] = {}
+    result: dict[int, list[Tensor]] = {}
     for (first, _), piece in pieces:
-        found.setdefault(first.start, []).append(piece)
-    rows = [some[0] if len(some) == 1 else torch.cat(some, dims[1]) for some in found.values()]
+        result.setdefault(first.start, []).append(piece)
+    rows = [some[0] if len(some) == 1 else torch.cat(some, dims[1]) for some in result.values()]
     return rows[0] if len(rows) == 1 else torch.cat(rows, dims[0])

@@ -66,10 +66,10 @@ class Op:
 
 def infer(op: Op, tensors: Tensors, estimator: str, **options: Any) -> F.Inference:
     """The call."""
-    given = {name: tensors[name] for name in SHARED if name in tensors}
+    given: dict[str, Any] = {name: tensors[name] for name in SHARED if name in tensors}
     groups = {"enable_gqa": True} if tensors["key"].shape[1] != tensors["query"].shape[1] else {}
     solving = {**TIGHT[estimator], **options}
-    return F.infer(**{**given, **op.options(tensors), **groups, "estimator": estimator, **solving})
+    return F.infer(**given, **op.options(tensors), **groups, estimator=estimator, **solving)
 
 
 def leaves(tensors: Tensors) -> dict[str, Tensor]:

@@ -143,15 +143,15 @@ class HeadPattern:
         """
         if self.moved < STILL:
             return ("still",)
-        found = [
+        result = [
             f"{direction}_{group}"
             for direction in ("leaves", "reaches")
             for group in GROUPS
             if group != "rest" and self.share(group, direction) >= LARGE_SHARE
         ]
-        if not found and all(self.share("rest", side) >= LARGE_SHARE for side in ("leaves", "reaches")):
-            found = ["among_the_rest"]
-        return tuple(found or ["mixed"])
+        if not result and all(self.share("rest", side) >= LARGE_SHARE for side in ("leaves", "reaches")):
+            result = ["among_the_rest"]
+        return tuple(result or ["mixed"])
 
 
 def head_patterns(
@@ -170,27 +170,27 @@ def head_patterns(
     of_tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
     for kind, layer, head, *token in tokens.iter_rows():
         of_tokens[HeadKey(kind, layer, head)].append(tuple(token))
-    found = []
+    result = []
     for row in moves.iter_rows(named=True):
         key = HeadKey(row["kind"], row["layer"], row["head"])
         classes = {name: ClassMove(*(row[f"{move}_{name}"] for move in MOVES)) for name in KEY_CLASSES}
         # Either side sums to the total variation but for rounding.
         moved = sum(move.leaves + move.reaches for move in classes.values()) / 2
         named = _tokens(of_tokens[key], row["weight"], words)
-        found.append(HeadPattern(key, row["queries"], moved, classes, *named))
-    return found
+        result.append(HeadPattern(key, row["queries"], moved, classes, *named))
+    return result
 
 
 def _tokens(
     tokens: list[tuple[int, float, float]], weight: float, words: Mapping[int, str]
 ) -> tuple[tuple[TokenMove, ...], tuple[TokenMove, ...]]:
     """The tokens that get too much, and those that get too little."""
-    found = [
+    result = [
         TokenMove(number, words.get(number, str(number)), leaves / weight, reaches / weight)
         for number, leaves, reaches in tokens
     ]
-    too_much = sorted((token for token in found if token.net < -_LEAST_NAMED), key=lambda token: token.net)
-    too_little = sorted((token for token in found if token.net > _LEAST_NAMED), key=lambda token: -token.net)
+    too_much = sorted((token for token in result if token.net < -_LEAST_NAMED), key=lambda token: token.net)
+    too_little = sorted((token for token in result if token.net > _LEAST_NAMED), key=lambda token: -token.net)
     return tuple(too_much[:MOST_NAMED]), tuple(too_little[:MOST_NAMED])
 
 

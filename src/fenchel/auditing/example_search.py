@@ -62,13 +62,13 @@ def answers(
     with torch.no_grad():
         problem = layer_problem(_of_queries(call, row, queries), solving.space, heads)
         shape = (*problem.queries.shape[:3], problem.vectors.shape[1])
-        found = [problem.queries.new_zeros(shape) for _ in range(2)]
+        result = [problem.queries.new_zeros(shape) for _ in range(2)]
         counted = torch.ones(shape[:3], dtype=torch.bool, device=problem.queries.device)
         for solution in solutions_of(problem, counted, solving):
             g, h, q = solution.block.where
-            for into, weights in zip(found, solution.weights(), strict=True):
+            for into, weights in zip(result, solution.weights(), strict=True):
                 into[g, h, q] = weights.reshape(into[g, h, q].shape)
-        first_order, exact = (part.flatten(0, 1).float().cpu() for part in found)
+        first_order, exact = (part.flatten(0, 1).float().cpu() for part in result)
         return first_order, exact
 
 

@@ -88,11 +88,11 @@ def check_packed(text: str, count: int, where: str, packing: Packing) -> None:
         Mismatch: If it does not.
     """
     try:
-        found = len(base64.b64decode(text, validate=True))
+        result = len(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError) as error:
         raise Mismatch(where, text, "base64") from error
-    if found != count * packing.value:
-        raise Mismatch(where, Shown(f"{found} bytes"), f"{packing.value} for each of {count} weights")
+    if result != count * packing.value:
+        raise Mismatch(where, Shown(f"{result} bytes"), f"{packing.value} for each of {count} weights")
 
 
 def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
@@ -301,10 +301,10 @@ def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
 
     Whatever is not among the farthest of some queries, by pattern or by window, is not among those of all queries.
     """
-    found: dict[HeadKey, list[HeadExample]] = {}
+    result: dict[HeadKey, list[HeadExample]] = {}
     for example in others:
-        found.setdefault(example.key, []).append(example)
-    for key, examples in found.items():
+        result.setdefault(example.key, []).append(example)
+    for key, examples in result.items():
         by_rank = {example.rank: example for example in (*kept.get(key, ()), *examples)}
         chosen = farthest({rank: example.pattern for rank, example in by_rank.items()})
         kept[key] = tuple(by_rank[rank] for rank in chosen)

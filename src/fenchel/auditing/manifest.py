@@ -104,8 +104,8 @@ def _own_names(model: nn.Module) -> dict[str, str | None]:
     """The closeness of every place that attends, by its name."""
     layers = attention_layers(model)
     if layers:
-        found = ((name, getattr(layer, "effective_closeness", None)) for name, layer in layers.items())
-        return {name: None if near is None else name_of(near) for name, near in found}
+        result = ((name, getattr(layer, "effective_closeness", None)) for name, layer in layers.items())
+        return {name: None if near is None else name_of(near) for name, near in result}
     return {name: name_of(closeness_of(module)) for module, name in attention_modules(model).items()}
 
 

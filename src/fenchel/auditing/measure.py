@@ -90,17 +90,17 @@ class FarthestSearch:
             weights: Attention's weights and the exact ones, each (g, h * q, n).
         """
         g, h, q = where
-        found = variation.masked_fill(~counted, -1)
-        both = torch.cat((self._values[g, h], found), -1)
+        result = variation.masked_fill(~counted, -1)
+        both = torch.cat((self._values[g, h], result), -1)
         values, order = both.sort(dim=-1, descending=True, stable=True)
         values, order = values[..., : self._some], order[..., : self._some]
-        positions = torch.arange(q.start, q.start + found.shape[-1], device=found.device)
-        places = torch.cat((self._positions[g, h], positions.expand_as(found)), -1).gather(-1, order)
+        positions = torch.arange(q.start, q.start + result.shape[-1], device=result.device)
+        places = torch.cat((self._positions[g, h], positions.expand_as(result)), -1).gather(-1, order)
         new, own = order >= self._some, (order - self._some).clamp(min=0)
         for number, of_rows in enumerate(weights):
             n = of_rows.shape[-1]
             kept = self._weights[number, g, h]
-            chosen = of_rows.reshape(*found.shape, n).gather(2, own.unsqueeze(-1).expand(*own.shape, n))
+            chosen = of_rows.reshape(*result.shape, n).gather(2, own.unsqueeze(-1).expand(*own.shape, n))
             before = kept.gather(2, order.clamp(max=self._some - 1).unsqueeze(-1).expand(*order.shape, n))
             self._weights[number, g, h] = torch.where(new.unsqueeze(-1), chosen, before)
         self._values[g, h] = values
@@ -168,18 +168,18 @@ def measure(
         read = _values_read(call, problem, heads)
         for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where
-            weights, found = solution.weights(), solution.measures()
+            weights, result = solution.weights(), solution.measures()
             first, exact = (part.reshape(*steps[where].shape, -1) for part in weights)
             moved = first - exact
-            found["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
-            found |= largest_moves(moved)
+            result["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
+            result |= largest_moves(moved)
             if tokens is not None:
-                found |= moves_by_class(first, moved, tokens.of_block(sequences[g], q))
-            for name, value in found.items():
+                result |= moves_by_class(first, moved, tokens.of_block(sequences[g], q))
+            for name, value in result.items():
                 values[name][where] = value.to(values[name].dtype)
             steps[where] = solution.steps
             converged[where] = solution.converged
-            farthest.look(where, found["total_variation"], counted[where], weights)
+            farthest.look(where, result["total_variation"], counted[where], weights)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),

@@ -162,14 +162,14 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: Sequence[int]) -> dict[
     for key in COUNTS & {name for manifest in manifests for name in manifest}:
         merged[key] = round(sum(manifest.get(key, 0) for manifest in manifests), 1)
     for key in PLACES:
-        found = {
+        result = {
             place
             for manifest in manifests
             if manifest.get(key) is not None
             # What was merged before names several already.
             for place in ([manifest[key]] if manifest["merged_from"] is None else manifest[key].split(", "))
         }
-        merged[key] = ", ".join(sorted(found)) if found else None
+        merged[key] = ", ".join(sorted(result)) if result else None
     outcomes = {manifest["twin"] for manifest in manifests}
     merged["twin"] = outcomes.pop() if len(outcomes) == 1 else "not audited on every shard"
     _, count = shards_of(merged)

@@ -433,19 +433,21 @@ def audit(
             AUDIT.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
         where = {"device": asked.device, "dtype": asked.dtype, "revision": asked.revision}
         run = None if asked.loader is None else load_run(asked.loader, model)
-        found = RunModel.of(model, tokenizer, **where) if run is None else RunModel.of_run(run, **where)
-        check_model_closeness(found.model, asked.closeness, even_so=asked.even_so)
-        batches = opened_batches(asked, texts, documents, found, run)
-        size = sample_size(asked.queries, found.model, length=batches.max_length, max_tokens=asked.max_tokens)
+        result = RunModel.of(model, tokenizer, **where) if run is None else RunModel.of_run(run, **where)
+        check_model_closeness(result.model, asked.closeness, even_so=asked.even_so)
+        batches = opened_batches(asked, texts, documents, result, run)
+        size = sample_size(
+            asked.queries, result.model, length=batches.max_length, max_tokens=asked.max_tokens
+        )
         require_fewer(size, batches.max_length)
         asked = asked.model_copy(update={"queries": size or "all"})
-        manifest = describe(found, batches, asked, run)
+        manifest = describe(result, batches, asked, run)
         if folder is None:
-            return _audited(found, batches, AuditReport(manifest), asked, None)
+            return _audited(result, batches, AuditReport(manifest), asked, None)
         state = open_state(folder, manifest, overwrite=asked.overwrite)
         if not state.finished:
             checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
-            return _audited(found, batches, state, asked, checkpoints)
+            return _audited(result, batches, state, asked, checkpoints)
         if not state.is_written(folder):
             state.write_files(folder)
         return state

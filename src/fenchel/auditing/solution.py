@@ -397,6 +397,6 @@ def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> It
         rows = group.rows(block, evidence, outside).to(problem.queries.dtype)
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        found = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
-        converged = (found.error <= solving.tol * found.reference).reshape(wanted.shape) & wanted
-        yield BlockSolution(group, block, rows, first, outside, found, converged)
+        result = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
+        converged = (result.error <= solving.tol * result.reference).reshape(wanted.shape) & wanted
+        yield BlockSolution(group, block, rows, first, outside, result, converged)

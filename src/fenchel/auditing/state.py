@@ -366,15 +366,15 @@ class AuditState:
 
 
 def _means(statistics: AuditStatistics, kind: Kind, layer: int | None = None) -> dict[str, Any]:
-    found = statistics.of(kind, layer)
+    result = statistics.of(kind, layer)
     heads = sum(key.kind == kind and layer in (None, key.layer) for key in statistics.keys())  # noqa: SIM118
     counts = ("queries", "population", "not_converged", "certificate_unbounded")
     means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
     return {
         "heads": heads,
-        "newton_steps_mean": found["newton_steps"] / found["queries"] if found["queries"] else None,
-        **{name: found[name] for name in counts},
-        **{name: found[name] if math.isfinite(found[name]) else None for name in means},
+        "newton_steps_mean": result["newton_steps"] / result["queries"] if result["queries"] else None,
+        **{name: result[name] for name in counts},
+        **{name: result[name] if math.isfinite(result[name]) else None for name in means},
     }
 
 
@@ -389,7 +389,7 @@ def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
         Mismatch: If they are not different ones of those that there are.
     """
     indices, _, count = str(manifest["shard"]).partition("/")
-    found = [int(index) for index in indices.split(",")]
-    if len(set(found)) < len(found) or max(found) >= int(count):
+    result = [int(index) for index in indices.split(",")]
+    if len(set(result)) < len(result) or max(result) >= int(count):
         raise Mismatch("manifest.shard", manifest["shard"], "different shards, each below their number")
-    return frozenset(found), int(count)
+    return frozenset(result), int(count)

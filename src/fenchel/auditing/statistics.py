@@ -100,22 +100,22 @@ class AuditStatistics:
 
     def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Median over the counted queries of a head, or of a layer, as ``numpy.quantile`` defines it."""
-        found = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
-        return found[f"{_known(metric)}_p50"]
+        result = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
+        return result[f"{_known(metric)}_p50"]
 
     def values(self, key: HeadKey) -> tuple[Tensor, Tensor]:
         """Every metric of a head's queries, (queries, metrics) float32, and their documents, (queries,)."""
-        found = self._layer(key.kind, key.layer).filter(head=key.head)
-        return found.select(METRICS).to_torch(), found["document"].to_torch()
+        result = self._layer(key.kind, key.layer).filter(head=key.head)
+        return result.select(METRICS).to_torch(), result["document"].to_torch()
 
     def shared_with(self, others: Iterable[AuditStatistics]) -> AuditStatistics:
         """Of the queries, those that others have too, by document, window and position."""
-        found = AuditStatistics(self.table, self.words)
+        result = AuditStatistics(self.table, self.words)
         place = [*_HEAD, "document", "window", "position"]
         for other in others:
             if other is not self:
-                found.rows = found.rows.join(other.rows.select(place), on=place, how="semi")
-        return found
+                result.rows = result.rows.join(other.rows.select(place), on=place, how="semi")
+        return result
 
     def histograms(
         self, metric: str, uppers: float | Mapping[HeadKey, float], bins: int
@@ -138,10 +138,10 @@ class AuditStatistics:
         place = pl.col(_known(metric)).cast(pl.Float64) / pl.col("upper") * bins
         number = place.clip(0, bins - 1).floor().cast(pl.Int32).alias("bin")
         counts = self.rows.join(ranges, on=list(_HEAD)).group_by(*_HEAD, number).len().collect()
-        found = {key: [0] * bins for key in uppers}
+        result = {key: [0] * bins for key in uppers}
         for *head, bin_number, count in counts.iter_rows():
-            found[HeadKey(*head)][bin_number] = count
-        return found
+            result[HeadKey(*head)][bin_number] = count
+        return result
 
     def moves(self) -> polars.DataFrame:
         """Means of ``MOVE_COLUMNS`` over the queries of each head, with their number and weight."""
@@ -171,9 +171,9 @@ class AuditStatistics:
         if key is None:
             return {}
         rows = self.rows.filter(**key._asdict()).filter(pl.col("class").is_not_null())
-        found = rows.group_by("class").agg(pl.col("weight").sum()).collect()
-        total = found["weight"].sum()
-        return {name: weight / total for name, weight in found.iter_rows()}
+        result = rows.group_by("class").agg(pl.col("weight").sum()).collect()
+        total = result["weight"].sum()
+        return {name: weight / total for name, weight in result.iter_rows()}
 
     def moved_tokens(self) -> polars.DataFrame:
         """By head and token id, what leaves it and what reaches it where it is the key that loses or gains most."""
@@ -206,11 +206,11 @@ class AuditStatistics:
             ``certificate_unbounded``, ``newton_steps_mean`` and ``not_converged``. A number that would be infinite or
             is not known is None.
         """
-        found = self.of(*key)
-        queries = found["queries"]
-        steps = found["newton_steps"] / queries if queries else None
+        result = self.of(*key)
+        queries = result["queries"]
+        steps = result["newton_steps"] / queries if queries else None
         return {
-            name: _finite({**key._asdict(), **found, "newton_steps_mean": steps}[name])
+            name: _finite({**key._asdict(), **result, "newton_steps_mean": steps}[name])
             for name in self.record_keys()
         }
 
@@ -227,7 +227,7 @@ class AuditStatistics:
                 x.is_infinite().sum().alias(f"{metric}_unbounded"),
             )
         ]
-        found = self.rows.group_by(*by, maintain_order=True).agg(
+        result = self.rows.group_by(*by, maintain_order=True).agg(
             pl.len().alias("queries"),
             weight.sum().round().cast(pl.Int64).alias("population"),
             pl.col("newton_steps").cast(pl.Int64).sum(),
@@ -236,7 +236,7 @@ class AuditStatistics:
             # Nine tenths of the time; of layers seldom asked for, of kinds never.
             *(_quantiles() if by == _HEAD else ()),
         )
-        together = found.collect().join(self._errors(by), on=list(by), how="left")
+        together = result.collect().join(self._errors(by), on=list(by), how="left")
         return _by_place(together.sort(*by), by)
 
     def _errors(self, by: Sequence[str]) -> polars.DataFrame:

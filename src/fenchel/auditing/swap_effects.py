@@ -169,13 +169,13 @@ def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
     Raises:
         InputError: If there are none.
     """
-    found = [arm for arm in swap.arms if arm["where"] == "head" and arm["estimator"] == "exact"]
-    if not found:
+    result = [arm for arm in swap.arms if arm["where"] == "head" and arm["estimator"] == "exact"]
+    if not result:
         raise InputError(
             "the swap has no head that infers exactly alone, so there is no effect to put beside a head. Run fenchel "
             "swap again with --per-head and the estimator exact."
         )
-    return found
+    return result
 
 
 def require_model(swap: SwapTable, model: str) -> None:
@@ -244,5 +244,5 @@ def _rank_correlation(pairs: Sequence[tuple[float | None, float]]) -> float | No
     known = [pair for pair in pairs if pair[0] is not None]
     if len(known) < 3:
         return None
-    found = float(spearman(*torch.tensor(known, dtype=torch.float64).T))
-    return None if math.isnan(found) else found
+    result = float(spearman(*torch.tensor(known, dtype=torch.float64).T))
+    return None if math.isnan(result) else result

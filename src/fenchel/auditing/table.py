@@ -150,8 +150,8 @@ def query_rows(
     weight = torch.ones(len(counted), dtype=torch.float64)
     if population is not None:
         weight = population / counted.sum(1).clamp(min=1)
-    found = {name: measured(value).float() for name, value in measures.values.items() if name not in _PLACES}
-    _check(found, heads, count, f"{site.kind} layer {site.layer}")
+    result = {name: measured(value).float() for name, value in measures.values.items() if name not in _PLACES}
+    _check(result, heads, count, f"{site.kind} layer {site.layer}")
     places = {name: measured(measures.values[name]) for name in _PLACES}
     every_row = rows.repeat(several)
     moves_tokens = {f"{name}_token": keys[every_row, place] for name, place in places.items()}
@@ -168,7 +168,7 @@ def query_rows(
         "type": _named(classes.types.cpu()[rows, positions], TOKEN_TYPES, several),
         "class": _named(classes.classes.cpu()[rows, positions], KEY_CLASSES, several),
         "weight": of_each_head(weight[rows].double()),
-        **{name: value.numpy() for name, value in found.items()},
+        **{name: value.numpy() for name, value in result.items()},
         "newton_steps": measured(measures.newton_steps).numpy(),
         "converged": measured(measures.converged).numpy(),
         **{name: (place + 1).numpy() for name, place in places.items()},

@@ -122,10 +122,10 @@ def moves_by_class(first: Tensor, moved: Tensor, classes: TokenClasses) -> dict[
         change = classes.corrections.unsqueeze(1).to(first.dtype)
         near = [(part.gather(-1, index).unsqueeze(-1) * change).sum(-2) for part in (first, leaving, moved)]
         on, leaves, net = on + near[0], leaves + near[1], net + near[2]
-    found = {"attention": on, "leaves": leaves, "reaches": leaves - net}
+    result = {"attention": on, "leaves": leaves, "reaches": leaves - net}
     return {
         # Rounding may leave less than nothing.
-        f"{move}_{name}": found[move][..., number].clamp(min=0)
+        f"{move}_{name}": result[move][..., number].clamp(min=0)
         for move in MOVES
         for number, name in enumerate(KEY_CLASSES)
     }
@@ -265,8 +265,8 @@ class TokenClassifier:
             if not crosses:
                 beside, corrections = _neighbourhood(sizes[0], classes, known)
                 corrections = corrections.to(dtype)
-            found = TokenClasses(types, own, known.to(dtype), beside, corrections)
-            self._made[name] = found.to(call.query.device)
+            result = TokenClasses(types, own, known.to(dtype), beside, corrections)
+            self._made[name] = result.to(call.query.device)
         return self._made[name]
 
     def _side(self, batch: Batch, decoder: bool, length: int) -> tuple[Tensor, Tensor]:

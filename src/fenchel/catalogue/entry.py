@@ -323,11 +323,11 @@ def difference(
     estimate = entry.run(estimator, closeness=closeness, seed=seed)
     exact = entry.run("exact", closeness=closeness, seed=seed)
     apart = [parts.total_variation(estimator).max() for parts in estimate.inferences]
-    found, optimum = estimate.output.detach(), exact.output.detach()
+    result, optimum = estimate.output.detach(), exact.output.detach()
     norm = optimum.norm().clamp_min(torch.finfo(optimum.dtype).tiny)
     return Difference(
         estimator,
         estimate.gap,
         float(torch.stack(apart).max().detach()) if apart else 0.0,
-        float((found - optimum).norm() / norm),
+        float((result - optimum).norm() / norm),
     )

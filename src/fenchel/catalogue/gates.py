@@ -66,8 +66,8 @@ def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: 
     if odds is not None:
         log_u = torch.stack([logsigmoid(-odds), logsigmoid(odds)], -1).view(1, units, 1, 2)
     asked = evidence.reshape(-1, units).mT.unsqueeze(-1).unsqueeze(0)
-    found = infer(CoinParts(templates=sides, evidence=asked, values=sides, log_preference=log_u))
-    return found.squeeze(0).squeeze(-1).mT.reshape(evidence.shape)
+    result = infer(CoinParts(templates=sides, evidence=asked, values=sides, log_preference=log_u))
+    return result.squeeze(0).squeeze(-1).mT.reshape(evidence.shape)
 
 
 def _residual_mask(infer: Inferrer, features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

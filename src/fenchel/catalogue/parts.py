@@ -133,27 +133,27 @@ class Parts(AbstractFiniteParts):
     def answer(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
         one = self._one_query_each()
-        found = functional.attention(
+        result = functional.attention(
             one.evidence, one.templates, one.values, estimator=estimator, **one._options()
         )
-        return self._unfolded(found)
+        return self._unfolded(result)
 
     def weights(self, estimator: str = "first_order") -> Tensor:
         """The weights p, (B, H, m, n)."""
         one = self._one_query_each()
-        found = functional.attention_weights(
+        result = functional.attention_weights(
             one.evidence, one.templates, estimator=estimator, **one._options()
         )
-        return self._unfolded(found)
+        return self._unfolded(result)
 
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
         """What an estimate certifies about itself, each (B, H, m)."""
         one = self._one_query_each()
         with torch.no_grad():
-            _, found = functional.attention_with_certificate(
+            _, result = functional.attention_with_certificate(
                 one.evidence, one.templates, one.values, estimator=estimator, **one._options()
             )
-        return AttentionCertificate(*(self._unfolded(bound.unsqueeze(-1)).squeeze(-1) for bound in found))
+        return AttentionCertificate(*(self._unfolded(bound.unsqueeze(-1)).squeeze(-1) for bound in result))
 
     def under(self, closeness: AbstractCloseness | None) -> Parts:
         """The same under a closeness, where it leaves its own open."""
@@ -276,8 +276,8 @@ class GaussianParts(AbstractParts):
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
         """What an estimate certifies about itself, each (B, H, m)."""
         with torch.no_grad():
-            found = self._solved(estimator)
-        return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
+            result = self._solved(estimator)
+        return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
 
     def total_variation(self, estimator: str = "first_order") -> Tensor:
         """That of two normal distributions of one covariance, from how far their means are apart in it."""
@@ -360,13 +360,13 @@ class RelativeParts(AbstractFiniteParts):
 
     def mean_under(self, weights: Tensor) -> Tensor:
         """The mean of the values of pairs, (B, H, m, d_v)."""
-        found = super().mean_under(weights)
+        result = super().mean_under(weights)
         if self.relative_values is None:
-            return found
+            return result
         index = self.index
         if index is None:
             index = distance_index(weights.shape[-2], weights.shape[-1], weights.device)
-        return found + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
+        return result + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
 
     def under(self, closeness: AbstractCloseness | None) -> RelativeParts:
         """The same under a closeness, where it leaves its own open."""
@@ -446,8 +446,8 @@ class TransportParts(AbstractFiniteParts):
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
         """What an estimate certifies about itself, each (B, H, m)."""
         with torch.no_grad():
-            found = self._solved(estimator)
-        return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
+            result = self._solved(estimator)
+        return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
 
     def _solved(self, estimator: str) -> Estimate:
         problem = InferenceProblem(Discrete(self.templates), self.evidence, self.alpha, self.closeness)

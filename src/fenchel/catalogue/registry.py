@@ -38,13 +38,13 @@ __all__ = [
 
 
 def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
-    found: dict[str, Entry] = {}
+    result: dict[str, Entry] = {}
     for group in groups:
         for one in group:
-            if one.name in found:
+            if one.name in result:
                 raise AssertionError(f"two entries are called {one.name}")
-            found[one.name] = one
-    return MappingProxyType(found)
+            result[one.name] = one
+    return MappingProxyType(result)
 
 
 ENTRIES: Final = _by_name(

@@ -90,9 +90,9 @@ def _turing(
     shift: Tensor,
     sharpness: Tensor,
 ) -> Tensor:
-    found = infer.weights(_addressed(query, memory, strength))
+    result = infer.weights(_addressed(query, memory, strength))
     share = gate.unsqueeze(-1)
-    kept = share * found + (1 - share) * before
+    kept = share * result + (1 - share) * before
     moved = torch.stack([shift[..., s, None] * kept.roll(s - 1, -1) for s in range(3)]).sum(0)
     belief = sharpness.unsqueeze(-1) * moved.log()
     nothing = torch.zeros_like(query)

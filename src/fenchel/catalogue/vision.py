@@ -24,8 +24,8 @@ def _shifted_windows(
     windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
     query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
     belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
-    found = infer(Parts.scaled_dot(query, key, value, belief))
-    joined = found.transpose(1, 2).flatten(2)
+    result = infer(Parts.scaled_dot(query, key, value, belief))
+    joined = result.transpose(1, 2).flatten(2)
     return _image(joined, side, rows, columns).roll((shift, shift), (1, 2))
 
 
@@ -153,8 +153,8 @@ def _convolution(
     near = believed(belief, nothing, values)
     shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=near))
     # The heads' output map: W_h of shift h, added up.
-    found = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)
-    return found.unflatten(-1, belief.grid)
+    result = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)
+    return result.unflatten(-1, belief.grid)
 
 
 def _convolution_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def numbers(text: str, option: str, most: int) -> list[int]:
         >>> numbers("7,1,3-5,4", "--layers", 100)
         [1, 3, 4, 5, 7]
     """
-    found: set[int] = set()
+    result: set[int] = set()
     for part in text.split(","):
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
@@ -142,8 +142,8 @@ def numbers(text: str, option: str, most: int) -> list[int]:
             raise typer.BadParameter(
                 f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {most:,}.", param_hint=option
             )
-        found.update(range(first, last + 1))
-    return sorted(found)
+        result.update(range(first, last + 1))
+    return sorted(result)
 
 
 def decimals(text: str, option: str) -> list[float]:
@@ -377,11 +377,11 @@ def report(
     from fenchel.io.files import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
-    found = beside_swap(AuditReport.load(folder), swap)
+    result = beside_swap(AuditReport.load(folder), swap)
     require_extras()
     check_writable(folder)
-    found.write_files(folder)
-    show_result(found, folder)
+    result.write_files(folder)
+    show_result(result, folder)
 
 
 @_command(
@@ -411,9 +411,9 @@ def reproduce(
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:
-        found = reproduce(figure, text, **_given(options, observer))
-    show(terminal_table(found), f"{found.standing} {finding(found)}")
-    typer.echo(f"Table: {place / f'{found.figure}.md'}")
+        result = reproduce(figure, text, **_given(options, observer))
+    show(terminal_table(result), f"{result.standing} {finding(result)}")
+    typer.echo(f"Table: {place / f'{result.figure}.md'}")
 
 
 @_command(
@@ -457,13 +457,13 @@ def catalogue(
         else:
             print_list(ENTRIES.values())
         return
-    found = looked_up(name)
+    result = looked_up(name)
     if closeness is not None:
-        found.check("first_order", closeness)
+        result.check("first_order", closeness)
     if as_json:
-        _print_json(described(found, closeness, seed or 0))
+        _print_json(described(result, closeness, seed or 0))
     else:
-        print_entry(found, closeness, seed or 0)
+        print_entry(result, closeness, seed or 0)
 
 
 def _given(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:

@@ -134,9 +134,9 @@ def require_swap(swap: str | None, model: str) -> None:
         InputError: If it does not.
     """
     if swap is not None:
-        found = _swap(swap)
-        require_model(found, model)
-        exact_heads(found)
+        result = _swap(swap)
+        require_model(result, model)
+        exact_heads(result)
 
 
 def beside_swap(report: AuditReport, swap: str | None) -> AuditReport:

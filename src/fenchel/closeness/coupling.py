@@ -114,8 +114,8 @@ class Coupling:
         r""":math:`\log Z_i`, shape (..., m, n); of sources without weight, some finite number."""
         total = self._log_mass + self._tilt_top + self._kernel_top
         for pairs in self._stray_pairs():
-            found = _recomputed(lambda pairs=pairs: self._stray_logarithms(pairs).logsumexp(-1))
-            total = total.index_put(pairs, found)
+            result = _recomputed(lambda pairs=pairs: self._stray_logarithms(pairs).logsumexp(-1))
+            total = total.index_put(pairs, result)
         return total
 
     def weights(self) -> Tensor:
@@ -124,8 +124,8 @@ class Coupling:
 
     def spread(self, amounts: Tensor) -> Tensor:
         r""":math:`\sum_i s_i\, p_i(t)` for amounts s (..., m, n), shape (..., m, N)."""
-        found = torch.cat(list(self._each(lambda a, k, _, r: a * (r @ k.mT), self._shares(amounts))), -1)
-        return found if self._stray is None else found + self._stray_spread(amounts)
+        result = torch.cat(list(self._each(lambda a, k, _, r: a * (r @ k.mT), self._shares(amounts))), -1)
+        return result if self._stray is None else result + self._stray_spread(amounts)
 
     def average(self, values: Tensor) -> Tensor:
         r""":math:`\sum_t p(t)\, v_t` for values (..., N, d_v), shape (..., m, d_v), without keeping p."""
@@ -133,19 +133,19 @@ class Coupling:
         def term(a: Tensor, kernel: Tensor, span: slice, share: Tensor, v: Tensor) -> Tensor:
             return (a * (share @ kernel.mT)) @ v[..., span, :]
 
-        found = self._sum(term, self._shares(self._weights), values)
-        return found if self._stray is None else found + self._stray_spread(self._weights) @ values
+        result = self._sum(term, self._shares(self._weights), values)
+        return result if self._stray is None else result + self._stray_spread(self._weights) @ values
 
     def expectation(self, vector: Tensor) -> Tensor:
         r""":math:`\sum_t p_i(t)\, w(t)` for vectors w (..., m, N), shape (..., m, n)."""
-        found = self._shares(self._sum(lambda a, k, span, w: (a * w[..., span]) @ k, vector))
+        result = self._shares(self._sum(lambda a, k, span, w: (a * w[..., span]) @ k, vector))
         for pairs in self._stray_pairs():
             along = vector.expand(*self._shape[:-1], self._count)[pairs[:-1]]
             share = _recomputed(
                 lambda w, pairs=pairs: (self._stray_logarithms(pairs).softmax(-1) * w).sum(-1), along
             )
-            found = found.index_put(pairs, share)
-        return found
+            result = result.index_put(pairs, share)
+        return result
 
     def _shares(self, amounts: Tensor) -> Tensor:
         """Amounts s over Z, and 0 where Z is lost."""
@@ -289,10 +289,10 @@ def _newton_step(
     for halvings in range(HALVINGS):
         next_p, next_u = to_p + step_p / 2**halvings, to_u + step_u / 2**halvings
         reached = (scaled + next_p + next_u).exp()
-        found = (reached.sum(-1) - p).abs().sum(-1) + (reached.sum(-2) - u).abs().sum(-1)
-        better = (found < best)[..., None, None]
+        result = (reached.sum(-1) - p).abs().sum(-1) + (reached.sum(-2) - u).abs().sum(-1)
+        better = (result < best)[..., None, None]
         best_p, best_u = torch.where(better, next_p, best_p), torch.where(better, next_u, best_u)
-        best = torch.minimum(found.nan_to_num(torch.inf), best)
+        best = torch.minimum(result.nan_to_num(torch.inf), best)
     return best_p, best_u, best
 
 

@@ -252,14 +252,14 @@ class _Law:
     def missed(self, allowed: Tensor, closeness: str, log_u: Tensor) -> float:
         """By how much it is missed at most; an error with the point where that is more than is allowed."""
         wanted = torch.as_tensor(self.wanted, dtype=self.found.dtype, device=self.found.device)
-        found, wanted, allowed = torch.broadcast_tensors(self.found, wanted, allowed)
-        missed = torch.where(found == wanted, 0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
+        result, wanted, allowed = torch.broadcast_tensors(self.found, wanted, allowed)
+        missed = torch.where(result == wanted, 0, (result - wanted).abs()).nan_to_num(nan=torch.inf)
         excess = missed / allowed
         if bool((excess > 1).any()):
             where = torch.unravel_index(excess.argmax(), excess.shape)
             numbers = ", ".join(f"{letter} = {_listed(points[where])}" for letter, points in self.at.items())
             raise ProblemError(
-                f"{closeness} fails check_closeness: {self.message}: {float(found[where]):.6g} where "
+                f"{closeness} fails check_closeness: {self.message}: {float(result[where]):.6g} where "
                 f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed[where]):.1g}), at "
                 f"{numbers}, log_u = {_listed(log_u[0])}; mend the function, or where it is right raise tol"
             )

@@ -212,12 +212,12 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     y = _of_potential(gradient, weights, log_preference, a, ctx.csiszar)
     needed = (ctx.needs_input_grad[1], ctx.needs_input_grad[2])
     of_preference, of_order = _as_potential(weights, log_preference, a, ctx.csiszar, needed)
-    found = [y.sum_to_size(ctx.shape) if ctx.needs_input_grad[0] else None, None, None]
+    result = [y.sum_to_size(ctx.shape) if ctx.needs_input_grad[0] else None, None, None]
     if of_preference is not None and log_preference is not None:
-        found[1] = (of_preference * y).sum_to_size(log_preference.shape)
+        result[1] = (of_preference * y).sum_to_size(log_preference.shape)
     if of_order is not None and order is not None:
-        found[2] = (of_order * y).sum(-1, keepdim=True).sum_to_size(order.shape)
-    return *found, None, None
+        result[2] = (of_order * y).sum(-1, keepdim=True).sum_to_size(order.shape)
+    return *result, None, None
 
 
 def _computed(
@@ -334,7 +334,7 @@ def threshold_weights(
     rows_of_a = _rows(a.to(potential.dtype), (*shape[:-1], 1)) if isinstance(a, Tensor) else a
     if torch.compiler.is_exporting():
         return _solved(f, log_u, rows_of_a, csiszar).reshape(shape)
-    found = torch.empty_like(f, memory_format=torch.contiguous_format)
+    result = torch.empty_like(f, memory_format=torch.contiguous_format)
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
     for start in range(0, len(f), each):
         part = slice(start, start + each)
@@ -342,8 +342,8 @@ def threshold_weights(
             rows[part] if isinstance(rows, Tensor) and len(rows) > 1 else rows
             for rows in (f, log_u, rows_of_a)
         ]
-        found[part] = _solved(here[0], here[1], here[2], csiszar)
-    return found.reshape(shape)
+        result[part] = _solved(here[0], here[1], here[2], csiszar)
+    return result.reshape(shape)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -513,10 +513,10 @@ _SLOPE = [(j + 1) / math.factorial(j + 2) for j in range(_TERMS)]
 
 
 def _series(y: Tensor, coefficients: list[float]) -> Tensor:
-    found = torch.full_like(y, coefficients[-1])
+    result = torch.full_like(y, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        found = found * y + coefficient
-    return found
+        result = result * y + coefficient
+    return result
 
 
 def _quotient(y: Tensor, coefficients: list[float], numerator: Tensor, power: int) -> Tensor:

@@ -196,12 +196,12 @@ class Tsallis(AbstractCloseness):
         if self._is_softmax:
             return KL().near_displacement(scaled, log_preference)
         with torch.no_grad():
-            found = small_displacement(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
+            result = small_displacement(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
         if not torch.is_grad_enabled():
-            return found
+            return result
         # The numbers without cancellation, with the derivatives of the difference.
         live = self._weights_of(scaled, log_preference) - self.rest(log_preference)
-        return live + (found - live).detach()
+        return live + (result - live).detach()
 
     @override
     def usable(self, log_preference: Tensor) -> Tensor:
@@ -339,21 +339,21 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
     tau = (q * f).sum(-1, keepdim=True) / q.sum(-1, keepdim=True)
     low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
     high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
-    found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
+    result, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
     known, slope, moved = values_are_known(f), q, tau
     for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
         rise = (a * ratio * (f - tau)).clamp_(min=-1)
         logarithm = torch.log1p(rise) / a
-        found = u * torch.expm1(logarithm)
+        result = u * torch.expm1(logarithm)
         slope = (u * ratio * logarithm.exp() / (rise + 1)).masked_fill_((rise == -1) | masked, 0)
-        step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        step = result.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
         following = torch.minimum(torch.maximum(tau + step, low), high)
         moved = following - tau
         if known and bool((moved.abs() <= enough).all()):
             break
         tau = following
     # The last step, too small to be added to τ.
-    return found - slope * moved
+    return result - slope * moved
 
 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}

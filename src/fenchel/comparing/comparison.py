@@ -269,13 +269,13 @@ class Comparison:
         """Of each head and metric, the last audit against the first."""
         first, last = self.first, self.last
         values = [[audit.statistics.values(key) for key in self.keys] for audit in (first, last)]
-        found = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
+        result = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
         return {
             key: {
                 metric: Change(
                     first.distribution(metric, *key), last.distribution(metric, *key), intervals[place]
                 )
-                for metric, intervals in zip(METRICS, found, strict=True)
+                for metric, intervals in zip(METRICS, result, strict=True)
             }
             for place, key in enumerate(self.keys)
         }
@@ -309,8 +309,8 @@ class Comparison:
 
     def directions(self, metric: str) -> tuple[int, int]:
         """Of how many heads the interval of the medians' difference lies above 0, and of how many below."""
-        found = [self.changes[key][metric].interval.direction for key in self.keys]
-        return found.count(1), found.count(-1)
+        result = [self.changes[key][metric].interval.direction for key in self.keys]
+        return result.count(1), result.count(-1)
 
     def rank_correlation(
         self, metric: str, statistic: str = "p50", *, first: int = 0, second: int = -1
@@ -336,8 +336,8 @@ class Comparison:
         pairs = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
         if len(pairs) < _FEWEST_RANKS:
             return None
-        found = float(spearman(*torch.tensor(pairs, dtype=torch.float64).T))
-        return None if math.isnan(found) else found
+        result = float(spearman(*torch.tensor(pairs, dtype=torch.float64).T))
+        return None if math.isnan(result) else result
 
     def to_json(self) -> dict[str, Any]:
         """Everything, ready for ``compare.json``: what is infinite or unknown is None.
@@ -404,12 +404,12 @@ class Comparison:
         ]
 
     def _values(self, *place: Any) -> dict[str, list[float | None]]:
-        found: dict[str, list[float | None]] = {}
+        result: dict[str, list[float | None]] = {}
         for metric in METRICS:
             shapes = [audit.distribution(metric, *place) for audit in self.audits]
-            found[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
-            found[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
-        return found
+            result[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
+            result[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
+        return result
 
     def _differences(self, key: HeadKey) -> Iterator[tuple[str, float | None]]:
         for metric, change in self.changes[key].items():

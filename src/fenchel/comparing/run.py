@@ -95,8 +95,8 @@ def compare(
     drawn, tokens = ({tuple(map(one.get, names)) for one in manifests} for names in (_DRAWN, ("tokens",)))
     if same_text(*manifests) and len(tokens) == 1 < len(drawn):
         statistics = [own.shared_with(statistics) for own in statistics]
-    found = zip(called, manifests, statistics, strict=True)
-    report = ComparisonReport(tuple(Audited(*audit) for audit in found))
+    result = zip(called, manifests, statistics, strict=True)
+    report = ComparisonReport(tuple(Audited(*audit) for audit in result))
     if folder is not None:
         report.save(folder, overwrite=overwrite)
     return report
@@ -114,21 +114,21 @@ def _given(audit: object, place: int) -> Path | AuditReport:
 
 def _names(given: Sequence[Path | AuditReport], names: Sequence[str] | None) -> list[str]:
     if names is not None:
-        found = list(names)
-        if len(found) != len(given) or not all(isinstance(name, str) and name.strip() for name in found):
-            raise InputError(f"names is {shown(found)}; expected {len(given)} texts that are not empty.")
+        result = list(names)
+        if len(result) != len(given) or not all(isinstance(name, str) and name.strip() for name in result):
+            raise InputError(f"names is {shown(result)}; expected {len(given)} texts that are not empty.")
     else:
-        found = [
+        result = [
             str(audit.manifest.get("model") or "an audit") if isinstance(audit, AuditReport) else str(audit)
             for audit in given
         ]
-        found = [
-            f"{name} ({place})" if found.count(name) > 1 and isinstance(audit, AuditReport) else name
-            for place, (name, audit) in enumerate(zip(found, given, strict=True), start=1)
+        result = [
+            f"{name} ({place})" if result.count(name) > 1 and isinstance(audit, AuditReport) else name
+            for place, (name, audit) in enumerate(zip(result, given, strict=True), start=1)
         ]
-    if names is not None and len(set(found)) < len(found):
-        raise InputError(f"names is {shown(found)}; expected a different one for each audit.")
-    return found
+    if names is not None and len(set(result)) < len(result):
+        raise InputError(f"names is {shown(result)}; expected a different one for each audit.")
+    return result
 
 
 def _refuse_repetition(given: Sequence[Path | AuditReport], names: Sequence[str]) -> None:
@@ -222,10 +222,10 @@ def _refuse_other_heads(names: tuple[str, str], heads: tuple[Sequence[HeadKey], 
 
 
 def _by_layer(keys: Sequence[HeadKey]) -> dict[tuple[str, int], list[int]]:
-    found: dict[tuple[str, int], list[int]] = {}
+    result: dict[tuple[str, int], list[int]] = {}
     for key in keys:
-        found.setdefault((key.kind, key.layer), []).append(key.head)
-    return found
+        result.setdefault((key.kind, key.layer), []).append(key.head)
+    return result
 
 
 def _said(heads: list[int] | None) -> str:

@@ -153,6 +153,6 @@ def _largest_alpha(
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if admits(math.exp(middle)) else (low, middle)
-    found = math.exp(low)
-    unit = 10.0 ** (math.floor(math.log10(found)) - 5)
-    return float(f"{(math.ceil(found / unit * (1 - 1e-9)) - 1) * unit:.6g}")
+    result = math.exp(low)
+    unit = 10.0 ** (math.floor(math.log10(result)) - 5)
+    return float(f"{(math.ceil(result / unit * (1 - 1e-9)) - 1) * unit:.6g}")

@@ -53,8 +53,8 @@ def within_radius(
 
     def excess(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()
-        found = solve(problem._with_alpha(alpha), of_search, False)
-        return (distance(found, alpha) / bound).log()
+        result = solve(problem._with_alpha(alpha), of_search, False)
+        return (distance(result, alpha) / bound).log()
 
     alpha = _root(problem, excess, guess, binding, bound, tol, max_steps).exp()
     estimate = solve(problem._with_alpha(alpha), tol, throw)

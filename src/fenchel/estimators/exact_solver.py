@@ -235,13 +235,13 @@ def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = No
                 point, budget = part.pick(at.dual), max_steps - part.pick(at.steps)
                 if method is _mix:
                     known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
-                    found = _mix(some, point, budget, known)
+                    result = _mix(some, point, budget, known)
                 else:
-                    found = _follow(some, point, budget)
-                short = ~(found.bound <= tol * some.reference(found.dual))
-                at = at.with_rows(part, replace(found, moving=short), asked)
+                    result = _follow(some, point, budget)
+                short = ~(result.bound <= tol * some.reference(result.dual))
+                at = at.with_rows(part, replace(result, moving=short), asked)
                 # What mixing brought to the tolerance is evaluated in float64; all else goes to Newton's method.
-                moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
+                moved = short if dtype == torch.float64 else short & (result.moving | (method is _follow))
                 hard = part.put(hard, part.pick(hard) | (of_part & moved))
     return Solution(
         at.dual,
@@ -261,8 +261,8 @@ def solved_block(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
     """
-    found = infer(block, tol=MARGIN * tol, max_steps=max_steps)
-    return certify(block.to(torch.float64), found.dual.double(), dtype), found.steps
+    result = infer(block, tol=MARGIN * tol, max_steps=max_steps)
+    return certify(block.to(torch.float64), result.dual.double(), dtype), result.steps
 
 
 def ascended(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
@@ -343,10 +343,10 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -
             lam, best, further, residual, misses = map(part.pick, (lam, best, further, residual, misses))
             budget, falling = part.pick(budget), torch.ones_like(rows.wanted)
             counts = torch.zeros_like(budget)
-    found = arrived()
+    result = arrived()
     for whole, part, went in reversed(before):
-        found = whole.with_rows(part, found, went)
-    return found
+        result = whole.with_rows(part, result, went)
+    return result
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -363,14 +363,14 @@ def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]
     ridge = RIDGE / 2 * (a + c)
     a, c = a + ridge, c + ridge
     determinant = (a * c - b * b).clamp(min=least)
-    found = torch.addcmul(damped, (p * c - q * b) / determinant, history[0][1] - damped)
-    return found.addcmul_((q * a - p * b) / determinant, history[1][1] - damped)
+    result = torch.addcmul(damped, (p * c - q * b) / determinant, history[0][1] - damped)
+    return result.addcmul_((q * a - p * b) / determinant, history[1][1] - damped)
 
 
 def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     """Newton's method; rows that do not arrive follow the path of solutions from a small α."""
-    found = _newton(rows, lam, budget.clamp(max=PATIENCE))
-    every, far = Part(None, None), found.moving & (budget > found.steps).unsqueeze(-1)
+    result = _newton(rows, lam, budget.clamp(max=PATIENCE))
+    every, far = Part(None, None), result.moving & (budget > result.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.family.safe_alpha(rows.alpha * rows.evidence))
         point = rows.family.start(alpha * rows.evidence, rows.evidence)
@@ -378,17 +378,17 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
             stage = Rows(replace(rows.block, alpha=alpha), far, 0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
-        last = _newton(rows, point, (budget - found.steps) * far.squeeze(-1))
-        found = found.with_rows(every, last, far.squeeze(-1))
-    found = replace(found, bound=rows.bound(found.dual, found.bound, accurate=True))
+        last = _newton(rows, point, (budget - result.steps) * far.squeeze(-1))
+        result = result.with_rows(every, last, far.squeeze(-1))
+    result = replace(result, bound=rows.bound(result.dual, result.bound, accurate=True))
     # Where rounding takes more than its share of the tolerance, the residual gets less.
-    short = rows.wanted & ~(found.bound <= rows.tol * rows.reference(found.dual))
+    short = rows.wanted & ~(result.bound <= rows.tol * rows.reference(result.dual))
     if lam.dtype == torch.float64 and bool(short.any()):
         closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
-        last = _newton(closer, found.dual, (budget - found.steps).clamp(max=PATIENCE))
+        last = _newton(closer, result.dual, (budget - result.steps).clamp(max=PATIENCE))
         last = replace(last, bound=rows.bound(last.dual, last.bound, accurate=True))
-        found = found.with_rows(every, last, short.squeeze(-1))
-    return found
+        result = result.with_rows(every, last, short.squeeze(-1))
+    return result
 
 
 def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
@@ -448,14 +448,14 @@ def newton_direction(
     k = vector.shape[-1]
     most = k // 4 + 16 if most is None else most
     each = 1 if values_are_known(vector) else ITERATIONS_A_LOOK if unsure is None else most
-    found = conjugate_gradients(here.product, vector, alpha, rtol, most, each)
-    apart = norm(vector - found / alpha - here.product(found))
+    result = conjugate_gradients(here.product, vector, alpha, rtol, most, each)
+    apart = norm(vector - result / alpha - here.product(result))
     missed = ~(apart <= slack * rtol * norm(vector)).squeeze(-1)
     if unsure is not None:
         unsure.append(missed.any())
-        return found
+        return result
     if k > FACTORISE_UP_TO or not bool(missed.any()):
-        return found
+        return result
     inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
     hessian, right = here.matrices(missed) + torch.diag_embed(inverse_alpha), vector[missed]
     factor, failed = torch.linalg.cholesky_ex(hessian)
@@ -471,7 +471,7 @@ def newton_direction(
             / torch.maximum(values, inverse_alpha[singular]).unsqueeze(-2)
         )
         solution[singular] = (along @ basis.mT).squeeze(-2)
-    return found.index_put((missed,), torch.where(total(solution).isfinite(), solution, found[missed]))
+    return result.index_put((missed,), torch.where(total(solution).isfinite(), solution, result[missed]))
 
 
 def solved(
@@ -496,18 +496,18 @@ def conjugate_gradients(
     Whether all rows are there is looked at every ``each`` iterations; those that are stay where they are.
     """
     tiny = torch.finfo(vector.dtype).tiny
-    found, residual, direction = torch.zeros_like(vector), vector, vector
+    result, residual, direction = torch.zeros_like(vector), vector, vector
     square = dot(vector, vector)
     stop = rtol**2 * square
     for count in range(1, most + 1):
         image = direction / alpha + product(direction)
         length = torch.where(square > stop, square / dot(direction, image).clamp(min=tiny), 0)
-        found, residual = found + length * direction, residual - length * image
+        result, residual = result + length * direction, residual - length * image
         following = dot(residual, residual)
         if count % each == 0 and (count == most or not bool((following > stop).any())):
             break
         direction, square = residual + following / square.clamp(min=tiny) * direction, following
-    return found
+    return result
 
 
 def _line(

@@ -233,12 +233,12 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
 
     def call(*inputs: Any) -> Any:
         with torch.no_grad():
-            found = gradient(*inputs)
+            result = gradient(*inputs)
         if not torch.is_grad_enabled():
-            return found
-        several = (found,) if isinstance(found, Tensor) else tuple(found)
+            return result
+        several = (result,) if isinstance(result, Tensor) else tuple(result)
         named = Refusing.apply(len(several), *several, *(x for x in inputs if isinstance(x, Tensor)))
-        return named[0] if isinstance(found, Tensor) else named
+        return named[0] if isinstance(result, Tensor) else named
 
     return call
 
@@ -268,6 +268,6 @@ class _Once(torch.autograd.Function):
 
 def once_differentiable(tensor: Tensor, of: str) -> Tensor:
     """The same tensor, whose gradient has no derivative; ``of`` as of :func:`differentiated_once`."""
-    found = _Once.apply(tensor, of)
-    assert isinstance(found, Tensor)  # noqa: S101 -- as apply is not annotated
-    return found
+    result = _Once.apply(tensor, of)
+    assert isinstance(result, Tensor)  # noqa: S101 -- as apply is not annotated
+    return result

@@ -331,25 +331,25 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
-    found = log_preference
-    if is_causal_bias(found):
-        found = without_causal_bias("log_preference", found, query.shape[2], key.shape[2], query.device)
+    result = log_preference
+    if is_causal_bias(result):
+        result = without_causal_bias("log_preference", result, query.shape[2], key.shape[2], query.device)
     check_tensor(
         "log_preference",
-        found,
+        result,
         "of log weights (-inf where masked) or bool (True = attend)",
         dtypes=MASK,
     )
     shape = (*query.shape[:3], key.shape[2])
-    given = tuple(found.shape)
+    given = tuple(result.shape)
     if not broadcasts_to(given, shape):
         raise ProblemError(
             f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
         )
-    check_device("log_preference", found, query.device)
+    check_device("log_preference", result, query.device)
     if not given or given[-1] != shape[-1]:
-        found = found.expand(*given[:-1], shape[-1])
-    return found[(None,) * (4 - found.dim())]
+        result = result.expand(*given[:-1], shape[-1])
+    return result[(None,) * (4 - result.dim())]
 
 
 def _with_any(mask: Tensor) -> Tensor:

@@ -106,10 +106,10 @@ class AttentionInference(Inference):
         wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
         recorded = is_transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
         others = (given.value,) if wanted and not recorded else ()
-        found, outputs = certificate_at(given, self._point, *others, first_order=first_order)
+        result, outputs = certificate_at(given, self._point, *others, first_order=first_order)
         for output in outputs:
             self._kept["output"] = self._answer(output.to(given.query.dtype))
-        return found
+        return result
 
     @override
     def _make_gap(self) -> Tensor:
@@ -175,10 +175,10 @@ def infer(
         >>> import torch
         >>> from fenchel import Exact
         >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
-        >>> found = infer(q, k, v, estimator=Exact(tol=1e-9))
-        >>> bool((found.certificate.dual_error <= 1e-8 * found.dual.norm(dim=-1)).all())
+        >>> result = infer(q, k, v, estimator=Exact(tol=1e-9))
+        >>> bool((result.certificate.dual_error <= 1e-8 * result.dual.norm(dim=-1)).all())
         True
-        >>> torch.allclose(found.weights @ v, found.output)
+        >>> torch.allclose(result.weights @ v, result.output)
         True
     """
     if variant is None:

@@ -109,7 +109,7 @@ def certificate_at(
     """
     with without_autocast(dual):
         moments, rest, largest = _centred(given)
-        means, *found = means_at(
+        means, *result = means_at(
             given, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others)
         )
         dtype, scale = means.dtype, abs(given.scale)
@@ -135,7 +135,7 @@ def certificate_at(
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * largest)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
-        return certificate_of(norm, alpha, dtype), found
+        return certificate_of(norm, alpha, dtype), result
 
 
 def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
@@ -191,5 +191,5 @@ def lost_to_rounding(
     of_logits = length * spread * of_products + differing
     if has_levels:
         of_logits = of_logits + added * reach
-    found = (of_logits * _BEYOND_FIRST_ORDER + of_sums) * spread + rest * at_rest
-    return torch.where((of_products + added) * reach + differing <= LINEAR, found, torch.inf)
+    result = (of_logits * _BEYOND_FIRST_ORDER + of_sums) * spread + rest * at_rest
+    return torch.where((of_products + added) * reach + differing <= LINEAR, result, torch.inf)

@@ -152,9 +152,9 @@ def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor)
     """
     if not values_are_known(like):
         unsure: list[Tensor] = []
-        found = attempt(unsure)
+        result = attempt(unsure)
         if not unsure or not bool(torch.stack(unsure).any()):
-            return found
+            return result
     return attempt(None)
 
 
@@ -205,15 +205,15 @@ def with_gradient(
 
 def _call_by_call(operator: Any) -> Callable[..., Any]:
     def mapped(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        found = [
+        result = [
             operator(
                 *(x if dim is None else x.select(dim, index) for x, dim in zip(inputs, in_dims, strict=True))
             )
             for index in range(info.batch_size)
         ]
-        if isinstance(found[0], Tensor):
-            return torch.stack(found), 0
-        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+        if isinstance(result[0], Tensor):
+            return torch.stack(result), 0
+        return tuple(map(torch.stack, zip(*result, strict=True))), (0,) * len(result[0])
 
     return mapped
 
@@ -255,8 +255,8 @@ def with_row_gradients(
                 of_templates, of_alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
                 for box, keys, rows in rowwise.blocks():
                     some = rowwise.take(dual, box), rowwise.take(gradient, box)
-                    found = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
-                    to_evidence, to_templates, to_log_weights, to_alpha = found
+                    result = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
+                    to_evidence, to_templates, to_log_weights, to_alpha = result
                     rowwise.put(of_evidence, box, to_evidence)
                     rowwise.add(of_alpha, box, to_alpha)
                     into = of_templates[(*box[:2], keys)]
@@ -286,8 +286,8 @@ def with_row_gradients(
         log_preference = saved[3]
         # To the tolerance of the forward solve, where there is one.
         rtol = ctx.options[0] if ctx.options else 0.0
-        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
-        to_preference = found.to(log_preference.dtype) if wanted else None
+        to_evidence, to_templates, result, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
+        to_preference = result.to(log_preference.dtype) if wanted else None
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
 
     return with_gradient(operator, backward, remember)
@@ -390,9 +390,9 @@ def _exact(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for box, _, rows in rowwise.blocks(BLOCK_BYTES):
-            found = infer(rows, tol=tol, max_steps=max_steps)
-            rowwise.put(dual, box, found.dual)
-            rowwise.put(error, box, (found.error / found.reference).masked_fill(found.error == 0, 0))
+            result = infer(rows, tol=tol, max_steps=max_steps)
+            rowwise.put(dual, box, result.dual)
+            rowwise.put(error, box, (result.error / result.reference).masked_fill(result.error == 0, 0))
         remedy = "alpha or the norms of the keys smaller"
         check_reached(
             error.squeeze(-1), tol, max_steps, remedy, " (worst at (batch, head, query) {}: {:.2e})"

@@ -139,11 +139,11 @@ class HashOrder:
     def met_by(self, by_window: Tensor) -> Tensor:
         """Entries of windows (L, G, C, d), summed over those in which a slot stands, (L, G, c, d): the transpose."""
         parts = by_window.split(self.chunk, 2)
-        found = parts[self.before].clone()
+        result = parts[self.before].clone()
         for back, part in zip(range(self.before, -self.after - 1, -1), parts, strict=True):
             if back:
-                found += part.roll(-back, 1)
-        return found
+                result += part.roll(-back, 1)
+        return result
 
     def of_slots(self, by_token: Tensor) -> Tensor:
         """Entries of tokens (L, n, ...) by slot, (L, G, c, ...); those of an empty slot are some token's."""
@@ -163,15 +163,15 @@ class HashOrder:
         """True where a slot does not look at another of its window, (L, G, c, C); at itself neither if it is last."""
         queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
         # What stands in an empty slot is after every token.
-        found = keys > queries if self.causal else keys == self.tokens
+        result = keys > queries if self.causal else keys == self.tokens
         if self.self_last:
-            found = found | (keys == queries)
+            result = result | (keys == queries)
         if self.padding is not None:
-            found = found | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
+            result = result | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
         if self.same_bucket:
             bucket = self._bucket_of_slots()
-            found = found | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
-        return found.expand(*self.slots.shape, found.shape[-1])
+            result = result | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
+        return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
         """Logits (L, G, c, C) of slots for those of their windows, with log u added: -inf where they do not look."""
@@ -186,7 +186,7 @@ class HashOrder:
         keys = self.looked_at(self.of_slots(chunk_of)).unsqueeze(2)
         buckets = self.of_slots(self.buckets.transpose(1, 2))
         looked_at, buckets = self.looked_at(buckets).unsqueeze(2), buckets.unsqueeze(-2)
-        found = torch.zeros(*self.slots.shape, keys.shape[3], dtype=torch.int32, device=keys.device)
+        result = torch.zeros(*self.slots.shape, keys.shape[3], dtype=torch.int32, device=keys.device)
         for own, other in self._pairs_of_rounds():
             back = queries[..., own] - keys[..., other]
             meets = (back <= self.before) & (back >= -self.after)
@@ -195,8 +195,8 @@ class HashOrder:
                 meets |= (back <= self.before - self.ring) | (back >= self.ring - self.after)
             if self.same_bucket:
                 meets &= buckets[..., own] == looked_at[..., other]
-            found += meets
-        return found
+            result += meets
+        return result
 
     def _bucket_of_slots(self) -> Tensor:
         """The bucket of each slot in its own round, (L, G, c)."""
@@ -293,19 +293,19 @@ def _gradients_of(
     tilt = (own @ order.looked_at(order.of_slots(value)).mT).sub_(along).mul_(weights)
     to_dual = tilt @ order.looked_at(order.of_slots(templates))
     to_templates = order.met_by(tilt.mT @ order.of_slots(dual))
-    found = (order.of_tokens(part).sum(1) for part in (to_dual, to_templates, to_values))
-    to_dual, to_templates, to_values = found
+    result = (order.of_tokens(part).sum(1) for part in (to_dual, to_templates, to_values))
+    to_dual, to_templates, to_values = result
     return to_dual, to_templates, to_values + direct
 
 
 def _all_gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     dual, templates, value, output, log_sum, gradient, order = given
-    found = torch.empty_like(dual), torch.empty_like(templates), torch.empty_like(value)
+    result = torch.empty_like(dual), torch.empty_like(templates), torch.empty_like(value)
     for some, part in _blocks(order):
         tensors = dual[some], templates[some], value[some], output[some], log_sum[some], gradient[some]
-        for whole, own in zip(found, _gradients_of(*tensors, part), strict=True):
+        for whole, own in zip(result, _gradients_of(*tensors, part), strict=True):
             whole[some] = own
-    return found
+    return result
 
 
 _gradients = differentiated_once(_all_gradients, "hashing attention")

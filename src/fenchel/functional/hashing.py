@@ -127,8 +127,8 @@ class Hashing(Variant):
         >>> from fenchel.functional import hash_buckets, infer
         >>> x, v = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64)
         >>> buckets = hash_buckets(x, torch.randn(2, 8, 3, 4, dtype=torch.float64))
-        >>> found = infer(x, x, v, variant=Hashing(buckets, chunk=10))
-        >>> torch.allclose(found.weights @ v, found.output)
+        >>> result = infer(x, x, v, variant=Hashing(buckets, chunk=10))
+        >>> torch.allclose(result.weights @ v, result.output)
         True
     """
 
@@ -376,12 +376,12 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
         dtype = torch.promote_types(vectors.dtype, torch.float32)
         axes = rotations.to(dtype).flatten(2)
         rows = max(1, _BLOCK_ENTRIES // axes.shape[2])
-        found = vectors.new_empty(*vectors.shape[:3], rotations.shape[2], dtype=torch.int64)
+        result = vectors.new_empty(*vectors.shape[:3], rotations.shape[2], dtype=torch.int64)
         for b, h, start in product(range(vectors.shape[0]), range(heads), range(0, vectors.shape[2], rows)):
             some = slice(start, start + rows)
             turned = vectors[b, h, some].to(dtype) @ axes[h % axes.shape[0]]
-            found[b, h, some] = _nearest(turned.unflatten(-1, tuple(rotations.shape[2:])))
-        return found.transpose(-1, -2)
+            result[b, h, some] = _nearest(turned.unflatten(-1, tuple(rotations.shape[2:])))
+        return result.transpose(-1, -2)
 
 
 def _nearest(turned: Tensor) -> Tensor:
@@ -455,8 +455,8 @@ def solved_output(
         of_problems(some, evidence[some], reliability[some], log_u[some], templates, value)
         for some in spans(rows.shape[0], several)
     ]
-    found = torch.cat(parts).unflatten(0, (z.shape[0], each))
-    return order.of_tokens(found).squeeze(1) if order.rounds == 1 else found.squeeze(2)
+    result = torch.cat(parts).unflatten(0, (z.shape[0], each))
+    return order.of_tokens(result).squeeze(1) if order.rounds == 1 else result.squeeze(2)
 
 
 def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:

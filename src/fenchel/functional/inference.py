@@ -375,9 +375,9 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
     unmet = norm_of(rows.evidence - dual / rows.alpha)
     of_vectors = 4 * unit * (unmet + 2 * length / rows.alpha)
-    found, lost = norm_of(problem.dual_gradient(dual)), problem.preference.rounding(dual)
+    result, lost = norm_of(problem.dual_gradient(dual)), problem.preference.rounding(dual)
     if lost is not None:
-        found = found + lost.unsqueeze(-1)
+        result = result + lost.unsqueeze(-1)
     else:
         products = unit_of_products(dual.dtype, dual.device.type)
         radius = norm_of(rows.templates).amax(-2, keepdim=True)
@@ -386,8 +386,8 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
         of_sums = 4 * products + (4 * summed(count) + 64) * unit
         lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
         known = unmet + torch.fmin(moved, 2 * radius)
-        found = torch.minimum(found + lost.nan_to_num(nan=torch.inf), known)
-    return (found + of_vectors) * (1 + (summed(dim) + 16) * unit)
+        result = torch.minimum(result + lost.nan_to_num(nan=torch.inf), known)
+    return (result + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 
 def in_parts(
@@ -434,13 +434,13 @@ def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
 
     def solve(block: Block) -> dict[str, Tensor]:
         if isinstance(solver, Exact):
-            found, _ = solved_block(block, problem.dtype, tol, steps)
-            missed = (found.dual_error / found.reference).masked_fill(found.meets(tol), 0)
-            return {"dual": found.dual, "missed": missed}
+            result, _ = solved_block(block, problem.dtype, tol, steps)
+            missed = (result.dual_error / result.reference).masked_fill(result.meets(tol), 0)
+            return {"dual": result.dual, "missed": missed}
         block = block.to(torch.float64) if block.family.selectable else block
         return {"dual": second_order_point(block).to(problem.dtype)}
 
-    found = QueryLayout(problem).solved(solve)
-    if "missed" in found:
-        check_reached(found["missed"], tol, steps, remedy)
-    return found["dual"]
+    result = QueryLayout(problem).solved(solve)
+    if "missed" in result:
+        check_reached(result["missed"], tol, steps, remedy)
+    return result["dual"]

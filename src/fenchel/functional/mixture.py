@@ -166,8 +166,8 @@ class Mixture(Variant):
     Example:
         >>> from fenchel.functional import infer
         >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
-        >>> found = infer(q, k, variant=Mixture(k.square()))
-        >>> torch.allclose(found.gap, found.certificate.gap)
+        >>> result = infer(q, k, variant=Mixture(k.square()))
+        >>> torch.allclose(result.gap, result.certificate.gap)
         True
     """
 

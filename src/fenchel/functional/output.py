@@ -60,15 +60,15 @@ def means_at(given: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Te
     lam = dual.to(key.dtype) * given.scale
     key, *values = (given.of_query_heads(x) for x in (key, *averaged))
     cut = boxes_of_queries(lam, key.shape[2], part_bytes=CACHE_BYTES)
-    found: list[list[Tensor]] = []
+    result: list[list[Tensor]] = []
     for box in cut:
         logits = part_of(lam, (box[0], slice(None), box[1])) @ part_of(key, box[:1]).mT
         if (preference := given.log_preference) is not None:
             log_u = part_of(preference, (box[0], slice(None), box[1]))
             logits = logits.masked_fill(~log_u, -torch.inf) if log_u.dtype == torch.bool else logits + log_u
         weights = logits.softmax(-1).to(key.dtype)
-        found.append([weights @ part_of(value, box[:1]) for value in values])
-    return [joined(zip(cut, of_one, strict=True), (0, 2)) for of_one in zip(*found, strict=True)]
+        result.append([weights @ part_of(value, box[:1]) for value in values])
+    return [joined(zip(cut, of_one, strict=True), (0, 2)) for of_one in zip(*result, strict=True)]
 
 
 def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
@@ -222,8 +222,8 @@ def boxes_of_queries(
     # A graph for any number of sequences cannot be cut by how many there are.
     if torch.compiler.is_compiling() or batch * queries <= most * together:
         return [(slice(0, batch), slice(0, queries))]
-    found = boxes((batch // together, queries), most)
-    return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in found]
+    result = boxes((batch // together, queries), most)
+    return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in result]
 
 
 def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
@@ -233,6 +233,6 @@ def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
     """
     if not torch.is_grad_enabled() or is_transformed():
         return function(*given)
-    found = checkpoint(function, *given, use_reentrant=False)
-    assert isinstance(found, Tensor)  # noqa: S101 -- what the function gives
-    return found
+    result = checkpoint(function, *given, use_reentrant=False)
+    assert isinstance(result, Tensor)  # noqa: S101 -- what the function gives
+    return result

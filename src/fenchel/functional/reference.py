@@ -278,10 +278,10 @@ def mixture_attention(
                     length = torch.where(longer, length / 2, length)
             dual = dual + length * step
     if value is None:
-        found = mean(dual) / factor
+        result = mean(dual) / factor
     else:
-        found = responsibilities(dual) @ value.repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
-    return torch.where(live, found, 0.0)
+        result = responsibilities(dual) @ value.repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
+    return torch.where(live, result, 0.0)
 
 
 def transport_attention(

@@ -85,10 +85,13 @@ class RelativeInference(Inference):
         known, parts = self._kept.get("point"), []
         how = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
         for rows, tensors, options in _by_query(self._given, self._tables):
-            found = AttentionInference(*tensors, **how, **options)
+            result = AttentionInference(*tensors, **how, **options)
             if known is not None:
-                found._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
-            sizes, folded = (self._given.query.shape[0], rows.stop - rows.start), (found.dual, *answer(found))
+                result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
+            sizes, folded = (
+                (self._given.query.shape[0], rows.stop - rows.start),
+                (result.dual, *answer(result)),
+            )
             parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
         point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
         self._kept.setdefault("point", point)
@@ -157,8 +160,8 @@ class Relative(Variant):
         >>> from fenchel.functional import infer
         >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
         >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
-        >>> found = infer(q, k, v, variant=Relative(r), estimator="second_order")
-        >>> torch.allclose(found.output, relative_attention(q, k, v, r, estimator="second_order"))
+        >>> result = infer(q, k, v, variant=Relative(r), estimator="second_order")
+        >>> torch.allclose(result.output, relative_attention(q, k, v, r, estimator="second_order"))
         True
     """
 
@@ -427,9 +430,9 @@ def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArgum
 
 def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
     """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean."""
-    found = infer(call.query, call.key, **_scored(call, tables)).weights
+    result = infer(call.query, call.key, **_scored(call, tables)).weights
     no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
-    apart = infer(*no_evidence, log_preference=call.log_preference).weights - found
+    apart = infer(*no_evidence, log_preference=call.log_preference).weights - result
     shift = apart @ call.key + to_rows(apart, tables.index, tables.table.shape[2]) @ tables.table
     return shift * call.scale
 

@@ -140,8 +140,8 @@ class TransportInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         dual = self._point
         with torch.no_grad(), without_autocast(self._given.query):
-            found = estimate_at(self._problem, dual)
-            return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
+            result = estimate_at(self._problem, dual)
+            return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
 
     @override
     def _make_gap(self) -> Tensor:
@@ -163,8 +163,8 @@ class Transport(Variant):
     Example:
         >>> from fenchel.functional import infer
         >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
-        >>> found = infer(q, k, v, variant=Transport(0.5, "squared_euclidean"))
-        >>> torch.allclose(found.weights @ v, found.output)
+        >>> result = infer(q, k, v, variant=Transport(0.5, "squared_euclidean"))
+        >>> torch.allclose(result.weights @ v, result.output)
         True
     """
 

@@ -406,22 +406,22 @@ class Capture:
 
     def _consumed(self, call: PendingCall) -> Inferred:
         """The model's own answer, after a look at what it is of."""
-        found, site = call.infer(), self._site(call)
+        result, site = call.infer(), self._site(call)
         if self._is_chosen(site) and self._consume is not None and self._real is not None:
             self._consume(call.described(site, self._space, self._real))
-        return found
+        return result
 
     def _captured(self, call: PendingCall) -> Inferred:
         """The model's own answer but for what is replaced, by way of all that is captured of it."""
         site = self._site(call)
         if not self._is_chosen(site):
             return call.infer()
-        found, heads = (_joined if torch.is_grad_enabled() else _looked_at)(call, site)
+        result, heads = (_joined if torch.is_grad_enabled() else _looked_at)(call, site)
         kept = [self._answer(head) for head in heads]
         self._heads[site] = tuple(kept)
         if all(one is other for one, other in zip(kept, heads, strict=True)):
-            return found
-        return found._replace(output=torch.stack([head.output for head in kept], 1))
+            return result
+        return result._replace(output=torch.stack([head.output for head in kept], 1))
 
     def _answer(self, head: CapturedHead) -> CapturedHead:
         """A head with the output that takes the place of its own."""
@@ -434,10 +434,10 @@ class Capture:
 
 def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The answer as the model gives it, and its heads, of which all else is worked out when it is asked for."""
-    found, shared = call.infer(), _Shared(call)
+    result, shared = call.infer(), _Shared(call)
     if getattr(call.module, "other", None) is not None:
         _ = shared.weights  # while it lasts
-    return found, shared.heads(site, found.output)
+    return result, shared.heads(site, result.output)
 
 
 def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
@@ -461,17 +461,17 @@ def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[Capt
         )
     shared = _Shared(call)
     shared.parts = parts
-    found = shared.weighted()
-    shared.weights = _weights(found)
-    output, values = found.output, call.problem.values
+    result = shared.weighted()
+    shared.weights = _weights(result)
+    output, values = result.output, call.problem.values
     if not call.problem.reads_templates:
         joined = torch.stack(shared.weights, 1)
         if call.dropout > 0:
             joined = torch.dropout(joined, call.dropout, train=True)
         output = joined.to(values.dtype) @ values.repeat_interleave(site.num_heads // values.shape[1], 1)
-        found = found._replace(weights=joined)
+        result = result._replace(weights=joined)
     heads = shared.heads(site, output)
-    return found._replace(output=torch.stack([head.output for head in heads], 1)), heads
+    return result._replace(output=torch.stack([head.output for head in heads], 1)), heads
 
 
 def _weights(found: Inferred) -> tuple[Tensor, ...]:

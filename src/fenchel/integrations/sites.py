@@ -116,9 +116,9 @@ class AttentionSites:
                 f"{'the first forward had fewer calls' if self.complete else 'expected one call'}. A module "
                 "that attends piece by piece cannot be audited; give shorter or fewer inputs a batch"
             )
-        found = kind()
-        layer = 1 + sum(site.kind == found for site in self)
-        site = self._known[module, occurrence] = AttentionSite(name, found, layer, heads)
+        result = kind()
+        layer = 1 + sum(site.kind == result for site in self)
+        site = self._known[module, occurrence] = AttentionSite(name, result, layer, heads)
         return site
 
     def finish(self, *, all_called: bool) -> None:

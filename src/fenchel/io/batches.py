@@ -364,8 +364,8 @@ class KnownOfBatch:
 
     def counted(self, name: str) -> Tensor | None:
         """Which tokens count: as was said, else those that have a text, else those that a mask does not pad."""
-        found = self._batch.get(name)
-        if found is None:
+        result = self._batch.get(name)
+        if result is None:
             texts, *named = _TOKENS[name]
             if (ids := self.ids(texts)) is not None:
                 return ids != PADDING
@@ -374,14 +374,14 @@ class KnownOfBatch:
                 return mask.bool()
             return None if ids is None else torch.ones_like(ids, dtype=torch.bool)
         if (
-            not isinstance(found, Tensor)
-            or found.dtype != torch.bool
-            or found.dim() != 2
-            or len(found) != self._rows
+            not isinstance(result, Tensor)
+            or result.dtype != torch.bool
+            or result.dim() != 2
+            or len(result) != self._rows
         ):
-            got = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else shown(found)
+            got = f"{tuple(result.shape)} of {result.dtype}" if isinstance(result, Tensor) else shown(result)
             raise self._error(name, got, f"a tensor ({self._rows}, tokens) of torch.bool")
-        return found.cpu()
+        return result.cpu()
 
     def ids(self, name: str) -> Tensor | None:
         """The tokens as numbers, (rows, tokens), with padding after the shorter rows."""
@@ -405,23 +405,23 @@ class KnownOfBatch:
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """A number a row."""
-        found = self._batch.get(name)
-        if found is None:
+        result = self._batch.get(name)
+        if result is None:
             return None
-        if isinstance(found, Tensor):
-            found = found.tolist()
-        fits = isinstance(found, list | tuple) and len(found) == self._rows
-        if not fits or not all(type(one) is int and one >= 1 for one in found):
-            raise self._error(name, shown(found), f"{self._rows} whole numbers from 1")
-        return tuple(found)
+        if isinstance(result, Tensor):
+            result = result.tolist()
+        fits = isinstance(result, list | tuple) and len(result) == self._rows
+        if not fits or not all(type(one) is int and one >= 1 for one in result):
+            raise self._error(name, shown(result), f"{self._rows} whole numbers from 1")
+        return tuple(result)
 
     def measure(self, name: str) -> Measure | None:
         """A function of what the model returns."""
-        found: Measure | None = self._batch.get(name)
-        if found is None or callable(found):
-            return found
+        result: Measure | None = self._batch.get(name)
+        if result is None or callable(result):
+            return result
         raise self._error(
-            name, shown(found), "a function of what the model returns, which gives a number a row"
+            name, shown(result), "a function of what the model returns, which gives a number a row"
         )
 
     def _error(self, name: str, got: str, expected: str) -> InputError:
@@ -507,16 +507,16 @@ class ImageBatches:
         images = [self._images.read(number, self._mode) for number in numbers]
         names = ", ".join(self._images.paths[number].name for number in numbers[:3])
         try:
-            found = self._processor(images=images, return_tensors="pt")[self._name]
+            result = self._processor(images=images, return_tensors="pt")[self._name]
         except Exception as error:  # processors are many, and fail in as many ways
             raise InputError(
                 f"the image processor {type(self._processor).__name__} does not take {names}: {reason_of(error)}"
             ) from error
-        if not isinstance(found, Tensor) or found.dim() != 4 or len(found) != len(numbers):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(result, Tensor) or result.dim() != 4 or len(result) != len(numbers):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InputError(
                 f"the image processor {type(self._processor).__name__} made pixel_values {shape} of "
                 f"{len(numbers)} images; "
                 f"expected ({len(numbers)}, channels, height, width)"
             )
-        return found
+        return result

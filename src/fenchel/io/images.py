@@ -83,8 +83,8 @@ def open_images(source: str | Path, *, label_column: str | None = None) -> Image
         )
     paths, labels = _image_paths(place)
     names = [path.name if labels is None else f"{path.parent.name}/{path.name}" for path in paths]
-    found = ImageFiles(str(source), paths, "", labels)
-    return replace(found, sha256=_readable(found, names, place))
+    result = ImageFiles(str(source), paths, "", labels)
+    return replace(result, sha256=_readable(result, names, place))
 
 
 def _readable(images: ImageFiles, names: Sequence[str], place: Path) -> str:
@@ -176,9 +176,9 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
         )
     stored = tuple((row[column] or {}).get("bytes") or b"" for row in rows)
     paths = tuple(path / name for name in names)
-    found = ImageFiles(description, paths, file_sha256(path), labels, stored)
-    _readable(found, names, path)
-    return found
+    result = ImageFiles(description, paths, file_sha256(path), labels, stored)
+    _readable(result, names, path)
+    return result
 
 
 def _picture(content: bytes, mode: str) -> Any:

@@ -113,12 +113,12 @@ def parse_json(content: bytes) -> Any:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise InputError(f"it has the key {twice[:60]!r} twice")
-    return found
+    return result
 
 
 _LONGEST_SHOWN = 60
@@ -275,11 +275,11 @@ class Form:
             InputError: If there is no such file, it is something else, or it is larger.
         """
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
+            result = path.stat()
+            if not stat.S_ISREG(result.st_mode):
                 raise self.refused(path, "is not a file")
-            if most is not None and found.st_size > most:
-                raise self.refused(path, f"has {found.st_size} bytes, and a {self.name} at most {most}")
+            if most is not None and result.st_size > most:
+                raise self.refused(path, f"has {result.st_size} bytes, and a {self.name} at most {most}")
             return path.read_bytes()
         except OSError as error:
             raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
@@ -347,15 +347,15 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
     """
     content = form.content(path, _MOST_BYTES)
     try:
-        found = parse_json(content)
+        result = parse_json(content)
     except InputError as error:
         raise form.refused(path, f"is no {form.name}: {error}") from error
-    if not isinstance(found, dict):
-        raise form.refused(path, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
-    values = {name: value for name, value in found.items() if name not in _OWN_KEYS}
-    kind, version = found.get("format"), found.get("schema")
-    if "digest" in found or kind is not None:
-        sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
+    if not isinstance(result, dict):
+        raise form.refused(path, f"is no {form.name}: it holds a {type(result).__name__}, not an object")
+    values = {name: value for name, value in result.items() if name not in _OWN_KEYS}
+    kind, version = result.get("format"), result.get("schema")
+    if "digest" in result or kind is not None:
+        sealed = _sealed({name: value for name, value in result.items() if name != "digest"})
         # A copy whose line ends a version control system has rewritten throughout still says the same.
         if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
             raise form.refused(path, CHANGED)

@@ -229,14 +229,14 @@ def _inputs_of(batch: Any) -> Any:
 
 def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """What is given beside the inputs of a batch, as tensors to digest; functions have no content."""
-    found = {}
+    result = {}
     for name, value in batch.items():
         if name == "inputs" or value is None or callable(value):
             continue
         if not isinstance(value, Tensor):
             value = torch.frombuffer(bytearray(json.dumps(value, default=repr).encode()), dtype=torch.uint8)
-        found[f"beside inputs: {name}"] = value
-    return found
+        result[f"beside inputs: {name}"] = value
+    return result
 
 
 def _is_dense(inputs: Any) -> bool:

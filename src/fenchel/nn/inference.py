@@ -100,7 +100,7 @@ def infer(
     read = None if problem.reads_templates else problem.values
     # Weights that are returned are dropped once, for the output too.
     by_weights = need_weights and read is not None
-    found = functional.infer(
+    result = functional.infer(
         problem.evidence,
         problem.templates,
         None if by_weights else read,
@@ -113,11 +113,11 @@ def infer(
         dropout_p=dropout,
     )
     # The certificate first: it may have the output of the same pass.
-    certificate = found.certificate if need_certificate else None
-    gap = found.gap if need_gap else None
-    weights = found.weights if need_weights else None
+    certificate = result.certificate if need_certificate else None
+    gap = result.gap if need_gap else None
+    weights = result.weights if need_weights else None
     if weights is None or not by_weights:
-        return Inferred(found.output, weights, certificate, gap)
+        return Inferred(result.output, weights, certificate, gap)
     weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
     return Inferred(weights @ problem.values, weights, certificate, gap)
 
@@ -255,9 +255,9 @@ class AttendingLayer:
         self, estimator: EstimatorName | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
     ) -> None:
         checked_argument("max_steps", max_steps)
-        found = estimator_object(estimator, tol, max_steps)
-        own = found.options if isinstance(estimator, Estimator) else {"tol": tol, "max_steps": max_steps}
-        self._estimator = found.name
+        result = estimator_object(estimator, tol, max_steps)
+        own = result.options if isinstance(estimator, Estimator) else {"tol": tol, "max_steps": max_steps}
+        self._estimator = result.name
         self.tol, self.max_steps = own.get("tol"), own.get("max_steps", DEFAULT_STEPS)
 
     @property

@@ -231,7 +231,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         if further is not None:
             mask = None if further.mask is None else further.mask[:, None, None]
             variant = replace(variant, atoms=further.keys, atom_values=further.values, atom_mask=mask)
-        found = functional.infer(
+        result = functional.infer(
             queries,
             keys,
             values,
@@ -243,11 +243,11 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         )
         if self.training and self.memory is not None and labels is not None:
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
-        output = self.out_proj(layout.from_heads(found.output))
+        output = self.out_proj(layout.from_heads(result.output))
         output = nn.functional.dropout(output, self.dropout, self.training)
         if need_weights is None:
             return output
-        return output, layout.weights(found.weights, average=average_attn_weights) if need_weights else None
+        return output, layout.weights(result.weights, average=average_attn_weights) if need_weights else None
 
     def _given(
         self, atoms: Tensor | None, mask: Tensor | None, layout: SequenceLayout, query: Tensor

@@ -402,10 +402,10 @@ def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Ca
     It is symmetric, so that its transpose, which autograd multiplies with, is itself.
     """
     differentiated: Any = torch.func.vjp(gradient, at)
-    found, multiplied = differentiated
+    result, multiplied = differentiated
 
     def product(vector: Tensor) -> Tensor:
-        return multiplied(vector.expand_as(found))[0]
+        return multiplied(vector.expand_as(result))[0]
 
     return product
 

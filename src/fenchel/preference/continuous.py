@@ -466,7 +466,7 @@ class GaussianMoments(AbstractPreference):
                     break
                 # Each query relative to itself, as far as it is seen.
                 sizes = largest.clamp(min=1e-50 * float(largest.amax()) or 1.0)
-                found = refined(
+                result = refined(
                     panels,
                     lambda normals, sizes=sizes: (
                         _log_normal(normals).unsqueeze(0),
@@ -478,7 +478,7 @@ class GaussianMoments(AbstractPreference):
                     span=1.0,
                     exponent=sizes.new_zeros(1),
                 )
-                panels, settled = found.panels, bool(found.settled.all())
+                panels, settled = result.panels, bool(result.settled.all())
         if not settled:
             raise ProblemError(
                 f"the expectation did not converge to {accuracy:.1g}: the function changes too fast within the "

@@ -263,21 +263,21 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
             f"shape {tuple(like.shape)}); expected (n,), (m, n) or (..., m, n)"
         )
     check_device("log_weights", given, like.device, of)
-    found = log_weights(given.unsqueeze(0) if given.dim() == 1 else given, like.dtype)
-    if not values_are_known(found):
-        return found
-    if bool(torch.isnan(found).any()) or bool((found == torch.inf).any()):
+    result = log_weights(given.unsqueeze(0) if given.dim() == 1 else given, like.dtype)
+    if not values_are_known(result):
+        return result
+    if bool(torch.isnan(result).any()) or bool((result == torch.inf).any()):
         raise ProblemError(
             "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
         )
-    empty = torch.isneginf(found).all(-1)
+    empty = torch.isneginf(result).all(-1)
     if bool(empty.any()):
         where = first_index(empty)
         raise ProblemError(
             f"all {n} {thing} are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at "
             f"index {where}): such a query has no answer; leave it out, or unmask one of the {thing}"
         )
-    return found
+    return result
 
 
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:

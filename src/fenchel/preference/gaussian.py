@@ -82,9 +82,9 @@ class Gaussian(AbstractPreference):
     ) -> None:
         mean = checked_parameter("mean", mean, "(d,) or (..., m, d)")
         check_form("mean", mean, "(d,) or (..., m, d)", 1)
-        found = checked_covariance(mean, covariance, variance, factor)
-        check_together(mean=mean.shape[:-1], covariance=tuple(found.lead))
-        self._mean, self._covariance = mean, found
+        result = checked_covariance(mean, covariance, variance, factor)
+        check_together(mean=mean.shape[:-1], covariance=tuple(result.lead))
+        self._mean, self._covariance = mean, result
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ class Gaussian(AbstractPreference):
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
         """Once more for what the first leaves, which is its rounding times the covariance."""
         del lam
-        found = self._covariance.resolvent(alpha, vector)
-        left = vector - found - alpha * self._covariance.product(found)
-        return found + self._covariance.resolvent(alpha, left)
+        result = self._covariance.resolvent(alpha, vector)
+        left = vector - result - alpha * self._covariance.product(result)
+        return result + self._covariance.resolvent(alpha, left)
 
     @override
     def rounding(self, lam: Tensor) -> Tensor:
@@ -168,8 +168,8 @@ class Gaussian(AbstractPreference):
     def log_density_of_all(self, points: Tensor) -> Tensor:
         """The log density of every query at each of the points (n, d), (..., m or 1, n)."""
         each = self._changed(_mean=self._mean.unsqueeze(-2), _covariance=self._covariance.unsqueezed(-1))
-        found = each.log_density(points)
-        return found if found.dim() > 1 else found.unsqueeze(0)
+        result = each.log_density(points)
+        return result if result.dim() > 1 else result.unsqueeze(0)
 
     def __repr__(self) -> str:
         kind = type(self._covariance).__name__.lower()
@@ -224,12 +224,12 @@ class GaussianMixture(AbstractPreference):
     ) -> None:
         means = checked_parameter("means", means, "(..., K, d)")
         check_form("means", means, "(..., K, d)", 2)
-        found = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
-        self.means, self._covariances = means, found
+        result = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
+        self.means, self._covariances = means, result
         self.log_weights = _normalised(log_weights, means)
         # Whether components are of one query each, as after a tilt: then (..., m, K, d), and otherwise for all queries.
         self._own = False
-        batch = {"means": (*means.shape[:-2], 1), "covariances": (*found.lead[:-1], 1)}
+        batch = {"means": (*means.shape[:-2], 1), "covariances": (*result.lead[:-1], 1)}
         check_together(**batch, log_weights=self.log_weights.shape[:-1])
 
     @property
@@ -285,8 +285,8 @@ class GaussianMixture(AbstractPreference):
         self.check_point("lam", lam)
         rows, center = self._rows(lam), self._center()
         plain, centred = (self._exponents(rows, means) for means in (self.means, self.means - center))
-        found = log_mean_exp(plain, centred, (rows @ center.mT).squeeze(-1), self.log_weights)
-        return self._back(found.unsqueeze(-1)).squeeze(-1)
+        result = log_mean_exp(plain, centred, (rows @ center.mT).squeeze(-1), self.log_weights)
+        return self._back(result.unsqueeze(-1)).squeeze(-1)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
@@ -454,13 +454,13 @@ def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
     components = means.shape[-2]
     if log_weights is None:
         return means.new_zeros(1, components).log_softmax(-1)
-    found = checked_log_weights(log_weights, components, means, of="means", thing="components")
-    if log_weights.dtype != torch.bool and values_are_known(found):
-        total = found.detach().double().exp().sum(-1)
+    result = checked_log_weights(log_weights, components, means, of="means", thing="components")
+    if log_weights.dtype != torch.bool and values_are_known(result):
+        total = result.detach().double().exp().sum(-1)
         apart = (total - 1).abs() > (2e-2 if log_weights.dtype in HALF else 1e-3)
         if bool(apart.any()):
             where = first_index(apart)
-            plain = bool((found >= 0).all()) and bool(((found.detach().sum(-1) - 1).abs() < 1e-3).all())
+            plain = bool((result >= 0).all()) and bool(((result.detach().sum(-1) - 1).abs() < 1e-3).all())
             remedy = (
                 "log_weights.log(), since these are the weights" if plain else "log_weights.log_softmax(-1)"
             )
@@ -468,4 +468,4 @@ def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
                 f"log_weights hold weights that sum to {float(total[where]):.6g} at index {where}; expected weights "
                 f"that sum to one: give {remedy}, or a bool mask"
             )
-    return found.log_softmax(-1)
+    return result.log_softmax(-1)

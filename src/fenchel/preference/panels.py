@@ -298,9 +298,9 @@ def refined(
     halves = 2 ** panels.begin.shape[-1]
     limit = len(panels) + MORE[panels.begin.shape[-1]]
     whole = panels.end.amax(0) - panels.begin.amin(0)
-    found, sizes = _integrals(panels, at, rows), exponent.flatten()
+    result, sizes = _integrals(panels, at, rows), exponent.flatten()
     while True:
-        shares, noise = _shares(found, panels, accuracy, eps, span, sizes)
+        shares, noise = _shares(result, panels, accuracy, eps, span, sizes)
         lost = noise > LOST
         settled = ~sizes.isfinite() | ((shares.sum(0) <= 1) & ~lost)
         size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
@@ -312,7 +312,7 @@ def refined(
             return Convergence(panels, (settled & ~lagging.any()).reshape(exponent.shape))
         new = panels.part(chosen).halved()
         panels = panels.part(~chosen).joined(new)
-        found = found.part(~chosen).joined(_integrals(new, at, rows))
+        result = result.part(~chosen).joined(_integrals(new, at, rows))
 
 
 def _shares(
@@ -396,12 +396,16 @@ def checked_edges(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
         raise ProblemError(
             f"{name} is {shown(interval)}; expected two finite numbers, the lower first, such as (0.0, 1.0)"
         )
-    found = tuple(sorted({*ends, *inner}))
-    if found[0] != ends[0] or found[-1] != ends[1] or not all(ends[0] <= place <= ends[1] for place in inner):
+    result = tuple(sorted({*ends, *inner}))
+    if (
+        result[0] != ends[0]
+        or result[-1] != ends[1]
+        or not all(ends[0] <= place <= ends[1] for place in inner)
+    ):
         raise ProblemError(f"breaks are {shown(breaks)}; expected places within {name} {tuple(ends)}")
-    if len(found) > 65:
-        raise ProblemError(f"breaks are {len(found) - 2} places; expected 63 at most")
-    return found
+    if len(result) > 65:
+        raise ProblemError(f"breaks are {len(result) - 2} places; expected 63 at most")
+    return result
 
 
 def checked_points(
@@ -430,10 +434,10 @@ def checked_points(
         if not all(low <= x <= high for x, (low, high) in zip(place, ends, strict=True)):
             at = place[0] if k == 1 else place
             raise ProblemError(f"points hold {at}; expected finite places within {within}")
-    found = tuple(sorted(set(places)))
-    if len(found) > POINTS[k]:
-        raise ProblemError(f"points are {len(found)} places; expected {POINTS[k]} at most")
-    return found
+    result = tuple(sorted(set(places)))
+    if len(result) > POINTS[k]:
+        raise ProblemError(f"points are {len(result)} places; expected {POINTS[k]} at most")
+    return result
 
 
 def checked_accuracy(accuracy: Any) -> float:

@@ -115,16 +115,16 @@ class Quadrature(AbstractPreference):
 
     def _templates(self, places: Tensor) -> Tensor:
         """ψ at places (n, k), (n, d)."""
-        found = self.basis(places.to(self._given))
-        check_tensor("basis(places)", found, "(n, d) at places (n, k)")
-        if found.dim() != 2 or found.shape[0] != places.shape[0] or found.shape[1] == 0:
+        result = self.basis(places.to(self._given))
+        check_tensor("basis(places)", result, "(n, d) at places (n, k)")
+        if result.dim() != 2 or result.shape[0] != places.shape[0] or result.shape[1] == 0:
             raise ProblemError(
-                f"basis gives shape {tuple(found.shape)} at places {tuple(places.shape)}; expected "
+                f"basis gives shape {tuple(result.shape)} at places {tuple(places.shape)}; expected "
                 f"({places.shape[0]}, d): "
                 "a row of d numbers for each place"
             )
-        check_entries("basis(places)", found, torch.isfinite, "finite numbers at every place")
-        return found.double()
+        check_entries("basis(places)", result, torch.isfinite, "finite numbers at every place")
+        return result.double()
 
     def _log_density(self, places: Tensor) -> Tensor:
         """Log u at places (n, k), (..., m or 1, n)."""
@@ -136,21 +136,21 @@ class Quadrature(AbstractPreference):
 
     def _called_density(self, places: Tensor) -> Tensor:
         assert self.density is not None and not isinstance(self.density, Gaussian)  # noqa: S101, PT018
-        found = self.density(places.to(self._given))
-        check_tensor("density(places)", found, "(n,) at places (n, k)")
-        if found.shape != places.shape[:1]:
+        result = self.density(places.to(self._given))
+        check_tensor("density(places)", result, "(n,) at places (n, k)")
+        if result.shape != places.shape[:1]:
             raise ProblemError(
-                f"density gives shape {tuple(found.shape)} at places {tuple(places.shape)}; expected "
+                f"density gives shape {tuple(result.shape)} at places {tuple(places.shape)}; expected "
                 f"({places.shape[0]},), "
                 "the logarithm of the density at each place"
             )
         check_entries(
             "density(places)",
-            found,
+            result,
             lambda x: x < torch.inf,
             "finite logarithms, or -inf where there is none",
         )
-        return found.double()
+        return result.double()
 
     def _weighed(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Centred templates (n, d) and the log of the density (..., m or 1, n), not normalised, at places (n, k)."""
@@ -209,8 +209,8 @@ class Quadrature(AbstractPreference):
                 return rest
             if rest is None:
                 return self._refined(self._start, lam.detach())
-            found = self._refined(rest.panels, lam.detach())
-            return Convergence(found.panels, found.settled & rest.settled)
+            result = self._refined(rest.panels, lam.detach())
+            return Convergence(result.panels, result.settled & rest.settled)
 
     def _panels(self, lam: Tensor | None, *, at_rest: bool = False) -> Panels:
         """Panels on whose halves integrals at λ have converged, and if asked those at 0.
@@ -218,14 +218,14 @@ class Quadrature(AbstractPreference):
         Raises:
             ProblemError: Where they do not.
         """
-        found = self._converged(lam, at_rest=at_rest)
-        if bool(found.settled.all()):
-            return found.panels
-        where = first_index(~found.settled)
+        result = self._converged(lam, at_rest=at_rest)
+        if bool(result.settled.all()):
+            return result.panels
+        where = first_index(~result.settled)
         raise ProblemError(
-            f"the integrals of {self._name} do not converge for {int((~found.settled).sum())} of "
-            f"{found.settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
-            f"{self._count(found.panels):,} places: density or basis change too fast for them. {REMEDY}"
+            f"the integrals of {self._name} do not converge for {int((~result.settled).sum())} of "
+            f"{result.settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
+            f"{self._count(result.panels):,} places: density or basis change too fast for them. {REMEDY}"
         )
 
     @property
@@ -242,9 +242,9 @@ class Quadrature(AbstractPreference):
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        found = self._at(self._panels(lam, at_rest=True).halved())
+        result = self._at(self._panels(lam, at_rest=True).halved())
         return (
-            Discrete._of(found.templates + self._center, found.log_weights)
+            Discrete._of(result.templates + self._center, result.log_weights)
             .log_mgf(lam.double())
             .to(self._dtype)
         )
@@ -252,14 +252,14 @@ class Quadrature(AbstractPreference):
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        found = self._at(self._panels(lam).halved())
-        return (found.tilted_mean(lam.double()) + self._center).to(self._dtype)
+        result = self._at(self._panels(lam).halved())
+        return (result.tilted_mean(lam.double()) + self._center).to(self._dtype)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        found = self._at(self._panels(lam, at_rest=True).halved())
-        return found.tilted_shift(lam.double()).to(self._dtype)
+        result = self._at(self._panels(lam, at_rest=True).halved())
+        return result.tilted_shift(lam.double()).to(self._dtype)
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
@@ -289,13 +289,13 @@ class Quadrature(AbstractPreference):
 
     def _mean_under(self, weighing: Quadrature) -> Tensor:
         with torch.no_grad():
-            found = weighing._refined(weighing._start, None, self._templates)
-        if not bool(found.settled.all()):
+            result = weighing._refined(weighing._start, None, self._templates)
+        if not bool(result.settled.all()):
             raise ProblemError(
-                f"the expectation did not converge to {self._few:.1g} with {self._count(found.panels):,} places: "
+                f"the expectation did not converge to {self._few:.1g} with {self._count(result.panels):,} places: "
                 f"density or function change too fast for them. {REMEDY}"
             )
-        panels = found.panels.halved()
+        panels = result.panels.halved()
         values = self._templates(panels.nodes()[0])
         return (weighing._at(panels).weights() @ values).to(self._dtype)
 
@@ -342,8 +342,8 @@ class Quadrature(AbstractPreference):
             templates = self._templates(inner.reshape(-1, inner.shape[-1])) - self._center
             tilts = templates.reshape(*inner.shape[:-1], self._dim) * self._tilt.double()
             density = density + tilts.sum(-1)
-        found = density - torch.logsumexp(whole + log_lengths, -1)
-        return found.masked_fill((inner != wide).any(-1), -torch.inf).to(self._dtype)
+        result = density - torch.logsumexp(whole + log_lengths, -1)
+        return result.masked_fill((inner != wide).any(-1), -torch.inf).to(self._dtype)
 
     @override
     def to(self, dtype: torch.dtype) -> Quadrature:

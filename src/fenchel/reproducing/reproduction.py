@@ -197,10 +197,10 @@ def reproduce(
     if isinstance(texts, str | Path):
         open_documents(texts, **asked.of_text)  # a mistake in it shows before a model is loaded
     name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
-    found = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
-    kinds, scaled_otherwise = _looked_at(found)
+    result = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
+    kinds, scaled_otherwise = _looked_at(result)
     wanted = _panels(figure, name, kinds)
-    del found  # the audit of a named model loads it itself, and so knows the digest of its weights
+    del result  # the audit of a named model loads it itself, and so knows the digest of its weights
     folder = asked.directory
     same = {**asked.model_dump(exclude={"model", "directory"}), "observer": asked.observer}
 

@@ -259,9 +259,9 @@ def sites_of(model: Any) -> list[Site]:
 def _heads(module: Any, name: str) -> int:
     for holder in (module, getattr(module, "config", None)):
         for attribute in ("num_attention_heads", "num_heads", "n_heads", "n_head"):
-            found = getattr(holder, attribute, None)
-            if isinstance(found, int):
-                return found
+            result = getattr(holder, attribute, None)
+            if isinstance(result, int):
+                return result
     raise ModelError(
         f"{name} ({type(module).__name__}) does not say how many heads it has, so none can be swapped alone"
     )

@@ -134,8 +134,8 @@ class Stack:
 
     def _change(self, place: int, other: Tensor, scale: Tensor | None) -> Tensor:
         counted = self.counted[place]
-        found = relative_change(self.states[place], other, counted, scale)
-        return found / counted.sum(-1).clamp_min(1).cpu() if self.by_row else found
+        result = relative_change(self.states[place], other, counted, scale)
+        return result / counted.sum(-1).clamp_min(1).cpu() if self.by_row else result
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ def observe_layers(
             NaN or infinite.
     """
     rows = next((len(value) for value in inputs.values() if value.dim()), 1)
-    found: dict[str, list[Tensor]] = {}
-    with torch.no_grad(), _listening(model, found):
+    result: dict[str, list[Tensor]] = {}
+    with torch.no_grad(), _listening(model, result):
         output = model(**inputs)
     kind = type(model).__name__
     layers = []
@@ -283,7 +283,7 @@ def observe_layers(
         called = name or kind
         calls = [
             _positions(one, rows, called, batch_first=getattr(layer, "batch_first", True))
-            for one in found.get(name, ())
+            for one in result.get(name, ())
         ]
         if not calls:
             raise ModelError(
@@ -389,9 +389,9 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
         # Where an encoder's sequence is as long as the decoder's, the name tells them apart.
         own = masks[::-1] if "decoder" in head.site.name.split(".") else masks
         counted = _counted(head.output, own)
-        found = head.output[counted].double().sum(0).cpu()
+        result = head.output[counted].double().sum(0).cpu()
         place = (number, head.head)
-        sums[place] = sums.get(place, torch.zeros_like(found)) + found
+        sums[place] = sums.get(place, torch.zeros_like(result)) + result
         counts[place] += int(counted.sum())
         return head.output
 

@@ -82,7 +82,7 @@ def scored_pairs(pairs: Iterable[Sequence[object]]) -> ScoredPairs:
     Raises:
         InputError: If one is anything else, or there are too few.
     """
-    found = []
+    result = []
     if not isinstance(pairs, Iterable) or isinstance(pairs, Mapping):
         raise InputError(f"pairs is {shown(pairs)}; expected a path, or pairs such as [('a', 'b', 3.5)].")
     for number, pair in enumerate(pairs, start=1):
@@ -92,8 +92,8 @@ def scored_pairs(pairs: Iterable[Sequence[object]]) -> ScoredPairs:
                 f"pair {number} is {shown(pair)}; expected two sentences and a score, such as ('a', 'b', 3.5)."
             )
         check_text(f"{pair[0]} {pair[1]}", f"pair {number}")
-        found.append((str(pair[0]), str(pair[1]), _score(str(pair[2]), f"pair {number}")))
-    return _checked("Python pairs", found, None)
+        result.append((str(pair[0]), str(pair[1]), _score(str(pair[2]), f"pair {number}")))
+    return _checked("Python pairs", result, None)
 
 
 def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
@@ -264,11 +264,11 @@ class Given:
         where = {name: getattr(options, name) for name in ("device", "dtype", "revision")}
         if options.loader is not None:
             run = load_run(options.loader, self.model)
-            found = RunModel.of_run(run, **where)
-            return found, found.model, _examples_of_run(found, run, options)
+            result = RunModel.of_run(run, **where)
+            return result, result.model, _examples_of_run(result, run, options)
         reads_texts = self._reads_texts(options)
         classifies = options.label_column is not None if reads_texts else self._labels(opened) is not None
-        found = RunModel.of(
+        result = RunModel.of(
             self.model,
             self.tokenizer,
             **where,
@@ -277,8 +277,8 @@ class Given:
         )
         if reads_texts:
             documents = None if isinstance(opened.source, ImageFiles) else opened.source
-            return found, *_task_of_texts(found, documents, opened.scored, options)
-        return found, found.model, self._examples(found, opened, options)
+            return result, *_task_of_texts(result, documents, opened.scored, options)
+        return result, result.model, self._examples(result, opened, options)
 
     def _labels(self, opened: _Opened) -> tuple[str, ...] | None:
         """The classes of images, where those of the model are measured and nothing that was given."""
@@ -472,9 +472,9 @@ def _scored(
     if isinstance(pairs, str | Path):
         return read_pairs(pairs, options.columns, options.max_pairs)
     if pairs is not None:
-        found = scored_pairs(pairs)
+        result = scored_pairs(pairs)
         return replace(
-            found, sentences=found.sentences[: options.max_pairs], scores=found.scores[: options.max_pairs]
+            result, sentences=result.sentences[: options.max_pairs], scores=result.scores[: options.max_pairs]
         )
     if options.max_pairs is not None:
         raise InputError(

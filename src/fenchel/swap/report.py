@@ -221,7 +221,7 @@ def stacks(report: SwapReport) -> list[Record]:
     longest = max((record["hidden_change"] for record in shown), default=0.0) or 1.0
     names = list(dict.fromkeys(record["stack"] for record in report.layers)) if shown else []
     of_layers = [name for name in names if name != "output"]
-    found = []
+    result = []
     for name in names:
         own = [record for record in shown if record["stack"] == name]
         layers = [
@@ -245,8 +245,8 @@ def stacks(report: SwapReport) -> list[Record]:
             }
             for layer in sorted({record["layer"] for record in own})
         ]
-        found.append({"name": name, "layers": layers})
-    return found
+        result.append({"name": name, "layers": layers})
+    return result
 
 
 def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
@@ -261,15 +261,15 @@ def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
     highest = dict.fromkeys((True, False), 0.0)
     for estimator, own in changes.items():
         highest[estimator in ABLATIONS] = max(highest[estimator in ABLATIONS], *own.values())
-    found = []
+    result = []
     for estimator, own in changes.items():
         most = highest[estimator in ABLATIONS]
         cells = {
             place: Cell(number, f"q{level(value, most)}", short(value))
             for number, (place, value) in enumerate(own.items())
         }
-        found.append((estimator, HeadGrid.of(cells, most)))
-    return found
+        result.append((estimator, HeadGrid.of(cells, most)))
+    return result
 
 
 def rankings(report: SwapReport) -> list[Record]:
@@ -283,7 +283,7 @@ def rankings(report: SwapReport) -> list[Record]:
     """
     words = wording(report.manifest)
     arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
-    found = []
+    result = []
     for ranked in sorted(report.ranking, key=lambda record: record["estimator"] not in ABLATIONS):
         order, measure = ranked["order"], ranked["measure"]
         spans = [tuple(one[f"effect{end}"] for end in ("", "_low", "_high")) for one in order]
@@ -301,7 +301,7 @@ def rankings(report: SwapReport) -> list[Record]:
         called = words.qualities.get(
             measure, _MEASURES.get(measure, f"relative change of the {words.output}")
         )
-        found.append(
+        result.append(
             {
                 "estimator": ranked["estimator"],
                 "where": ranked["where"],
@@ -312,7 +312,7 @@ def rankings(report: SwapReport) -> list[Record]:
                 "sure": sure,
             }
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -345,12 +345,12 @@ class SwapReport:
     @property
     def finding(self) -> str:
         """What came out, in words that say no more than the intervals."""
-        found = finding(self.results, wording(self.manifest))
+        result = finding(self.results, wording(self.manifest))
         trained_with = self.manifest.get("trained_with")
         if trained_with is None:
-            return found
+            return result
         return (
-            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
+            f"{result} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
             "the model here is the same weights under first order."
         )
 

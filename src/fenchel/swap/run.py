@@ -149,12 +149,12 @@ def swap(
             require_packages("report", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
-        found, swapped, task = given.subject(opened, asked)
+        result, swapped, task = given.subject(opened, asked)
         sites = sites_of(swapped)
         arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
-        manifest = {**_described(found, swapped, asked), **task.description()}
+        manifest = {**_described(result, swapped, asked), **task.description()}
         if folder is None:
             state = SwapState(dict(manifest))
         else:
@@ -525,7 +525,7 @@ _ANY = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     """The tensors that the steps of a task give."""
-    found = {
+    result = {
         "units": TensorSchema((torch.int64,), ("units",), least=0, rising=True),
         "documents": TensorSchema((torch.int64,), ("units",), least=0),
         "tokens": TensorSchema((torch.float64,), ("units", "stacks"), least=0),
@@ -533,16 +533,16 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
         "hidden": TensorSchema((torch.float32,), ("units", "arms", "layers"), least=0, finite=False),
     }
     if manifest["task"] == "embedding":
-        return found | {"embeddings": TensorSchema((torch.float32,), ("units", "arms", "width"))}
+        return result | {"embeddings": TensorSchema((torch.float32,), ("units", "arms", "width"))}
     if manifest["task"] == "examples":
         columns = {"loss": "losses", "score": "scores"}
-        found |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
+        result |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
     else:
-        found["losses"] = replace(_ANY, least=0)
+        result["losses"] = replace(_ANY, least=0)
     if estimators_of(manifest["estimators"]):
         sizes = ("units", "estimators", "model and controls")
-        found["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
-    return found
+        result["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
+    return result
 
 
 def _saved(directory: Path) -> Saved:

@@ -100,13 +100,13 @@ def ranking_agreement(
     first, second = pairs.T
 
     def agreement(arm: str, weights: Tensor) -> Tensor:
-        found = []
+        result = []
         # There are more pairs than sentences, so what fits in memory for sentences may not for pairs.
         for rows in weights.split(max(1, 4_000_000 // max(1, len(first)))):
             both = rows[:, first] * rows[:, second]
             own, other = (midranks(similarities[key], both) for key in (model, arm))
-            found.append(correlation(own, other, both))
-        return torch.cat(found)
+            result.append(correlation(own, other, both))
+        return torch.cat(result)
 
     return Metric(sentences, agreement)
 
@@ -167,11 +167,11 @@ def against_best_control(
     chosen = tuple(_best(metric, controls, other[None]) for other in reversed(inside))
 
     def difference(weights: Tensor) -> Tensor:
-        found = []
+        result = []
         for members, control in zip(inside, chosen, strict=True):
             value = metric.of(control, weights * members)
-            found.append(value if arm is None else metric.of(arm, weights * members) - value)
-        return torch.stack(found).mean(0)
+            result.append(value if arm is None else metric.of(arm, weights * members) - value)
+        return torch.stack(result).mean(0)
 
     return AgainstControl(chosen, best, bootstrap.interval(difference, metric.units, split))
 
@@ -243,7 +243,7 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
     def place(record: Record) -> tuple[bool, float]:
         return record["effect"] is None, -worse * (record["effect"] or 0.0)
 
-    found = []
+    result = []
     for estimator in dict.fromkeys(arm["estimator"] for arm in alone):
         order = [
             {
@@ -253,7 +253,7 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
             for arm in alone
             if arm["where"] == where and arm["estimator"] == estimator
         ]
-        found.append(
+        result.append(
             {
                 "estimator": estimator,
                 "where": where,
@@ -261,7 +261,7 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
                 "order": sorted(order, key=place),
             }
         )
-    return found
+    return result
 
 
 class _Tables:
@@ -318,11 +318,11 @@ class _Tables:
     def _similar(self, task: SentenceTask, embeddings: Tensor) -> None:
         def similarities(pairs: Tensor) -> dict[str, Tensor]:
             # An arm at a time: all of them at once would be several times the embeddings.
-            found = {}
+            result = {}
             for index, key in enumerate(self._keys):
                 first, second = (embeddings[side, index].double() for side in pairs.T)
-                found[key] = (first * second).sum(-1)
-            return found
+                result[key] = (first * second).sum(-1)
+            return result
 
         ranked = similarities(task.ranked)
         own = ranked[self._keys[0]]
@@ -414,14 +414,14 @@ class _Tables:
         records = []
         for arm in self._estimators:
             metric = self._qualities[name]
-            found = against_best_control(metric, arm.key, list(self._others), self._bootstrap)
+            result = against_best_control(metric, arm.key, list(self._others), self._bootstrap)
             records.append(
                 {
                     "estimator": arm.estimator,
                     "measure": name,
-                    "best_alpha": self._others[found.best],
-                    "chosen_alphas": [self._others[key] for key in found.chosen],
-                    **named("difference", found.compared),
+                    "best_alpha": self._others[result.best],
+                    "chosen_alphas": [self._others[key] for key in result.chosen],
+                    **named("difference", result.compared),
                 }
             )
         return records
@@ -434,7 +434,7 @@ class _Tables:
             if not float(own.sum()) > 0:
                 continue
             metric = token_mean(apart, own)
-            found = against_best_control(metric, None, list(self._others), self._bootstrap)
+            result = against_best_control(metric, None, list(self._others), self._bootstrap)
             embeds = self._embeddings is not None
             count = float(len(own) if embeds else self._measured["tokens"][:, -1].sum())
             records.append(
@@ -446,9 +446,9 @@ class _Tables:
                         {"alpha": control.alpha, "distance": float(apart[control.key].sum()) / count}
                         for control in self._controls
                     ],
-                    "nearest_alpha": self._others[found.best],
-                    "chosen_alphas": [self._others[key] for key in found.chosen],
-                    **named("share_left", found.compared),
+                    "nearest_alpha": self._others[result.best],
+                    "chosen_alphas": [self._others[key] for key in result.chosen],
+                    **named("share_left", result.compared),
                 }
             )
         return records

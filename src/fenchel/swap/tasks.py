@@ -405,12 +405,12 @@ def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
     if everything <= pairs:
         return torch.combinations(torch.arange(count))
     generator = torch.Generator().manual_seed(seed)
-    found: set[tuple[int, int]] = set()
-    while len(found) < pairs:
+    result: set[tuple[int, int]] = set()
+    while len(result) < pairs:
         for first, second in torch.randint(count, (pairs, 2), generator=generator).tolist():
-            if first != second and len(found) < pairs:
-                found.add((min(first, second), max(first, second)))
-    return torch.tensor(sorted(found))
+            if first != second and len(result) < pairs:
+                result.add((min(first, second), max(first, second)))
+    return torch.tensor(sorted(result))
 
 
 class LabelledTexts:
@@ -542,11 +542,11 @@ class ExampleTask:
         output, stacks = observe_layers(model, inputs, step.counted, step.counted_decoder)
         device = device_and_dtype(model)[0]
         target = mapped(step.target, lambda one: one.to(device))
-        found = {
+        result = {
             name: _measured(name, measure, output, target, len(step.units))
             for name, measure in self._measures.items()
         }
-        return Observation(stacks, found.get("loss"), None, found.get("score"))
+        return Observation(stacks, result.get("loss"), None, result.get("score"))
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""
@@ -559,17 +559,17 @@ class ExampleTask:
 
 def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) -> Tensor:
     with torch.no_grad():
-        found = measure(output, target)
-    if not isinstance(found, Tensor) or found.shape != (rows,):
-        got = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
+        result = measure(output, target)
+    if not isinstance(result, Tensor) or result.shape != (rows,):
+        got = tuple(result.shape) if isinstance(result, Tensor) else shown(result)
         raise InputError(
             f"{name} gave {got} for {rows} examples; expected a tensor of one number an example, ({rows},), such as "
             'cross_entropy(output, target, reduction="none")'
         )
-    found = found.detach().double().cpu()
-    if bool(found.isnan().any()):
+    result = result.detach().double().cpu()
+    if bool(result.isnan().any()):
         raise InputError(f"{name} gave NaN for an example, which no mean can be taken of. Mend the function.")
-    return found
+    return result
 
 
 AnyTask = LanguageTask | SentenceTask | ExampleTask

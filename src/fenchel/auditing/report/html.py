@@ -322,10 +322,10 @@ def _kind_section(findings: Findings, kind: Kind, drawn: Sequence[tuple[Axis, An
 def _base_rate(report: AuditState, suggestion: Suggestion) -> float | None:
     """Which share of the positions a pattern's keys are; None where they are places beside a query."""
     classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
-    found = report.statistics.positions(suggestion.heads[0].kind)
+    result = report.statistics.positions(suggestion.heads[0].kind)
     return (
-        sum(found.get(name, 0.0) for name in classes)
-        if {"first", "punctuation"} & {*classes} & {*found}
+        sum(result.get(name, 0.0) for name in classes)
+        if {"first", "punctuation"} & {*classes} & {*result}
         else None
     )
 

@@ -246,14 +246,14 @@ def _numbers(head: Head) -> list[float | str | None]:
 
 def _histograms(report: AuditState, findings: Findings) -> list[list[list[Any]]]:
     """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
-    found: dict[HeadKey, list[list[Any]]] = {head.key: [] for head in findings.heads}
+    result: dict[HeadKey, list[list[Any]]] = {head.key: [] for head in findings.heads}
     for axis in AXES:
         uppers = {head.key: _upper(head, axis.metric) for head in findings.heads}
         counts = report.statistics.histograms(axis.metric, uppers, _BINS)
         twins = None if report.twin is None else report.twin.histograms(axis.metric, uppers, _BINS)
-        for key, entries in found.items():
+        for key, entries in result.items():
             entries.append([uppers[key], counts[key], None if twins is None else twins[key]])
-    return list(found.values())
+    return list(result.values())
 
 
 def _upper(head: Head, metric: str) -> float:
@@ -279,7 +279,7 @@ def _round_number(value: float) -> float:
 def _query(example: HeadExample, texts: dict[Any, int], images: dict[Any, int]) -> dict[str, Any]:
     passage = example.passage
     weights = {template.position: astuple(template)[1:] for template in example.templates}
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "variation": _short(example.total_variation),
         "deviation": _short(example.relative_deviation),
         "place": [example.document, example.window, example.position],
@@ -290,20 +290,20 @@ def _query(example: HeadExample, texts: dict[Any, int], images: dict[Any, int]) 
         sides = [unpacked(side, Packing.FINE) for side in (passage.first_order, passage.exact)]
         for place, (piece, first, exact) in enumerate(zip(passage.pieces, *sides, strict=True)):
             weights.setdefault(passage.first_position + place, (piece.strip(), first, exact))
-        found |= {
+        result |= {
             "first": passage.first_position,
             "window": passage.window_tokens,
             "text": _number(texts, passage.pieces),
             "weights": [passage.first_order, passage.exact],
         }
     if example.picture is not None:
-        found["picture"] = _picture(example.key, example.position, example.picture, images)
+        result["picture"] = _picture(example.key, example.position, example.picture, images)
     if passage is None or example.key.kind == "cross":
-        found["context"] = ["", "", example.context] if example.context_token is None else [*marked(example)]
+        result["context"] = ["", "", example.context] if example.context_token is None else [*marked(example)]
     order = sorted(weights.items(), key=lambda item: (item[1][1] - item[1][2], item[0]))
-    found["little"] = list(_named(order, 1))
-    found["much"] = list(_named(order[::-1], -1))
-    return found
+    result["little"] = list(_named(order, 1))
+    result["much"] = list(_named(order[::-1], -1))
+    return result
 
 
 def _picture(key: HeadKey, position: int, picture: Picture, images: dict[Any, int]) -> list[Any]:

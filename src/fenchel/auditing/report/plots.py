@@ -115,7 +115,7 @@ def panels(
     """
     statistics = findings.statistics
     counts = statistics.histograms(axis.metric, axis.upper, BINS)
-    found = {}
+    result = {}
     for kind in findings.kinds:
         of_layers, rows = [], []
         for layer in findings.layers(kind):
@@ -127,8 +127,8 @@ def panels(
                 for head, its in own.items()
             }
             rows.append((layer, [of_heads.get(number) for number in findings.head_numbers(kind)]))
-        found[kind] = of_layers, rows
-    return found
+        result[kind] = of_layers, rows
+    return result
 
 
 def strips(findings: Findings, axis: Axis, kind: Kind) -> list[dict[str, Any]]:

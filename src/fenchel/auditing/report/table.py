@@ -204,9 +204,9 @@ def notebook_html(report: AuditState) -> str:
     rows = []
     for kind in findings.kinds:
         for i, layer in enumerate(findings.layers(kind)):
-            found = report.statistics.of(kind, layer)
-            numbers = [str(layer), *(short(found[f"{metric}_mean"]) for metric in COLUMNS)]
-            numbers.append(count(found["queries"]))
+            result = report.statistics.of(kind, layer)
+            numbers = [str(layer), *(short(result[f"{metric}_mean"]) for metric in COLUMNS)]
+            numbers.append(count(result["queries"]))
             cells = "".join(f"<td {_RIGHT}>{number}</td>" for number in numbers)
             name = KIND_NAMES[kind] if i == 0 else ""
             rows.append(f"<tr><td {_LEFT}>{name}</td>{cells}</tr>")

@@ -185,7 +185,7 @@ class ModelSource(AbstractSource):
             problem = AttentionProblem(*tensors, call.preference, call.problem.scale, call.dropout)
             return infer_heads(problem, setting, weights=weights or wanted)
 
-        found = handler(
+        result = handler(
             PendingCall(
                 module=module,
                 problem=Problem(asked.query, asked.key, asked.value, 1.0, float(asked.scale)),
@@ -198,9 +198,9 @@ class ModelSource(AbstractSource):
             )
         )
         self._tracer.forget(module)
-        if found.weights is not None and asked.sinks:
-            return found._replace(weights=found.weights[..., : -asked.sinks])
-        return found
+        if result.weights is not None and asked.sinks:
+            return result._replace(weights=result.weights[..., : -asked.sinks])
+        return result
 
     def _kind(self, module: nn.Module, asked: AttentionProblem, preference: LogPreference) -> Kind:
         visit = self._tracer.visit(module)
@@ -523,23 +523,23 @@ def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tup
             quantisation.
         CaptureError: If several maps made the same key, so that the input cannot be told.
     """
-    found = [(trace, rows) for trace in visit.traces if (rows := _matches(trace, key)) is not None]
+    result = [(trace, rows) for trace in visit.traces if (rows := _matches(trace, key)) is not None]
     family = type(module).__name__
     advice = (
         "space='input' needs keys that are a linear map of the layer's input. Use space='key' for this model"
     )
-    if not found:
+    if not result:
         raise ModelError(
             f"{site} ({family}): no linear map gives the keys that reach its attention, because "
             f"{_cause(module, visit.arguments)} between the map and the attention. {advice}"
         )
-    if len(found) > 1:
-        names = ", ".join(trace.name for trace, _ in found)
+    if len(result) > 1:
+        names = ", ".join(trace.name for trace, _ in result)
         raise CaptureError(
             f"{site} ({family}): the maps {names} give the same keys on this batch, so the key map cannot be "
             "told from the others. Start with another batch, or use space='key'"
         )
-    trace, rows = found[0]
+    trace, rows = result[0]
     weight, bias = _weights(trace.map, rows)
     key_map = KeyMap(trace.name, trace.map, weight, bias)
     inputs = key_map.inputs(trace.input, key)

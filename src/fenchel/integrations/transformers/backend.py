@@ -279,7 +279,7 @@ class AttentionProblem:
 
 
 def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certificate: bool) -> Inferred:
-    found = functional.infer(
+    result = functional.infer(
         problem.query,
         problem.key,
         problem.value,
@@ -292,8 +292,8 @@ def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certi
         enable_gqa=problem.key.shape[1] != problem.heads,
     )
     # The certificate first: it may have the output of the same pass.
-    bounds = found.certificate if certificate else None
-    return Inferred(found.output, found.weights if weights else None, bounds)
+    bounds = result.certificate if certificate else None
+    return Inferred(result.output, result.weights if weights else None, bounds)
 
 
 def _alpha_of_heads(alpha: float | Tensor, index: Tensor) -> float | Tensor:
@@ -322,17 +322,17 @@ def infer(
         InputError: If a head does not exist.
         ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
     """
-    found = _infer(problem, setting, weights, certificate)
-    p, value = found.weights, problem.value
+    result = _infer(problem, setting, weights, certificate)
+    p, value = result.weights, problem.value
     if p is None:
-        return found
+        return result
     if problem.sinks:
         p, value = p[..., : -problem.sinks], value[..., : -problem.sinks, :]
     if not torch.is_grad_enabled():
-        return found._replace(weights=p)
+        return result._replace(weights=p)
     kept = torch.dropout(p, problem.dropout_p, train=problem.dropout_p > 0)
     value = value.repeat_interleave(problem.heads // value.shape[1], 1)
-    return found._replace(output=kept.to(value.dtype) @ value, weights=p)
+    return result._replace(output=kept.to(value.dtype) @ value, weights=p)
 
 
 def _infer(problem: AttentionProblem, setting: Setting, weights: bool, certificate: bool) -> Inferred:

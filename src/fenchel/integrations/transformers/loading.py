@@ -137,8 +137,8 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     transformers = require_transformers()
     classes = list(getattr(config, "architectures", None) or ())
     if classifies:
-        found = map(names_classes, classes)
-        named: Literal["texts", "images"] | None = next((one for one in found if one is not None), None)
+        result = map(names_classes, classes)
+        named: Literal["texts", "images"] | None = next((one for one in result if one is not None), None)
         if named is None:
             raise ModelError(
                 f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts or "
@@ -292,7 +292,7 @@ def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        found = HfApi().model_info(name, revision=revision, timeout=20)
+        result = HfApi().model_info(name, revision=revision, timeout=20)
     except GatedRepoError as error:
         raise ModelError(
             f"{name} is gated on the Hugging Face hub: accept its terms there and log in (hf auth login)"
@@ -308,8 +308,8 @@ def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception
         Exception
     ) as error:  # no network, in whichever of its ways the HTTP client reports it: the cache may do
         return None, error
-    _require_safe(name, [file.rfilename for file in found.siblings or []])
-    return found.sha, None
+    _require_safe(name, [file.rfilename for file in result.siblings or []])
+    return result.sha, None
 
 
 def _needs_no_weights(model: Any, key: str) -> bool:
@@ -351,9 +351,9 @@ def _load_weights(
         )
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
-        key, found, expected = mismatched[0]
+        key, result, expected = mismatched[0]
         raise ModelError(
-            f"the weights of {name} do not fit its config.json: {key!r} is {tuple(found)}, but the "
+            f"the weights of {name} do not fit its config.json: {key!r} is {tuple(result)}, but the "
             f"configuration makes it {tuple(expected)}. Use the configuration that they were saved with"
         )
     return model
@@ -487,9 +487,9 @@ def load_model(
 
 def _setting(model: nn.Module, name: str) -> int | None:
     for holder in (getattr(model, "config", None), getattr(model, "generation_config", None)):
-        found: Any = getattr(holder, name, None)
-        if isinstance(found, int):
-            return found
+        result: Any = getattr(holder, name, None)
+        if isinstance(result, int):
+            return result
     return None
 
 

@@ -240,8 +240,8 @@ class LogPreferences:
         if identity not in self._known:
             mask, bias = (_widened(tensor, query.dtype) for tensor in (attention_mask, position_bias))
             reduced = _without_constant_dimensions
-            found = call_preference(site, query, key, mask, bias, is_causal, reduced=reduced)
-            self._known[identity] = LogPreference.of(found, query.dtype, attention_mask, is_causal)
+            result = call_preference(site, query, key, mask, bias, is_causal, reduced=reduced)
+            self._known[identity] = LogPreference.of(result, query.dtype, attention_mask, is_causal)
             self._held.append((attention_mask, position_bias))
         return self._known[identity]
 
@@ -521,13 +521,13 @@ def check_against_eager(
         dropout=0.0,
         **{**arguments, **bias},
     )
-    found, family = output[batch, queries], type(module).__name__
-    if not bool(found.isfinite().all()):
+    result, family = output[batch, queries], type(module).__name__
+    if not bool(result.isfinite().all()):
         raise ModelError(
             f"{site} ({family}) has NaN or infinity in its attention output on this batch. Check the model's "
             "weights, and its dtype: float16 overflows where bfloat16 and float32 do not"
         )
-    difference = float((expected[0] - found).abs().max())
+    difference = float((expected[0] - result).abs().max())
     allowed = _tolerance(query, float(value[batch].abs().max()))
     if (
         not difference <= allowed

@@ -55,8 +55,8 @@ def require_transformers() -> ModuleType:
         import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "hf") from error
-    found = re.match(r"(\d+)\.(\d+)", transformers.__version__)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    result = re.match(r"(\d+)\.(\d+)", transformers.__version__)
+    if result is None or (int(result[1]), int(result[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ModelError(
             f"transformers {transformers.__version__} is installed; {oldest} or newer is needed, because older "
@@ -191,7 +191,7 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
             would be missing from a result without notice.
     """
     check_model(model)
-    found = {module: name for name, module in model.named_modules() if _attends(module)}
+    result = {module: name for name, module in model.named_modules() if _attends(module)}
     bypassing = {
         type(module).__name__: name for name, module in model.named_modules() if _bypasses_registry(module)
     }
@@ -203,12 +203,12 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
             "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), give the submodule that does, or "
             f"install a later release than {version('transformers')}: T5 does from 5.15"
         )
-    if not found:
+    if not result:
         raise ModelError(
             f"{type(model).__name__} has no module that calls the attention registry of transformers, so no "
             "head can be reached. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
         )
-    return found
+    return result
 
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
@@ -313,18 +313,18 @@ def _check_name(name: str) -> None:
 
 def _configurations(model: nn.Module) -> list[Any]:
     """Every distinct configuration that a module of ``model`` reads its implementation from."""
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def visit(configuration: Any) -> None:
-        if id(configuration) in found or not hasattr(configuration, _SETTING):
+        if id(configuration) in result or not hasattr(configuration, _SETTING):
             return
-        found[id(configuration)] = configuration
+        result[id(configuration)] = configuration
         for key in getattr(configuration, "sub_configs", {}):
             visit(getattr(configuration, key, None))
 
     for module in model.modules():
         visit(getattr(module, "config", None))
-    return list(found.values())
+    return list(result.values())
 
 
 def _mask_of(

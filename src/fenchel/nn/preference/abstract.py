@@ -138,10 +138,10 @@ class AbstractPreference(nn.Module):
         name, is_shared = type(self).__name__, self.heads == 1
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            found = function(b, torch.zeros_like(h) if is_shared else h, q, k)
-            if (found.dtype == torch.bool) is not is_mask:
-                raise ProblemError(f"{name}.{method} gives {found.dtype}; expected {expected}.")
-            return found
+            result = function(b, torch.zeros_like(h) if is_shared else h, q, k)
+            if (result.dtype == torch.bool) is not is_mask:
+                raise ProblemError(f"{name}.{method} gives {result.dtype}; expected {expected}.")
+            return result
 
         return checked
 
@@ -274,9 +274,9 @@ class Product(AbstractPreference):
                     terms.append(weight(b, own, q, k).to(inputs.dtype))
                 if mask is not None:
                     terms.append(mask(b, own, q, k))
-            found = combined(terms)
-            assert found is not None  # noqa: S101 -- a preference that lowers is a weight, a mask or both
-            return found
+            result = combined(terms)
+            assert result is not None  # noqa: S101 -- a preference that lowers is a weight, a mask or both
+            return result
 
         return on_diagonals(of_distance, inputs)
 
@@ -315,10 +315,10 @@ def _joined(
         return given[0] if given else None
 
     def joined(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        found = given[0](b, h, q, k)
+        result = given[0](b, h, q, k)
         for function in given[1:]:
-            found = operation(found, function(b, h, q, k))
-        return found
+            result = operation(result, function(b, h, q, k))
+        return result
 
     return joined
 
