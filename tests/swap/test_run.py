@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from fenchel.cli import main
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.integrations.transformers import use_backend
 from fenchel.io.images import open_images
@@ -343,6 +344,10 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> N
     assert report.ranking[0]["measure"] == "loss"
     same = swap(str(tmp_path / "model"), images=table, label_column="kind", batch_size=2, **given)
     assert same.arms == report.arms
+    command = f"swap {tmp_path / 'model'} --images {table} --label-column kind --out {tmp_path / 'out'} --device cpu"
+    options = "--batch-size 2 --alphas 0.8 --estimators none --per-head --ablations zero --bootstrap 100"
+    assert main([*command.split(), *options.split()]) == 0
+    assert SwapReport.load(tmp_path / "out").arm("model") == record
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
     for images, column, message in (
