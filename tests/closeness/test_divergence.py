@@ -192,9 +192,7 @@ def test_without_evidence_it_is_the_preference() -> None:
 def test_other_estimators_say_that_there_is_first_order_only(estimator: str) -> None:
     problem = InferenceProblem(Discrete(drawn(5, 3)), drawn(2, 3, seed=1), closeness=Hard())
     options = {"radius": 1.0} if estimator == "constrained" else {}
-    with pytest.raises(
-        ProblemError, match=f"no '{estimator}' estimate; expected the estimator 'first_order'"
-    ):
+    with pytest.raises(ProblemError, match=f"no '{estimator}' estimate; expected estimator='first_order'"):
         problem.solve(estimator, **options)
     with pytest.raises(ProblemError, match="no curvature"):
         Hard().curvature(drawn(1, 5), LOG_U)
