@@ -145,3 +145,10 @@ def test_examples_in_the_words_are_in_range():
     for name in NUMBERS:
         example = ARGUMENTS[name].expected.rpartition("such as ")[2].split(" ")[0]
         checked(name, float(example) if "." in example or "e" in example else int(example))
+
+
+def test_a_name_of_the_command_line_is_answered_with_that_of_python():
+    with pytest.raises(TypeError, match=r"there is no option 'out'; expected 'directory'\.$"):
+        AuditOptions.checked(out="audit")
+    with pytest.raises(TypeError, match="there is no option 'outt'; expected one of whole_file, "):
+        AuditOptions.checked(outt="audit")

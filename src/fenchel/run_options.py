@@ -140,8 +140,9 @@ class Options(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields)
-                raise TypeError(f"there is no option {first['loc'][0]!r}; expected one of {known}.") from None
+                wrong, commands = first["loc"][0], {one.command_name: one.name for one in declared(cls)}
+                known = repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
+                raise TypeError(f"there is no option {wrong!r}; expected {known}.") from None
             raised = first.get("ctx", {}).get("error")
             raise (raised if isinstance(raised, FenchelError) else InputError(str(error))) from None
 
