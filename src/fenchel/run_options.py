@@ -141,7 +141,9 @@ class Options(BaseModel):
             first = error.errors()[0]
             if first["type"] == "extra_forbidden":
                 wrong, commands = first["loc"][0], {one.command_name: one.name for one in declared(cls)}
-                known = repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
+                known = (
+                    repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
+                )
                 raise TypeError(f"there is no option {wrong!r}; expected {known}.") from None
             raised = first.get("ctx", {}).get("error")
             raise (raised if isinstance(raised, FenchelError) else InputError(str(error))) from None
