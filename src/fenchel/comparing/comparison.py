@@ -117,7 +117,9 @@ class _Medians:
             8 * torch.zeros(count, len(ordered)).double().index_add_(0, units, above).square().sum(0).sqrt()
         )
         steps = torch.linspace(-1, 1, _PLACES - 2, dtype=torch.float64)
-        near = ((number - 1) / 2 + spread.clamp(min=(_PLACES - 3) / 2)[:, None] * steps).round().long()
+        # A quarter further: ranks may be one apart and halves, and rounding would decide which of two they are.
+        middles = (number - 1) / 2 + 0.25
+        near = (middles + spread.clamp(min=(_PLACES - 3) / 2)[:, None] * steps).round().long()
         ends = torch.tensor([[0, number - 1]]).expand(len(ordered), 2)
         ranks = torch.cat([near.clamp(0, number - 1), ends], 1).sort().values
         self._edges = ordered.gather(1, ranks)
