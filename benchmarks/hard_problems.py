@@ -21,18 +21,6 @@ import torch
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport
 
-__all__ = [
-    "DIGITS",
-    "EXTENDED",
-    "Reference",
-    "Solution",
-    "extended",
-    "hard_problem",
-    "polished",
-    "reference_of",
-    "solution_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 EXTENDED = bool(np.finfo(np.longdouble).eps < 1e-18)

@@ -13,8 +13,18 @@ from typing import Any
 import torch
 
 from fenchel.integrations.transformers import load_model
-from fenchel.io import open_documents
 from fenchel.nn import MultiheadAttention
+
+TEXTS = [
+    "The ferry left at six in the morning, when the harbour was still the colour of slate.",
+    "His grandmother had told him that an island is a place where everything has to be carried.",
+    "By the time the sun came over the hills the wind had turned, and the captain eased the boat to the north.",
+    "The lighthouse has been empty for forty years; a small machine turns the lamp.",
+    "A good loaf needs flour, water, salt and time, and of these the last is the one that people try to save.",
+    "Rivers do not run straight for long, because water moves faster on the outer side of a bend.",
+    "Old maps of the valley show the river in five different beds.",
+    "In the dry season children build dams there, and the first flood of October removes them in a night.",
+]
 
 
 def as_inference(attention: Any, dense: torch.nn.Linear) -> MultiheadAttention:
@@ -31,8 +41,7 @@ def as_inference(attention: Any, dense: torch.nn.Linear) -> MultiheadAttention:
 def main(number: int = 3) -> None:
     """Certify layer ``number`` on a few sentences."""
     model, tokenizer, _ = load_model("demo")
-    texts = [document.text for document in open_documents("demo")]
-    tokens = tokenizer(texts[:8], padding=True, return_tensors="pt")
+    tokens = tokenizer(TEXTS, padding=True, return_tensors="pt")
     block = model.encoder.layer[number - 1].attention
     seen = {}
     block.self.register_forward_hook(lambda module, args, output: seen.update(inputs=args[0]))

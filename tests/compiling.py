@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["compiled_afresh"]
-
 
 @contextmanager
 def compiled_afresh() -> Iterator[None]:

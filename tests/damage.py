@@ -9,8 +9,6 @@ import pytest
 
 from fenchel.errors import InputError
 
-__all__ = ["Change", "damaged_contents", "field", "refuses"]
-
 Change = Callable[[Any], None]
 """What changes a record that is read from JSON."""
 

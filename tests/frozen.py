@@ -7,8 +7,6 @@ says which file changed and why.
 import hashlib
 from pathlib import Path
 
-__all__ = ["LIST", "ROOT", "digest", "listed"]
-
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("frozen.txt")
 

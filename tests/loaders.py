@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["LAYERS", "TRANSFORMERS", "written"]
-
 _BATCHES = """
 def batches(name):
     generator = torch.Generator().manual_seed(0)

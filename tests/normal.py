@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["drawn"]
-
 
 def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return scale * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

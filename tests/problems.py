@@ -7,15 +7,6 @@ from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
 
-__all__ = [
-    "by_dense_newton",
-    "problem_with_known_answer",
-    "problems",
-    "random_problem",
-    "rows_of",
-    "stacked",
-]
-
 
 def random_problem(
     *,

@@ -11,15 +11,12 @@ import typer
 
 from website.pages import PACKAGES
 
-__all__ = ["LIST", "MODULES", "PARTS", "commands", "listed", "names", "parts", "removed"]
-
 LIST = Path(__file__).with_name("public_names.txt")
 PARTS = ("stays", "moves", "goes")
 
 # Every package with a page in the reference, and the modules that other pages import from.
 MODULES = (
     *PACKAGES,
-    "fenchel.io",
     "fenchel.functional.flex",
     "fenchel.reliability",
 )

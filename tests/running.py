@@ -9,8 +9,6 @@ from typing import Any
 
 import nbformat
 
-__all__ = ["record", "run_cells"]
-
 
 def run_cells(notebook: nbformat.NotebookNode) -> list[list[nbformat.NotebookNode]]:
     """Run the code of a notebook from top to bottom, in one namespace."""

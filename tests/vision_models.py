@@ -8,8 +8,6 @@ from PIL import Image
 from transformers import ViTConfig, ViTModel, ViTPreTrainedModel
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-__all__ = ["PATCHES", "image_folder", "saved_vision_model"]
-
 SIDE, PATCH = 8, 4
 PATCHES = (SIDE // PATCH) ** 2
 

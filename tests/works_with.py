@@ -25,8 +25,6 @@ from fenchel import functional as F
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import ALiBi, Causal, RelativePosition
 
-__all__ = ["SUBJECTS", "TOOLS", "outcome", "recorded"]
-
 PAGE = Path(__file__).parent.parent / "docs" / "works-with.md"
 EXCEPTIONS = ("refused", "no", "–")  # outcomes other than "yes": the columns of the table
 WIDTH, HEADS, BATCH, TOKENS = 12, 3, 2, 6

@@ -9,8 +9,6 @@ from typing import Any
 
 import griffe
 
-__all__ = ["Docstrings", "as_markdown"]
-
 # A directive, and what is indented below it.
 _DISPLAY = re.compile(r"^( *)\.\. math::[ ]*(.*(?:\n(?:\1 +.*|[ ]*(?=\n\1 )))*)", flags=re.MULTILINE)
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`(?:~[\w.]*?(\w+)|([^`]*))`")

@@ -23,8 +23,6 @@ from fenchel.errors import InputError  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.pages import ROOT, ROOT_PAGES, family_page, generated_pages, with_tables  # noqa: E402
 
-__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
-
 MOST_WORDS = 1500
 _FORMULAS_FONT = "STIXTwoMath-Regular.ttf"  # SIL Open Font License; the package ziamath brings it
 _IMAGE_WITHOUT_WORDS = re.compile(r'<img\b(?![^>]*\balt="[^"]*\w)[^>]*>')

@@ -10,8 +10,6 @@ from latex2mathml.converter import convert
 
 from fenchel.errors import InputError
 
-__all__ = ["formula", "with_mathml"]
-
 # What pymdownx.arithmatex leaves of $...$ and $$...$$.
 _LEFT = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
 # What latex2mathml does not know, and the same in what it does.

@@ -22,17 +22,6 @@ from fenchel.cli.commands import application
 from fenchel.drawing import short
 from website.docstrings import as_markdown
 
-__all__ = [
-    "PACKAGES",
-    "ROOT",
-    "ROOT_PAGES",
-    "family_page",
-    "generated_pages",
-    "made",
-    "picture",
-    "with_tables",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")
 # In the order of the navigation. A name is documented on the page of the package that defines it, where that is here.

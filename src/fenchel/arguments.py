@@ -20,31 +20,6 @@ from typing import Any, Final, Literal
 
 from fenchel.errors import FenchelError, InputError
 
-__all__ = [
-    "ARGUMENTS",
-    "ESTIMATORS",
-    "FLAG",
-    "KINDS",
-    "MOST_LAYERS",
-    "Kind",
-    "Rule",
-    "Unfit",
-    "checked",
-    "listed",
-    "maybe",
-    "number",
-    "numbers",
-    "numbers_from_one",
-    "of_type",
-    "one_of",
-    "path_name",
-    "reason_of",
-    "shown",
-    "some_of",
-    "text",
-    "whole",
-]
-
 _LONGEST_SHOWN = 60
 _DIGITS_SHOWN = 20
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FEWEST", "Bootstrap", "Interval", "Statistic"]
-
 _ELEMENTS_AT_ONCE = 500_000
 _LEVEL = 0.95
 FEWEST = 3

@@ -18,8 +18,6 @@ from fenchel.family import Family, Line, Point, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
 from fenchel.tensors import norm, total
 
-__all__ = ["Conjugate", "FiniteConjugate", "conjugate_of", "tensors_of"]
-
 
 class Conjugate(Family):
     r"""What a preference u and a closeness D make together: a convex function of the dual point.

@@ -9,12 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = [
-    "correlation",
-    "midranks",
-    "spearman",
-]
-
 
 def midranks(values: Tensor, weights: Tensor) -> Tensor:
     """Ranks from 1 in a sample that holds each value as often as its weight says; equal values share their average.

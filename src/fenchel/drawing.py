@@ -13,28 +13,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = [
-    "INFINITE",
-    "LEVELS",
-    "MISSING",
-    "SCALE",
-    "Whisker",
-    "WhiskerAxis",
-    "count",
-    "decimal",
-    "duration",
-    "ink",
-    "json_number",
-    "level",
-    "luminance",
-    "percent",
-    "plain",
-    "short",
-    "stacked",
-    "stylesheet",
-    "titled_table",
-]
-
 # ColorBrewer's YlGnBu in steps that look equal (in Oklab); its lightness falls steadily, so that it survives a
 # photocopier.
 SCALE: Final = (

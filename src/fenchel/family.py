@@ -21,8 +21,6 @@ from typing_extensions import override
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.tensors import SMALL, dot, listed, norm, summed, total
 
-__all__ = ["Block", "Family", "Part", "Point", "RoundingErrors", "TemplateFamily", "TemplatePoint", "centre"]
-
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 

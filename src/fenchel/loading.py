@@ -20,18 +20,6 @@ from fenchel.io.storage import PREFIX, digest_of_bytes
 from fenchel.io.windows import tensors_digest
 from fenchel.nn.inference import attention_layers
 
-__all__ = [
-    "LoadedRun",
-    "RunModel",
-    "device_and_dtype",
-    "evaluating",
-    "image_processor",
-    "load_run",
-    "on_device",
-    "refuse_beside_loader",
-    "seeded",
-]
-
 
 @dataclass(frozen=True)
 class LoadedRun:

@@ -32,8 +32,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["DEFAULT_MEMORY_BUDGET", "WORKING_ARRAYS", "Problem", "QueryLayout", "rows_in_block"]
-
 
 class Problem:
     r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.

@@ -39,18 +39,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from fenchel.closeness import AbstractCloseness
 
-__all__ = [
-    "ABLATIONS",
-    "AuditOptions",
-    "Option",
-    "Options",
-    "PairColumns",
-    "ReproduceOptions",
-    "SwapOptions",
-    "declared",
-    "takes",
-]
-
 ABLATIONS = ("zero", "mean", "uniform", "preference")
 """What a swap can put in place of a head's output: nothing, its mean output over the text, what equal weights on all it
 may see give, and what its preference alone gives (z = 0)."""

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import Kind
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable, schema
@@ -21,18 +21,6 @@ from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.io.runs import Progress, ProgressClock
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
-
-__all__ = [
-    "WORDS_KNOWN",
-    "Interrupting",
-    "assert_same_audit",
-    "files_of",
-    "known_statistics",
-    "small_audit",
-    "small_model",
-    "some_texts",
-    "still_clock",
-]
 
 WORDS_KNOWN = 60
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fenchel
+from fenchel.arguments import Kind
 from fenchel.auditing.advice import (
     GROUPS,
     LARGE_SHARE,
@@ -21,7 +22,7 @@ from fenchel.auditing.advice import (
     suggestions,
 )
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
 from fenchel.auditing.run import audit
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS
 from fenchel.cli import main

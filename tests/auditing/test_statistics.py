@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError

@@ -4,13 +4,12 @@ from typing import Any
 
 import torch
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import SCHEMA
 from tests.auditing.report.samples import manifest
 from tests.auditing.small_audits import known_statistics
-
-__all__ = ["QUERIES", "SHAPE", "known_audit", "known_values"]
 
 SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "cross": (1, 2)}
 QUERIES, IN_A_DOCUMENT = 300, 5

@@ -32,8 +32,6 @@ from fenchel.preference import (
 from tests.conformance import toys
 from tests.conformance.toys import Euclidean, Exponential, HiddenScaledKL, ScaledKL
 
-__all__ = ["DIM", "FAMILIES", "QUERIES", "TEMPLATES", "Family"]
-
 TEMPLATES, DIM, QUERIES = 7, 3, 5
 
 Parts = dict[str, Tensor]

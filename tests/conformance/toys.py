@@ -11,8 +11,6 @@ from typing_extensions import override
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference
 
-__all__ = ["Euclidean", "Exponential", "Gaussian", "HiddenScaledKL", "ScaledKL"]
-
 
 class ScaledKL(AbstractCloseness):
     """τK(p, u): Kullback and Leibler's closeness times a temperature."""

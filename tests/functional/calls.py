@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ESTIMATORS", "PREFERENCES", "call", "directional_derivatives", "gradients"]
-
 ESTIMATORS = ("first_order", "second_order", "exact")
 B, H, M, N, D = 2, 4, 5, 7, 3
 PREFERENCES: list[tuple[int, ...] | None] = [

@@ -12,8 +12,6 @@ from fenchel import functional as F
 from fenchel.functional.relative import distance_index
 from tests.functional.calls import call
 
-__all__ = ["OPS", "TIGHT", "Op", "infer", "judged", "leaves", "of_query_heads"]
-
 TIGHT: dict[str, dict[str, Any]] = {"first_order": {}, "second_order": {}, "exact": {"tol": 1e-11}}
 """Options of estimators under which what is solved is solved to rounding."""
 

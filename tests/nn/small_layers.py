@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import AbstractPreference, AttentionInputs
 
-__all__ = ["BATCH", "HEADS", "KEYS", "QUERIES", "WIDTH", "Importance", "build", "gradient", "heads", "tokens"]
-
 WIDTH, HEADS, QUERIES, KEYS, BATCH = 12, 3, 4, 6, 2
 
 

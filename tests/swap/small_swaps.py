@@ -9,8 +9,6 @@ from tests.auditing.small_audits import WORDS_KNOWN, some_texts
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
-__all__ = ["FAMILIES", "SCORED", "language_model", "small_swap", "tokenizer_of"]
-
 FAMILIES = {"bert": "masked", "gpt2": "causal", "t5": "seq2seq", "marian": "seq2seq"}
 _AUTOMATIC = {
     "masked": "AutoModelForMaskedLM",

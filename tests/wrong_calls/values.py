@@ -10,26 +10,6 @@ from torch import Tensor, nn
 
 from fenchel.errors import FenchelError, ProblemError
 
-__all__ = [
-    "FLAGS",
-    "INF",
-    "NAMES",
-    "NAN",
-    "POSITIVE",
-    "SHARES",
-    "TOLERANCES",
-    "WHOLE",
-    "Makers",
-    "Target",
-    "Together",
-    "filled",
-    "given",
-    "made",
-    "tensors",
-    "together",
-    "without",
-]
-
 Makers = Mapping[str, Callable[[], Any]]
 """How each value is made, by a name for it: tensors are made when the test runs."""
 

@@ -9,33 +9,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import AttentionModule, HeadKey
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 
 if TYPE_CHECKING:
     import polars
-
-__all__ = [
-    "FROM_PYTHON",
-    "GROUPS",
-    "LARGE_SHARE",
-    "READY_MADE",
-    "STILL",
-    "ClassMove",
-    "HeadPattern",
-    "Importance",
-    "Suggestion",
-    "TokenMove",
-    "head_patterns",
-    "importance",
-    "is_loaded",
-    "python_words",
-    "source_words",
-    "suggestions",
-    "written_command",
-]
-
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "sinks": ("first", "special"),

@@ -17,9 +17,6 @@ from fenchel.io.files import atomic_path, check_writable, write_text
 from fenchel.io.runs import RunKind, Saved, differences
 from fenchel.io.storage import write_json
 
-__all__ = ["AUDIT", "AuditReport", "require_extras"]
-
-
 _DATA_FILES = (
     "heads.json",
     "heads.parquet",

@@ -40,8 +40,6 @@ from fenchel.io.batches import Batch
 if TYPE_CHECKING:
     from fenchel.auditing.measure import Measures
 
-__all__ = ["ExampleSearch", "Sentences", "answers", "passage_around"]
-
 
 def answers(
     call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: Solving

@@ -13,35 +13,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import HeadKey, Kind, split_key, with_key
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import HeadKey, split_key, with_key
 from fenchel.io.batches import Batch, PatchImages
 from fenchel.io.storage import STRICT, Field, Mismatch, NonNegativeInt, PositiveInt, Shown, check_json
-
-__all__ = [
-    "LEAST_SHARE",
-    "MOST_PATTERNS",
-    "MOST_TOKENS",
-    "MOST_WINDOWS",
-    "AttentionMatrix",
-    "FarQueries",
-    "HeadExample",
-    "Packing",
-    "Passage",
-    "Pattern",
-    "Picture",
-    "Rank",
-    "TemplateWeight",
-    "check_packed",
-    "examples_from_json",
-    "farthest",
-    "is_full",
-    "keep_the_farthest",
-    "keep_the_longest",
-    "matrix_rank",
-    "packed",
-    "reads_decoder",
-    "unpacked",
-]
 
 
 class Packing(Enum):

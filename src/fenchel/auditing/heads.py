@@ -6,23 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from fenchel.arguments import KINDS, Kind
+from fenchel.arguments import Kind
 from fenchel.io.storage import Mismatch, PositiveInt, Shown
-
-__all__ = [
-    "KINDS",
-    "MEASURES",
-    "METRICS",
-    "READS",
-    "SCALED",
-    "AttentionModule",
-    "HeadKey",
-    "Kind",
-    "counted_in_words",
-    "split_key",
-    "with_key",
-]
-
 
 METRICS: tuple[str, ...] = (
     "relative_deviation",

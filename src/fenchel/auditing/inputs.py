@@ -16,8 +16,6 @@ from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
 from fenchel.run_options import AuditOptions, ReadingOptions
 
-__all__ = ["Batches", "Texts", "batches_of", "opened_batches", "opened_documents"]
-
 _WHOLE = Shard()
 
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]

@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from fenchel.loading import LoadedRun, RunModel
     from fenchel.run_options import AuditOptions
 
-__all__ = [
-    "CONVENTIONS",
-    "KEYS",
-    "LAYER_CONVENTIONS",
-    "SCHEMA",
-    "Manifest",
-    "attends_otherwise",
-    "check_model_closeness",
-    "closeness_sentence",
-    "describe",
-    "in_order",
-]
-
 
 def closeness_sentence(name: str | None) -> str:
     """What a page says of it, one sentence; empty for Kullback and Leibler's."""

@@ -35,9 +35,6 @@ from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solu
 from fenchel.auditing.weight_moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.integrations.capture import AttentionCall
 
-__all__ = ["OF_A_WINDOW", "FarthestQueries", "FarthestSearch", "Measures", "measure"]
-
-
 OF_A_WINDOW = 4
 
 """How many queries of a window are looked at for each head."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, keep_the_farthest, keep_the_longest
-from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import AttentionModule, HeadKey
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState, shards_of
 from fenchel.auditing.statistics import AuditStatistics
@@ -16,8 +17,6 @@ from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable
 from fenchel.io.runs import differences
-
-__all__ = ["merge"]
 
 _FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fenchel.arguments import KINDS
 from fenchel.auditing.audit_report import AUDIT, AuditReport, require_extras
 from fenchel.auditing.example_search import ExampleSearch
-from fenchel.auditing.heads import KINDS, AttentionModule
+from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
 from fenchel.auditing.measure import measure
@@ -37,8 +38,6 @@ from fenchel.run_options import AuditOptions, takes
 
 if TYPE_CHECKING:
     import polars
-
-__all__ = ["AuditRun", "SiteMeasures", "audit"]
 
 
 class SiteMeasures:

@@ -16,8 +16,6 @@ from fenchel.errors import InputError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
-__all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_size", "sample_words"]
-
 _BYTES = 8  # of the number that a position is drawn by
 
 

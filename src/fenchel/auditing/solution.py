@@ -33,8 +33,6 @@ from fenchel.tensors import boxes, keep_freed_memory, log_weights, may_attend, n
 if TYPE_CHECKING:
     from fenchel.run_options import AuditOptions
 
-__all__ = ["BlockSolution", "LayerBlock", "LayerProblem", "Solving", "layer_problem", "solutions_of"]
-
 _BLOCK_BYTES = 2**21  # of one array: what a call of torch costs counts as much as caches do
 
 BEYOND = 0.05

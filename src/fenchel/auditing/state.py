@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from fenchel.arguments import KINDS, Kind
 from fenchel.auditing.advice import (
     HeadPattern,
     Importance,
@@ -19,7 +20,7 @@ from fenchel.auditing.advice import (
     suggestions,
 )
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, examples_from_json
-from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order
 from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.statistics import AuditStatistics
@@ -42,8 +43,6 @@ from fenchel.io.storage import (
 if TYPE_CHECKING:
     import polars
     from pandas import DataFrame
-
-__all__ = ["STATE_FILE", "STATE_FORM", "AuditState", "shards_of"]
 
 STATE_FILE = "state.json"
 """The file's name in an audit's folder."""

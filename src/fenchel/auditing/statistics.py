@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.table import QueryTable, polars_module
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
     import polars
-
-__all__ = ["RECORD_QUANTILES", "AuditStatistics"]
 
 RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
 """The quantiles in a head's record and the suffixes of their names."""

@@ -9,21 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from fenchel.arguments import shown
-from fenchel.auditing.heads import AttentionModule, HeadKey, Kind, with_key
+from fenchel.arguments import Kind, shown
+from fenchel.auditing.heads import AttentionModule, HeadKey, with_key
 from fenchel.correlation import spearman
 from fenchel.errors import InputError
-
-__all__ = [
-    "HeadEffect",
-    "Modules",
-    "SwapEffects",
-    "SwapTable",
-    "exact_heads",
-    "is_module",
-    "require_model",
-    "swap_effects",
-]
 
 Modules = Mapping[tuple[Kind, int], AttentionModule]
 """The attention module of every layer."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import reason_of
+from fenchel.arguments import KINDS, reason_of
 from fenchel.auditing.examples import reads_decoder
-from fenchel.auditing.heads import KINDS, MEASURES, METRICS
+from fenchel.auditing.heads import MEASURES, METRICS
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
 from fenchel.errors import InputError, MissingExtraError, ProblemError
 from fenchel.io.batches import Batch
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 
     from fenchel.auditing.measure import Measures
     from fenchel.integrations.capture import AttentionCall
-
-__all__ = [
-    "PART_NAME",
-    "QUERIES",
-    "ROWS_IN_A_PART",
-    "TWIN_QUERIES",
-    "QueryTable",
-    "polars_module",
-    "query_rows",
-    "schema",
-]
 
 ROWS_IN_A_PART = 1 << 18
 """A part is written after the first batch with which it has this many rows."""

@@ -16,17 +16,6 @@ from fenchel.io.runs import ProgressClock
 from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
 
-__all__ = [
-    "AUDITED",
-    "LONGEST_SECONDS",
-    "NOT_AUDITED",
-    "TwinCost",
-    "too_large",
-    "twin_line",
-    "twin_of_layers",
-    "untrained_twin",
-]
-
 
 def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
     """A model of the same form with fresh weights, in eval mode; its layers infer as those of the model do now.

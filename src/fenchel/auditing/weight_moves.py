@@ -31,19 +31,6 @@ from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 from fenchel.io.tokens import token_text
 
-__all__ = [
-    "KEY_CLASSES",
-    "MOVES",
-    "MOVE_COLUMNS",
-    "TOKEN_TYPES",
-    "TokenClasses",
-    "TokenClassifier",
-    "TokenTypes",
-    "largest_moves",
-    "moves_by_class",
-]
-
-
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
 
 """What a token is by itself: ``word`` begins a word, ``piece`` goes on with one, ``other`` is no text."""

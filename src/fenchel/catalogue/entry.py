@@ -17,18 +17,6 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_name, closeness_named
 from fenchel.errors import InputError
 
-__all__ = [
-    "ESTIMATORS",
-    "Answer",
-    "Difference",
-    "Entry",
-    "Inferrer",
-    "Paper",
-    "Symmetry",
-    "Verdict",
-    "difference",
-]
-
 P = TypeVar("P", bound=AbstractParts)
 
 

@@ -13,8 +13,6 @@ from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import CoinParts, Parts
 from fenchel.catalogue.random_inputs import drawn
 
-__all__ = ["ENTRIES", "coins"]
-
 _REFORMER = "Reformer: the efficient transformer"
 
 

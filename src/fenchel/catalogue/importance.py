@@ -13,8 +13,6 @@ from fenchel.catalogue.random_inputs import believed, drawn, heads
 from fenchel.nn.preference import Context
 from fenchel.nn.preference.learned import ContextNetwork
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Importance"
 
 

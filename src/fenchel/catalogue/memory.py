@@ -11,8 +11,6 @@ from fenchel.catalogue.entry import ESTIMATORS, Entry, Inferrer, Paper, Symmetry
 from fenchel.catalogue.parts import GaussianParts, Parts
 from fenchel.catalogue.random_inputs import drawn, heads
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Closeness, memory and linear attention"
 
 _UPDATES = 3

@@ -17,16 +17,6 @@ from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.relative import distance_index
 from fenchel.preference import Discrete, Gaussian
 
-__all__ = [
-    "AbstractFiniteParts",
-    "AbstractParts",
-    "CoinParts",
-    "GaussianParts",
-    "Parts",
-    "RelativeParts",
-    "TransportParts",
-]
-
 
 class AbstractParts(ABC):
     """Inferences, one a query, (B, H, m) of them."""

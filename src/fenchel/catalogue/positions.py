@@ -21,8 +21,6 @@ from fenchel.nn.evidence import (
 )
 from fenchel.nn.preference import AbstractPreference, ALiBi, Causal, GridWindow, RelativePosition, Window
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Scores and positions"
 
 

@@ -12,8 +12,6 @@ from fenchel.catalogue.parts import Parts
 from fenchel.catalogue.random_inputs import drawn, heads
 from fenchel.closeness import Hard
 
-__all__ = ["ENTRIES", "NOTE"]
-
 _FAMILY = "Psychology"
 
 NOTE = (

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from fenchel.nn.preference import AbstractPreference, AttentionInputs
 
-__all__ = ["believed", "drawn", "drawn_module", "heads"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

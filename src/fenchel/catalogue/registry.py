@@ -24,18 +24,6 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import name_of
 from fenchel.errors import InputError
 
-__all__ = [
-    "ENTRIES",
-    "FAMILIES",
-    "NOTES",
-    "described",
-    "differences",
-    "entry",
-    "entry_lines",
-    "listed",
-    "record",
-]
-
 
 def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
     result: dict[str, Entry] = {}

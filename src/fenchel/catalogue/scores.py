@@ -14,8 +14,6 @@ from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.nn.evidence import General
 from fenchel.nn.preference import Location, Window
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Scores and positions"
 _LUONG = "Effective approaches to attention-based neural machine translation"
 _TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)")

@@ -13,8 +13,6 @@ from fenchel.catalogue.parts import Parts, TransportParts
 from fenchel.catalogue.random_inputs import drawn, heads
 from fenchel.closeness import Tsallis
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Closeness, memory and linear attention"
 _ROUNDS = 60
 

@@ -14,8 +14,6 @@ from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.closeness import Hard
 from fenchel.nn.preference import Additive
 
-__all__ = ["ENTRIES"]
-
 _FAMILY = "Textbook"
 
 _BOOK = "Probabilistic machine learning: an introduction"

@@ -13,8 +13,6 @@ from fenchel.catalogue.random_inputs import believed, drawn, drawn_module
 from fenchel.nn.arguments import combined
 from fenchel.nn.preference import GridPosition, QuadraticGridPosition
 
-__all__ = ["ENTRIES"]
-
 
 def _shifted_windows(
     infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition, shift: int

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from fenchel.cli.failure import exit_code_of
 from fenchel.errors import require_packages
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.

@@ -28,8 +28,6 @@ from fenchel.run_options import (
 )
 from fenchel.version import __version__
 
-__all__ = ["application", "numbers", "run"]
-
 # Nine digits are more than any layer's number has, and few enough to be read as a number.
 _PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 

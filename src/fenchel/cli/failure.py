@@ -23,8 +23,6 @@ from fenchel.io.runs import RunObserver
 if TYPE_CHECKING:
     from fenchel.io.runs import RunKind
 
-__all__ = ["Interrupted", "exit_code_of", "interruptible", "say"]
-
 _UNEXPECTED = 1
 _INTERRUPTED = 130
 _LONGEST = 1000

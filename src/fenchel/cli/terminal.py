@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from fenchel.catalogue import Entry
     from fenchel.swap.report import SwapReport
 
-__all__ = [
-    "TerminalObserver",
-    "beside_swap",
-    "observer_of_standard_error",
-    "print_entry",
-    "print_list",
-    "require_swap",
-    "show",
-    "show_result",
-    "state",
-]
-
 _PARTS = ("name", "mechanism", "preference u", "evidence z", "verdict")
 _ONE_LINE = ("name", "verdict")
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")

@@ -18,8 +18,6 @@ from fenchel.preference import Discrete
 from fenchel.preference.abstract import jacobian_of_gradient
 from fenchel.tensors import LINEAR, SMALL, UNIT, near_displacement, values_are_known
 
-__all__ = ["KL", "AbstractCloseness", "Hard", "Operator"]
-
 Operator = Callable[[Tensor], Tensor]
 
 

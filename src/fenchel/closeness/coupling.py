@@ -28,9 +28,6 @@ from torch.utils.checkpoint import checkpoint
 
 from fenchel.errors import ConvergenceError
 
-__all__ = ["Coupling", "Part", "is_lost", "transport_value"]
-
-
 LOG2_E = math.log2(math.e)
 
 STRAY_BYTES = 128 * 2**20

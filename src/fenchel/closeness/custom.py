@@ -16,8 +16,6 @@ from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 from fenchel.tensors import check_flags, checked_argument, positive_tensor
 
-__all__ = ["ClosenessReport", "Divergence", "check_closeness"]
-
 Map = Callable[[Tensor, Tensor], Tensor]
 
 POINTS = 8

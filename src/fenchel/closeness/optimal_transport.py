@@ -34,8 +34,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["OptimalTransport"]
-
 
 class OptimalTransport(AbstractCloseness):
     r"""Entropic optimal transport between the preference and the weights, under a cost between templates.

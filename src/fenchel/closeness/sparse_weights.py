@@ -43,8 +43,6 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import check_tensor, is_onnx_export, values_are_known
 
-__all__ = ["sparse_weights"]
-
 
 def sparse_weights(
     potential: Tensor, log_preference: Tensor | None, a: float | Tensor, *, csiszar: bool = False

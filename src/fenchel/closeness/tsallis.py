@@ -61,9 +61,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["Tsallis", "closeness_name", "closeness_named", "closeness_of", "name_of"]
-
-
 FORM = "that broadcasts to (..., m), or a number"
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS
 from fenchel.auditing.report.findings import METRIC_NAMES
 from fenchel.auditing.sampling import sample_words
@@ -20,18 +21,6 @@ from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import spearman
 from fenchel.drawing import count
 from fenchel.swap.findings import signed
-
-__all__ = [
-    "CONFIDENCE",
-    "METRIC",
-    "Audited",
-    "Change",
-    "Comparison",
-    "Distribution",
-    "finding",
-    "median_intervals",
-    "same_text",
-]
 
 CONFIDENCE = 0.95
 """With which all intervals of a metric hold at once."""

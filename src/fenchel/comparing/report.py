@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
@@ -22,17 +23,6 @@ from fenchel.swap.findings import signed
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-
-__all__ = [
-    "STEPS",
-    "ComparisonReport",
-    "path",
-    "render_html",
-    "signed_short",
-    "style",
-    "terminal_table",
-    "trajectories",
-]
 
 STEPS = 8
 """How many steps each side of the scale has, the CSS classes ``less by8`` to ``more by8``."""

@@ -16,8 +16,6 @@ from fenchel.comparing.report import ComparisonReport
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import differences
 
-__all__ = ["compare"]
-
 _MOST_AUDITS = 200
 _CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
 """What decides what a number of an audit means: versions of files and package, problem, tolerance."""

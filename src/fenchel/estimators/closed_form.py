@@ -13,14 +13,6 @@ from fenchel.estimators.exact_solver import solved
 from fenchel.family import Block, TemplateFamily
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 
-__all__ = [
-    "check_domain",
-    "first_order_points",
-    "second_order_point",
-    "second_order_points",
-    "with_one_hessian",
-]
-
 HALVINGS = 60
 
 

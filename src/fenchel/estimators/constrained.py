@@ -14,8 +14,6 @@ from fenchel.estimate import Estimate
 from fenchel.problem import Problem
 from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
 
-__all__ = ["within_radius"]
-
 LARGEST_EXPONENT = 60.0
 """α is sought within a factor e^±60 of its first guess; a radius not reached by then is out of reach."""
 

@@ -35,8 +35,6 @@ from fenchel.estimate import Certificate, certify
 from fenchel.family import Block, Family, Part, Point
 from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
-__all__ = ["Solution", "ascended", "infer", "solved", "solved_block"]
-
 MIXINGS = 8
 """Fixed-point iterations at most; rows of trained models take 3 to 5."""
 

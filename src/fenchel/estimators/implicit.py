@@ -25,17 +25,6 @@ from fenchel.family import Block, Point, TemplatePoint
 from fenchel.problem import Problem, QueryLayout
 from fenchel.tensors import total
 
-__all__ = [
-    "AbstractEquation",
-    "Expansion",
-    "StationaryPoint",
-    "differentiated_once",
-    "implicit_dual_point",
-    "once_differentiable",
-    "row_gradients",
-    "second_derivative_of",
-]
-
 
 class AbstractEquation(ABC):
     r"""A residual that vanishes at the answer, with :math:`H = I/\alpha + \nabla^2\varphi` somewhere."""

@@ -32,26 +32,6 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
-__all__ = [
-    "AttentionArguments",
-    "broadcast_leading",
-    "check_estimator",
-    "check_kind",
-    "checked",
-    "checked_closeness",
-    "compute_dtype",
-    "dropped",
-    "is_softmax",
-    "mask_dtype",
-    "normalised_log_weights",
-    "positive_column",
-    "refuse_overflow",
-    "shapes_of",
-    "under_autocast",
-    "unit_of_products",
-    "without_autocast",
-]
-
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for float32 and the half types."""

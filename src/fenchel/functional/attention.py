@@ -31,15 +31,6 @@ from fenchel.functional.output import output_at, weights_at
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite, is_transformed
 
-__all__ = [
-    "AttentionInference",
-    "attention",
-    "attention_weights",
-    "attention_with_certificate",
-    "gap",
-    "infer",
-]
-
 
 class AttentionInference(Inference):
     """Attention to points that all queries share, under any closeness; arguments as of :func:`infer`."""

@@ -19,14 +19,6 @@ from fenchel.functional.exact import preference_weights
 from fenchel.functional.output import means_at
 from fenchel.tensors import LINEAR, may_attend, norm, summed
 
-__all__ = [
-    "AttentionCertificate",
-    "certificate_at",
-    "certificate_of",
-    "lost_to_rounding",
-    "norm_of",
-]
-
 _BEYOND_FIRST_ORDER = 1.5
 """What errors of logits up to a tenth do to a mean is at most this multiple of their first order."""
 

@@ -48,17 +48,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = [
-    "DEFAULT_STEPS",
-    "by_inverse",
-    "check_reached",
-    "dual_point",
-    "limits",
-    "preference_weights",
-    "untraced",
-    "with_gradient",
-]
-
 Found = TypeVar("Found")
 
 Arguments = ParamSpec("Arguments")

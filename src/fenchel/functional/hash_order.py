@@ -23,8 +23,6 @@ from torch import Tensor
 from fenchel.estimators.implicit import differentiated_once
 from fenchel.tensors import keep_freed_memory, spans
 
-__all__ = ["HashOrder", "hashed_softmax"]
-
 
 @dataclass(frozen=True, eq=False)
 class HashOrder:

@@ -31,8 +31,6 @@ from fenchel.tensors import (
     spans,
 )
 
-__all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
-
 
 class HashingInference(Inference):
     """A call of hashing attention; arguments as of :func:`fenchel.functional.infer`."""

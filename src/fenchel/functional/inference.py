@@ -46,16 +46,6 @@ from fenchel.tensors import (
     summed,
 )
 
-__all__ = [
-    "DEFAULT_STEPS",
-    "Inference",
-    "Options",
-    "ProblemRows",
-    "Variant",
-    "estimator_object",
-    "solved_dual_point",
-]
-
 T = TypeVar("T")
 
 

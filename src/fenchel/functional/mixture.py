@@ -36,13 +36,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = [
-    "Mixture",
-    "mixture_attention",
-    "mixture_attention_weights",
-    "mixture_attention_with_certificate",
-]
-
 
 class MixtureInference(Inference):
     """A call of mixture attention; arguments as of :func:`fenchel.functional.infer`."""

@@ -35,17 +35,6 @@ from fenchel.tensors import (
     pieces_of,
 )
 
-__all__ = [
-    "boxes_of_queries",
-    "fused_attention",
-    "means_at",
-    "output_at",
-    "plain_attention",
-    "recomputed",
-    "weights_at",
-    "with_one_width",
-]
-
 
 @torch.no_grad()
 def means_at(given: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:

@@ -41,16 +41,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = [
-    "Relative",
-    "distance_index",
-    "of_pairs",
-    "relative_attention",
-    "relative_attention_weights",
-    "relative_attention_with_certificate",
-    "relative_gap",
-]
-
 
 class RelativeInference(Inference):
     """A call of relative attention; arguments as of :func:`fenchel.functional.infer`."""

@@ -58,9 +58,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["Transport", "checked_transport", "transport_attention"]
-
-
 FACTOR_BYTES = 16 * 2**20
 """Size of the factors above which heads are taken one after the other: the system takes back, and hands out page by
 page, what is larger than that."""

@@ -31,8 +31,6 @@ from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 from fenchel.tensors import may_attend
 
-__all__ = ["LayerSource", "has_layers"]
-
 
 def _log_preference(asked: LayerCall) -> Tensor | None:
     """Log u, or a mask, with four dimensions."""

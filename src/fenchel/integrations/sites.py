@@ -18,21 +18,6 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.nn.inference import AttendingLayer, Inferred, Problem
 from fenchel.tensors import log_weights
 
-__all__ = [
-    "AbstractSource",
-    "AttentionCall",
-    "AttentionSite",
-    "AttentionSites",
-    "PendingCall",
-    "RealQueries",
-    "check_all_attend",
-    "check_layers",
-    "check_names",
-    "existing",
-    "preference_numbers",
-    "takes_any_name",
-]
-
 
 @dataclass(frozen=True)
 class AttentionSite:

@@ -17,17 +17,6 @@ from fenchel.io.images import ImageFiles
 from fenchel.io.runs import Shard
 from fenchel.io.tokens import PADDING, TokenTexts, text_pieces, token_text
 
-__all__ = [
-    "Batch",
-    "Cursor",
-    "ImageBatches",
-    "KnownOfBatch",
-    "Measure",
-    "PatchGrid",
-    "PatchImages",
-    "patch_images",
-]
-
 _LONGEST_SIDE = 96
 _MOST_EXTRA = 16  # positions before the patches: class, distillation and register tokens
 

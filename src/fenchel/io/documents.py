@@ -16,19 +16,6 @@ from typing import IO, Any, cast
 from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import InputError, MissingExtraError
 
-__all__ = [
-    "DEMO",
-    "Document",
-    "Documents",
-    "check_text",
-    "file_lines",
-    "file_sha256",
-    "listed_names",
-    "open_documents",
-    "readable_file",
-    "text_of",
-]
-
 DEMO = "demo"
 """The name of the text that comes with the package."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from fenchel.arguments import reason_of
 from fenchel.errors import OutputError
 
-__all__ = ["atomic_path", "check_writable", "guarded_writing", "removed_if_empty", "write_text"]
-
 _TEMPORARY_PREFIX = ".fenchel-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})

@@ -14,8 +14,6 @@ from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.documents import file_sha256, listed_names, readable_file, text_of
 
-__all__ = ["SUFFIXES", "ImageFiles", "open_images"]
-
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Endings of the files that are taken for images."""
 

@@ -22,22 +22,6 @@ from fenchel.errors import InputError, require_packages
 from fenchel.io.files import guarded_writing
 from fenchel.version import __version__
 
-__all__ = [
-    "LOCK_FILE",
-    "Progress",
-    "ProgressClock",
-    "ReadingObserver",
-    "RunKind",
-    "RunObserver",
-    "Saved",
-    "SavingPace",
-    "Shard",
-    "SilentObserver",
-    "claimed",
-    "differences",
-    "versions",
-]
-
 
 @dataclass(frozen=True)
 class Shard:

@@ -31,35 +31,6 @@ except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
 
 
-__all__ = [
-    "CHANGED",
-    "PREFIX",
-    "STRICT",
-    "Form",
-    "Mismatch",
-    "NonEmptyStr",
-    "NonNegativeInt",
-    "OpenRecord",
-    "PositiveFloat",
-    "PositiveInt",
-    "Record",
-    "Seed",
-    "Sha256",
-    "Shown",
-    "TensorSchema",
-    "check_json",
-    "check_tensors",
-    "digest_of_bytes",
-    "json_text",
-    "parse_json",
-    "read_document",
-    "read_tensors",
-    "sealed_text",
-    "write_document",
-    "write_json",
-    "write_tensors",
-]
-
 PREFIX = "sha256:"
 
 

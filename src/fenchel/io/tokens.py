@@ -13,20 +13,6 @@ from torch import Tensor
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 
-__all__ = [
-    "PADDING",
-    "TokenTexts",
-    "check_known",
-    "decoder_start",
-    "longest_window",
-    "padding_token",
-    "pieces",
-    "special_tokens",
-    "text_pieces",
-    "token_ids",
-    "token_text",
-]
-
 _LONGEST_BY_DEFAULT = 512
 _NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
 _PIECE = 1 << 20

@@ -32,13 +32,6 @@ from fenchel.io.tokens import (
 )
 from fenchel.tensors import INTEGERS
 
-__all__ = [
-    "ReadyBatches",
-    "TokenWindows",
-    "ready_made",
-    "tensors_digest",
-]
-
 
 def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
     """SHA-256 of tensors with their names, shapes and types.

@@ -28,8 +28,6 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
-__all__ = ["SequenceLayout", "TorchCall", "TorchMasks"]
-
 # Where the table has a rule for a size under another name; else it is that for any size.
 _RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
 

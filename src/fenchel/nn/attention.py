@@ -50,8 +50,6 @@ from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
 from fenchel.tensors import MASK, check_flags, check_tensor, without_causal_bias
 
-__all__ = ["MultiheadAttention"]
-
 
 class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.

@@ -9,8 +9,6 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import check_device, check_tensor, checked_argument
 
-__all__ = ["KeyValueCache"]
-
 INDEX = (torch.int32, torch.int64)
 
 

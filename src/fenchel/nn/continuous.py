@@ -50,8 +50,6 @@ from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import check_entries, widened
 from fenchel.tensors import check_flags, checked_argument, refuse_onnx
 
-__all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
-
 EVIDENCE = ("content", "query")
 
 DEFAULT_TOL = 1e-8

@@ -17,8 +17,6 @@ from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layer
 from fenchel.nn.transport import TransportAttention
 from fenchel.tensors import checked_argument
 
-__all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"]
-
 
 @contextmanager
 def use_estimator(

@@ -14,20 +14,12 @@ from fenchel.errors import NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
 from fenchel.functional.certificate import AttentionCertificate
-from fenchel.functional.inference import DEFAULT_STEPS, estimator_object
+from fenchel.functional.exact import DEFAULT_STEPS
+from fenchel.functional.inference import estimator_object
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
 from fenchel.tensors import checked_argument
-
-__all__ = [
-    "AttendingLayer",
-    "Inferred",
-    "LastCall",
-    "LayerCall",
-    "OtherInference",
-    "Problem",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,6 +386,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
 
 
 def preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor | None:
+    """The log-preference of the heads of an index, where heads have their own."""
     if log_preference is None or log_preference.dim() < 3 or log_preference.shape[-3] == 1:
         return log_preference
     return log_preference.index_select(-3, index)

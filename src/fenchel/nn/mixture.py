@@ -20,8 +20,6 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
 
-__all__ = ["MixtureAttention"]
-
 VARIANCES = ("input", "learned", "given")
 ANSWERS = ("values", "memories")
 

@@ -35,8 +35,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["AbstractTemplateBank", "LearnedTemplateBank", "RunningTemplateBank"]
-
 
 class AbstractTemplateBank(nn.Module, ABC):
     """Templates of classes, kept between calls: ``per_class`` of them a class, of the width of a layer's inputs.

@@ -41,9 +41,6 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["Atoms", "TransportAttention"]
-
-
 EXTRA_PREFERENCES = ("zero", "shared")
 """What u may give to templates that are not in the input."""
 

@@ -16,8 +16,6 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import UNIT, check_device, check_tensor, check_vectors, summed, values_are_known
 
-__all__ = ["AbstractPreference", "AbstractView", "Convertible", "Shape", "Tilted"]
-
 Shape = int | tuple[int, ...] | torch.Size
 """How many samples are drawn: none more than one a query, a number, or a shape."""
 

@@ -26,8 +26,6 @@ from fenchel.preference.panels import (
 from fenchel.preference.quadrature import Places, Quadrature
 from fenchel.tensors import check_tensor, check_vectors
 
-__all__ = ["AbstractContinuous", "Continuous1d", "Continuous2d", "GaussianMoments", "moments"]
-
 Interval = Sequence[float]
 """Two numbers, the lower first."""
 

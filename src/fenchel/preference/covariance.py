@@ -35,8 +35,6 @@ from fenchel.preference.abstract import (
 )
 from fenchel.tensors import values_are_known
 
-__all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank", "Pick"]
-
 Pick = Callable[[Tensor, int], Tensor]
 """What rows have of a parameter, given how many of its dimensions are not leading ones."""
 

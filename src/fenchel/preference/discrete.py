@@ -32,8 +32,6 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
-__all__ = ["Discrete"]
-
 
 class Discrete(AbstractPreference):
     r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.

@@ -19,8 +19,6 @@ from fenchel.preference.abstract import first_index
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
 from fenchel.tensors import UNIT, values_are_known
 
-__all__ = ["AsymmetricLaplace", "Box", "Laplace", "TruncatedExponential"]
-
 SMALL = 0.5
 """Where the series takes over: its terms shrink by 40 each."""
 

@@ -35,8 +35,6 @@ from fenchel.preference.discrete import (
 )
 from fenchel.tensors import values_are_known
 
-__all__ = ["Gaussian", "GaussianMixture"]
-
 
 class Gaussian(AbstractPreference):
     r"""The normal distribution :math:`\mathcal{N}(\mu, \Sigma)`.

@@ -25,8 +25,6 @@ from fenchel.preference.abstract import (
 )
 from fenchel.tensors import UNIT
 
-__all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson"]
-
 ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 
-__all__ = ["Convergence", "Panels"]
-
 REMEDY = (
     "Make alpha or the evidence smaller, name with points= where they are concentrated and with breaks= where they "
     "jump or bend, or give a larger accuracy="

@@ -29,8 +29,6 @@ from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
 from fenchel.tensors import UNIT, check_not_mapped, check_tensor
 
-__all__ = ["Places", "Quadrature"]
-
 Places = Callable[[Tensor], Tensor]
 """A function of places (n, k): a basis (n, d), a log density (n,)."""
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fenchel.auditing.heads import Kind
-
-__all__ = ["BERT", "FIGURES", "SETTING", "T5", "UNSAID", "PaperPanel"]
+from fenchel.arguments import Kind
 
 BERT: Final = "google-bert/bert-base-uncased"
 """The model of figures 4a and 5."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from fenchel.arguments import checked
+from fenchel.arguments import KINDS, Kind, checked
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import KINDS, Kind
 from fenchel.auditing.report.findings import KIND_NAMES
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
@@ -25,16 +24,6 @@ from fenchel.run_options import ReproduceOptions, takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-__all__ = [
-    "PanelResult",
-    "Reproduction",
-    "finding",
-    "layer_rows",
-    "markdown",
-    "reproduce",
-    "terminal_table",
-]
 
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
 _COLUMNS = ("Layer", "Paper", "Ours", "Twin", "Predicted", "Total variation", "Twin's")

@@ -23,19 +23,6 @@ from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layer
 from fenchel.nn.transport import TransportAttention
 from fenchel.run_options import ABLATIONS, SwapOptions
 
-__all__ = [
-    "MODEL",
-    "Arm",
-    "Site",
-    "Where",
-    "as_first_order",
-    "estimators_of",
-    "has_own_layers",
-    "head_control_alphas",
-    "make_arms",
-    "sites_of",
-]
-
 Where = Literal["model", "layer", "head"]
 """What of the model is swapped: all of it, one layer, or one head."""
 

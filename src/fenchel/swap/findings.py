@@ -9,18 +9,6 @@ from typing import Any
 from fenchel.drawing import count, percent
 from fenchel.run_options import ABLATIONS
 
-__all__ = [
-    "ESTIMATORS",
-    "Wording",
-    "arm_name",
-    "by_alpha",
-    "finding",
-    "share_left_in_words",
-    "signed",
-    "within",
-    "wording",
-]
-
 ESTIMATORS = {
     "model": "model",
     "second_order": "second order",

@@ -20,21 +20,6 @@ from fenchel.loading import on_device
 from fenchel.nn.inference import attention_layers
 from fenchel.swap.conditions import Site, has_own_layers
 
-__all__ = [
-    "IGNORED",
-    "Observation",
-    "Place",
-    "Stack",
-    "Step",
-    "Task",
-    "mapped",
-    "mean_outputs",
-    "mean_pooled",
-    "observe",
-    "observe_layers",
-    "relative_change",
-]
-
 IGNORED = -100
 """A label that no loss counts."""
 

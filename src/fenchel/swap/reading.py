@@ -44,8 +44,6 @@ from fenchel.swap.tasks import (
     classified,
 )
 
-__all__ = ["Given", "read_pairs", "scored_pairs"]
-
 _FEWEST = 3
 _LONGEST_LINE = 1 << 20
 

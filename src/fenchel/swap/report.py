@@ -46,19 +46,6 @@ from fenchel.swap.findings import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = [
-    "FILES",
-    "RESULTS_FORM",
-    "SCHEMA",
-    "SwapReport",
-    "arm_tables",
-    "head_maps",
-    "rankings",
-    "render_html",
-    "stacks",
-    "terminal_table",
-]
-
 Record = dict[str, Any]
 
 _MEASURES = {

@@ -49,8 +49,6 @@ from fenchel.swap.report import FILES, SCHEMA, SwapReport
 from fenchel.swap.statistics import tabulated
 from fenchel.swap.tasks import AnyTask, ExampleTask, LanguageTask, Measure, SentenceTask
 
-__all__ = ["STATE_FILE", "STATE_FORM", "SWAP", "Readable", "SwapRun", "SwapState", "swap"]
-
 STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
 

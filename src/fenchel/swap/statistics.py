@@ -22,19 +22,6 @@ from fenchel.errors import ModelError
 from fenchel.swap.conditions import Arm
 from fenchel.swap.tasks import SentenceTask
 
-__all__ = [
-    "AgainstControl",
-    "Metric",
-    "against_best_control",
-    "halves",
-    "named",
-    "ranking",
-    "ranking_agreement",
-    "score_correlation",
-    "tabulated",
-    "token_mean",
-]
-
 Record = dict[str, Any]
 
 

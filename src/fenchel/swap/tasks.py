@@ -29,21 +29,6 @@ from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Place, Step, mapped, observe, observe_layers
 
-__all__ = [
-    "AnyTask",
-    "CutTexts",
-    "ExampleTask",
-    "LabelledTexts",
-    "LanguageTask",
-    "Measure",
-    "ScoredPairs",
-    "SentenceTask",
-    "Targets",
-    "class_numbers",
-    "classified",
-    "sampled_pairs",
-]
-
 Measure = Callable[[Any, Any], Tensor]
 """From what the model returned for B rows and their target to (B,) numbers."""
 

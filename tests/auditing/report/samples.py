@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample, Packing, Passage, TemplateWeight, packed
-from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import HeadEffect, SwapEffects
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report

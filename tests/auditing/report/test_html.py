@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import METRICS, Kind
+from fenchel.auditing.heads import METRICS
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import decimal, short

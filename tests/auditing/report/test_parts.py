@@ -6,9 +6,10 @@ import re
 import pytest
 import torch
 
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
-from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
 from fenchel.auditing.report.findings import Findings, headline
 from fenchel.auditing.report.html import command

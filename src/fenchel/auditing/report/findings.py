@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.twin import twin_line
 from fenchel.drawing import count, percent, short
 from fenchel.errors import InputError
@@ -15,26 +16,6 @@ from fenchel.errors import InputError
 if TYPE_CHECKING:
     from fenchel.auditing.state import AuditState
     from fenchel.auditing.statistics import AuditStatistics
-
-__all__ = [
-    "KIND_NAMES",
-    "METRIC_NAMES",
-    "SHORT_KIND_NAMES",
-    "STANDARD_ERROR",
-    "STATISTICS",
-    "Findings",
-    "Head",
-    "certified_sentence",
-    "deviation_sentence",
-    "head_name",
-    "headline",
-    "model_name",
-    "moved_sentence",
-    "otherwise_sentence",
-    "sampled_sentence",
-    "summary_sentence",
-]
-
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",

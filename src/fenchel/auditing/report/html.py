@@ -11,8 +11,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
+from fenchel.arguments import Kind
 from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, written_command
-from fenchel.auditing.heads import METRICS, Kind, counted_in_words
+from fenchel.auditing.heads import METRICS, counted_in_words
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
     METRIC_NAMES,
@@ -41,16 +42,6 @@ from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from fenchel.auditing.state import AuditState
-
-__all__ = [
-    "command",
-    "embedded_json",
-    "manifest_entries",
-    "page_data",
-    "render_html",
-    "rendered_page",
-]
-
 
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 

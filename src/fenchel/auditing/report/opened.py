@@ -8,8 +8,9 @@ from dataclasses import astuple, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from fenchel.arguments import Kind
 from fenchel.auditing.examples import HeadExample, Packing, unpacked
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
 from fenchel.auditing.report.plots import AXES
 from fenchel.auditing.weight_moves import KEY_CLASSES
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
     from fenchel.auditing.examples import AttentionMatrix, HeadExample, Picture
     from fenchel.auditing.state import AuditState
-
-__all__ = [
-    "KIND_PREFIXES",
-    "MOST_MATRICES",
-    "MOST_QUERIES",
-    "Bar",
-    "Card",
-    "farthest_heads",
-    "head_address",
-    "marked",
-    "opened_data",
-    "shown_queries",
-]
-
 
 _MOST_CARDS = 6
 

@@ -7,30 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import Kind
+from fenchel.arguments import Kind
 from fenchel.auditing.report.findings import Findings
 from fenchel.drawing import level, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.swap_effects import SwapEffects
-
-__all__ = [
-    "AXES",
-    "HEAT_METRICS",
-    "MOST_PANELS",
-    "Axis",
-    "Cell",
-    "HeadGrid",
-    "HeatMap",
-    "Panel",
-    "heat_maps",
-    "highest_finite",
-    "outline",
-    "panels",
-    "scatters",
-    "strips",
-]
-
 
 BINS = 25
 

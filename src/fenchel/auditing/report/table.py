@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import Kind
+from fenchel.arguments import Kind
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
     METRIC_NAMES,
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fenchel.auditing.state import AuditState
-
-__all__ = ["COLUMNS", "notebook_html", "notebook_map", "terminal_table"]
-
 
 COLUMNS: dict[str, str] = {
     "total_variation": "Weight moved",

@@ -50,8 +50,6 @@ from fenchel.integrations.transformers.registry import (
 from fenchel.integrations.transformers.switching import setting_of
 from fenchel.nn.inference import Inferred, Problem
 
-__all__ = ["KeyMap", "ModelSource", "Trace", "Tracer", "Visit", "find_key_map"]
-
 _BACKEND = "fenchel_capture"
 
 _Handler = Callable[[PendingCall], Inferred]

@@ -37,25 +37,6 @@ from fenchel.integrations.transformers.masks_and_sinks import (
 from fenchel.integrations.transformers.registry import attention_modules, register_backend
 from fenchel.nn.inference import Inferred, joined, preference_of_heads
 
-__all__ = [
-    "CLOSENESSES",
-    "HARMLESS",
-    "OWN",
-    "AttentionProblem",
-    "Inference",
-    "Setting",
-    "attend",
-    "closeness_of",
-    "has_softcap",
-    "infer",
-    "inference_of",
-    "own_estimators",
-    "refuse_unsupported",
-    "register",
-    "weights_wanted",
-]
-
-
 HARMLESS = frozenset(
     {
         # position information that has already acted on queries and keys

@@ -21,21 +21,6 @@ from fenchel.integrations.transformers.backend import register
 from fenchel.integrations.transformers.registry import check_model, quiet, require_transformers
 from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
 
-__all__ = [
-    "DEMO",
-    "LanguageHead",
-    "ModelInfo",
-    "automatic_class",
-    "check_reads_images",
-    "decoder_inputs",
-    "language_head",
-    "load_image_processor",
-    "load_model",
-    "names_classes",
-    "swaps_whole_model",
-]
-
-
 LanguageHead = Literal["masked", "causal", "seq2seq"]
 
 """What a head predicts: tokens that are hidden, the next token, or the next token of another text."""

@@ -15,24 +15,6 @@ from fenchel.integrations.sites import preference_numbers
 from fenchel.integrations.transformers.registry import eager_attention
 from fenchel.tensors import may_attend
 
-__all__ = [
-    "HARD_MASK",
-    "SINKS",
-    "LogPreference",
-    "LogPreferences",
-    "among_indices",
-    "call_preference",
-    "check_against_eager",
-    "hardened",
-    "require_broadcastable",
-    "sink_logits",
-    "softmax_attention",
-    "stands_for_causal",
-    "with_sink",
-    "with_softcap",
-]
-
-
 _ROWS = 256  # of a mask that are looked at together
 
 HARD_MASK = -1e4

@@ -21,21 +21,6 @@ from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
 from fenchel.nn.inference import projected
 
-__all__ = [
-    "OLDEST",
-    "attention_implementation",
-    "attention_modules",
-    "calls_registry",
-    "check_model",
-    "count_attention",
-    "eager_attention",
-    "materialised_mask",
-    "quiet",
-    "register_backend",
-    "require_transformers",
-]
-
-
 OLDEST = (5, 4)
 
 """The first release that makes masks from numbers of queries and returns the weights of every family that is asked."""

@@ -35,8 +35,6 @@ from fenchel.integrations.transformers.registry import (
 from fenchel.nn.estimator_switch import chosen_layers
 from fenchel.tensors import checked_argument, positive_tensor
 
-__all__ = ["attention_names", "setting_of", "use_backend"]
-
 _BACKEND = "fenchel_use_backend"
 
 # The registries know no models, so each attention module carries its own setting, where no other model and no

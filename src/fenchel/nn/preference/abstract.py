@@ -15,8 +15,6 @@ from fenchel.nn.arguments import combined, shown_arguments
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
 from fenchel.tensors import check_flags, checked_argument
 
-__all__ = ["AbstractPreference", "Product", "ScoreMod", "Tempered", "Uniform"]
-
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""
 

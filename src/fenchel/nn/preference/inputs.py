@@ -13,8 +13,6 @@ from fenchel.errors import ProblemError
 from fenchel.nn.arguments import first_query_position
 from fenchel.tensors import BOOL, FLOATING, check_device, check_tensor
 
-__all__ = ["AttentionInputs", "IndexFunction", "cut", "on_diagonals", "on_grid", "table"]
-
 MOST_POSITIONS = 2**31
 
 

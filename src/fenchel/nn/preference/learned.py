@@ -15,8 +15,6 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, table
 from fenchel.tensors import check_tensor, checked_argument
 
-__all__ = ["Additive", "Context", "ContextNetwork", "LearnedBias", "Location", "Recency"]
-
 
 class LearnedBias(AbstractPreference):
     r"""A learned log-weight for every head and absolute position of query and key, :math:`\log u_{ij} = w_{hij}`.

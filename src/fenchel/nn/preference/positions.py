@@ -14,16 +14,6 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table, unchanged
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 
-__all__ = [
-    "ALiBi",
-    "GridPosition",
-    "QuadraticGridPosition",
-    "QuadraticPosition",
-    "RelativePosition",
-    "frequencies",
-    "sinusoids",
-]
-
 
 class ALiBi(AbstractPreference):
     r"""Keys count less the farther away they are, :math:`\log u_{ij} = -s_h \lvert i - j \rvert`.

@@ -14,8 +14,6 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table
 from fenchel.tensors import check_flags
 
-__all__ = ["Causal", "GaussianWindow", "GridWindow", "KeyPadding", "ProportionalWindow", "Window"]
-
 
 class Causal(AbstractPreference):
     r"""A query sees no key behind it: :math:`u_j = 0` for j > i, i being the query's position on the keys' axis.
