@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fenchel.reproducing.paper import FIGURES, PaperPanel
-from fenchel.reproducing.reproduction import PanelResult, Reproduction, reproduce
+from fenchel.reproducing.reproduction import FIGURES, PanelResult, PaperPanel, Reproduction, reproduce
 
 __all__ = ["FIGURES", "PanelResult", "PaperPanel", "Reproduction", "reproduce"]

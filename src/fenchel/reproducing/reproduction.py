@@ -1,32 +1,136 @@
-"""A figure of the papers reproduced: the papers' numbers beside a model's, as JSON, as Markdown and in a terminal."""
+"""The figures of trained models in the papers, figures 4 to 8, and the same figures of a model beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fenchel.arguments import KINDS, Kind, checked
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.report.findings import KIND_NAMES
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.drawing import count, short, stacked, titled_table
+from fenchel.drawing import MISSING, count, short, stacked, titled_table
 from fenchel.errors import ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, write_document
 from fenchel.loading import RunModel
-from fenchel.reproducing.paper import BERT, FIGURES, SETTING, T5, UNSAID, PaperPanel
 from fenchel.run_options import ReproduceOptions, takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+BERT: Final = "google-bert/bert-base-uncased"
+"""The model of figures 4a and 5."""
+
+T5: Final = "google-t5/t5-small"
+"""The model of figures 4b, 6, 7 and 8."""
+
+SETTING: Final = (
+    "templates are the inputs of the key map divided by the square root of the head's width, the evidence is z = KᵀQx, "
+    "α = 1, and λ* is found by gradient ascent"
+)
+"""The setting of all of them, section 8."""
+
+UNSAID: Final = "the text and how much of it, which BERT-base, and when the ascent was ended"
+"""What the papers do not say."""
+
+
+@dataclass(frozen=True)
+class PaperPanel:
+    """A figure, or a part of one: the mean over queries of ‖λ* − αz‖ / ‖λ*‖, layer by layer.
+
+    Attributes:
+        name: Where it is printed, such as "figure 4a".
+        model: The name of the model on the hub.
+        kind: How it attends.
+        by: Whether a number is printed for each layer or for each head of it.
+        printed: A row a layer, with one number or a number a head.
+        remark: What to know when comparing; empty where there is nothing.
+    """
+
+    name: str
+    model: str
+    kind: Kind
+    by: Literal["layer", "head"]
+    printed: tuple[tuple[float, ...], ...]
+    remark: str = ""
+
+
+def _rows(*lines: str) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(f"0{number}") for number in line.split()) for line in lines)
+
+
+_HEADS_OF_BERT = _rows(
+    ".092 .040 .034 .093 .102 .093 .052 .033 .069 .040 .074 .142",
+    ".072 .041 .065 .050 .056 .127 .030 .082 .092 .044 .103 .044",
+    ".022 .016 .015 .024 .023 .013 .026 .020 .012 .019 .016 .017",
+    " ".join([".001"] * 12),
+    *[" ".join([".000"] * 12)] * 8,
+)
+_SELF_OF_T5 = _rows(".029", ".042", ".061", ".054", ".050", ".051")
+_ENCODER_HEADS_OF_T5 = _rows(
+    ".038 .025 .038 .020 .022 .029 .028 .030",
+    ".028 .031 .028 .036 .031 .040 .039 .041",
+    ".044 .044 .046 .054 .043 .051 .060 .052",
+    ".038 .038 .039 .042 .036 .042 .046 .043",
+    ".036 .039 .036 .043 .035 .040 .042 .043",
+    ".037 .039 .034 .046 .039 .043 .046 .046",
+)
+_DECODER_HEADS_OF_T5 = _rows(
+    ".016 .026 .023 .018 .018 .023 .028 .019",
+    ".017 .030 .037 .026 .034 .033 .028 .026",
+    ".014 .029 .033 .027 .029 .030 .029 .030",
+    ".018 .034 .034 .033 .032 .036 .036 .037",
+    ".019 .038 .035 .031 .033 .033 .034 .030",
+    ".041 .056 .058 .054 .058 .061 .056 .055",
+)
+_CROSS_HEADS_OF_T5 = _rows(
+    ".087 .081 .083 .071 .092 .090 .077 .093",
+    ".072 .075 .083 .072 .073 .076 .072 .072",
+    ".071 .074 .076 .077 .073 .070 .068 .062",
+    ".066 .076 .073 .077 .069 .064 .069 .058",
+    ".078 .087 .081 .080 .076 .067 .079 .071",
+    ".076 .077 .089 .082 .070 .070 .087 .078",
+)
+_NOT_THE_MEANS = "these are not the means of the heads that figures 6 to 8 print"
+_AT_THE_MEAN = (
+    "0.000 says that the exact output is the preference's mean to within 1/2000 of the length of λ*"
+)
+_AGAIN = f"the paper prints the encoder's six numbers again; {_NOT_THE_MEANS}"
+_LAYERS_OF_BERT = _rows(".074", ".067", ".019", ".001", *[".000"] * 8)
+_CROSS_OF_T5 = _rows(".057", ".062", ".071", ".069", ".074", ".075")
+
+FIGURES: Final[Mapping[str, tuple[PaperPanel, ...]]] = {
+    "figure4": (
+        PaperPanel("figure 4a", BERT, "encoder_self", "layer", _LAYERS_OF_BERT, _AT_THE_MEAN),
+        PaperPanel("figure 4b", T5, "encoder_self", "layer", _SELF_OF_T5, _NOT_THE_MEANS),
+        PaperPanel("figure 4b", T5, "decoder_self", "layer", _SELF_OF_T5, _AGAIN),
+        PaperPanel("figure 4b", T5, "cross", "layer", _CROSS_OF_T5, _NOT_THE_MEANS),
+    ),
+    "figure5": (PaperPanel("figure 5", BERT, "encoder_self", "head", _HEADS_OF_BERT, _AT_THE_MEAN),),
+    "figures6-8": (
+        PaperPanel("figure 6", T5, "encoder_self", "head", _ENCODER_HEADS_OF_T5),
+        PaperPanel("figure 7", T5, "decoder_self", "head", _DECODER_HEADS_OF_T5),
+        PaperPanel("figure 8", T5, "cross", "head", _CROSS_HEADS_OF_T5),
+    ),
+}
+"""By the name that ``fenchel reproduce`` takes, the panels in the papers' order."""
+
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
-_COLUMNS = ("Layer", "Paper", "Ours", "Twin", "Predicted", "Total variation", "Twin's")
+
+_BY_HEAD = {
+    "Paper": "Paper, {model}",
+    "Ours": "Ours",
+    "Twin": "Untrained twin",
+    "Own scale": "Ours, own scale",
+}
+"""By the heading of a column, what the table of its heads is called."""
 
 _OWN_SCALE = (
     "*Ours* has templates x/√d′, as the paper prints. The model does not divide by √d′: *own scale* is the same with "
@@ -35,15 +139,10 @@ _OWN_SCALE = (
 
 Means = tuple[tuple[float, ...], ...]
 
-
-class _SavedReproduction(OpenRecord):
-    figure: str
-
-
 _FORM = Form(
     name="reproduction",
     version=1,
-    schema=_SavedReproduction,
+    schema=OpenRecord,
     advice="Make it again: run the command with --resume.",
 )
 
@@ -156,11 +255,7 @@ class Reproduction:
 
 
 @takes(ReproduceOptions)
-def reproduce(
-    figure: str,
-    texts: Any,
-    **options: Any,
-) -> Reproduction:
+def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
     """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
 
     The model is audited as the papers say, in space ``input`` with α = 1 and ``template_scale="sqrt_d"``, but each λ*
@@ -211,15 +306,9 @@ def _looked_at(found: RunModel) -> tuple[set[Kind], bool]:
     Returns:
         The kinds of its attention, and whether it scales templates otherwise than the papers.
     """
+    options: dict[str, Any] = {"tol": 1e-2, "space": "input"}
     scaled = [
-        audit(
-            found.model,
-            found.tokenizer,
-            ["Attention is inference."],
-            tol=1e-2,
-            space="input",
-            template_scale=scale,
-        )
+        audit(found.model, found.tokenizer, ["Attention is inference."], template_scale=scale, **options)
         for scale in ("sqrt_d", "model")
     ]
     theirs, own = ([head["gap_mean"] for head in report.heads] for report in scaled)
@@ -270,12 +359,11 @@ def _reproduced(
 def _of_panel(panel: PaperPanel, statistics: AuditStatistics) -> tuple[Means, dict[str, tuple[float, ...]]]:
     """The means that a panel shows, and those of each layer that stand beside them."""
     layers = [site for site in statistics.layers() if site[0] == panel.kind]
-    rows = []
-    for site in layers:
-        heads: Sequence[int | None] = [None]
-        if panel.by == "head":
-            heads = [key.head for key in statistics.keys() if key[:2] == site]  # noqa: SIM118
-        rows.append(tuple(statistics.mean("relative_deviation", *site, head) for head in heads))
+    shown: list[Any] = [*(statistics.keys() if panel.by == "head" else layers)]
+    rows = [
+        tuple(statistics.mean("relative_deviation", *key) for key in shown if key[:2] == site)
+        for site in layers
+    ]
     beside = {metric: tuple(statistics.mean(metric, *site) for site in layers) for metric in _BESIDE}
     return tuple(rows), beside
 
@@ -323,53 +411,51 @@ def markdown(found: Reproduction) -> str:
             lines += [_OWN_SCALE, ""]
         if result.panel.remark:
             lines += [f"Of the paper's numbers: {result.panel.remark}.", ""]
-        lines += _markdown_table(_columns(result), layer_rows(result))
+        lines += _markdown_table(["Layer", *_columns(result)], layer_rows(result))
         if result.panel.by == "head":
-            for name, rows in (
-                (f"Paper, {result.panel.model}", result.panel.printed),
-                ("Ours", result.ours),
-                ("Untrained twin", result.twin),
-                *([] if result.own_scale is None else [("Ours, own scale", result.own_scale)]),
-            ):
-                heads = max(len(row) for row in rows)
+            columns = _columns(result)
+            for heading, name in _BY_HEAD.items():
+                if (rows := columns.get(heading)) is None:
+                    continue
+                heads = max(map(len, rows))
                 table = [
-                    [str(layer), *(short(value) for value in row), *["–"] * (heads - len(row))]
+                    [str(layer), *map(short, row), *[MISSING] * (heads - len(row))]
                     for layer, row in enumerate(rows, start=1)
                 ]
-                lines += ["", f"### {_escaped(name)}, by head", ""]
+                called = name.format(model=_escaped(result.panel.model))
+                lines += ["", f"### {called}, by head", ""]
                 lines += _markdown_table(["Layer", *(f"Head {n + 1}" for n in range(heads))], table)
     if found.missing:
         lines += ["", f"Not shown, since the model has no such attention: {', '.join(found.missing)}."]
     return "\n".join(lines) + "\n"
 
 
+def _columns(result: PanelResult) -> dict[str, Means]:
+    """The columns of a panel by their headings: a row a layer, with one number or a number a head."""
+
+    def by_layer(values: Sequence[float]) -> Means:
+        return tuple((value,) for value in values)
+
+    columns = {
+        "Paper": result.panel.printed,
+        "Ours": result.ours,
+        "Twin": result.twin,
+        "Predicted": by_layer(result.beside["predicted_deviation"]),
+        "Total variation": by_layer(result.beside["total_variation"]),
+        "Twin's": by_layer(result.twin_beside["total_variation"]),
+    }
+    return columns if result.own_scale is None else {**columns, "Own scale": result.own_scale}
+
+
 def layer_rows(result: PanelResult) -> list[list[str]]:
     """Layer by layer: the paper's number, ours, the twin's, and what tells them apart; by head, means and ranges."""
 
-    def cell(rows: Sequence[Sequence[float]], place: int) -> str:
-        if place >= len(rows):
-            return "–"
-        row = rows[place]
-        if len(row) == 1:
-            return short(row[0])
-        return f"{short(fmean(row))} ({short(min(row))}–{short(max(row))})"
+    def cell(row: Sequence[float]) -> str:
+        spread = f" ({short(min(row))}–{short(max(row))})" if len(row) > 1 else ""
+        return f"{short(fmean(row))}{spread}" if row else MISSING
 
-    def value(values: Sequence[float], place: int) -> str:
-        return short(values[place]) if place < len(values) else "–"
-
-    return [
-        [
-            str(place + 1),
-            cell(result.panel.printed, place),
-            cell(result.ours, place),
-            cell(result.twin, place),
-            value(result.beside["predicted_deviation"], place),
-            value(result.beside["total_variation"], place),
-            value(result.twin_beside["total_variation"], place),
-            *([] if result.own_scale is None else [cell(result.own_scale, place)]),
-        ]
-        for place in range(max(len(result.panel.printed), len(result.ours)))
-    ]
+    rows = zip_longest(*_columns(result).values(), fillvalue=())
+    return [[str(layer), *map(cell, row)] for layer, row in enumerate(rows, start=1)]
 
 
 def terminal_table(found: Reproduction) -> RenderableType:
@@ -381,16 +467,12 @@ def terminal_table(found: Reproduction) -> RenderableType:
     tables: list[Any] = []
     for result in found.panels:
         made = titled_table(_title(result))
-        for name in _columns(result):
+        for name in ("Layer", *_columns(result)):
             made.add_column(name.replace(" ", "\n"), justify="right")
         for row in layer_rows(result):
             made.add_row(*map(_narrow, row))
         tables.append(made)
     return stacked(*tables)
-
-
-def _columns(result: PanelResult) -> list[str]:
-    return [*_COLUMNS, *([] if result.own_scale is None else ["Own scale"])]
 
 
 def _narrow(cell: str) -> str:
