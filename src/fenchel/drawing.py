@@ -151,6 +151,33 @@ def percent(value: float | None) -> str:
     return f"{hundredths:.{min(digits, 6)}f}\u202f%"
 
 
+def signed(value: float | None) -> str:
+    """A difference with its sign, to about three digits.
+
+    Example:
+        >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
+        ('+0.0033', '−1.50', '–', '0')
+    """
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    size = abs(value)
+    digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
+    text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
+    return ("+" if value > 0 else "−") + text
+
+
+def bracketed(low: float | None, high: float | None) -> str:
+    """An interval of a difference; a dash where there is none.
+
+    Example:
+        >>> bracketed(-0.001, 0.0031), bracketed(None, None)
+        ('[−0.0010, +0.0031]', '–')
+    """
+    return MISSING if low is None or high is None else f"[{signed(low)}, {signed(high)}]"
+
+
 def count(value: float | None) -> str:
     """A count with its thousands parted.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from fenchel.drawing import WhiskerAxis, decimal, level, short
+from fenchel.drawing import WhiskerAxis, decimal, level, short, signed
 from fenchel.swap import SwapReport
-from fenchel.swap.findings import signed
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
 from tests.pages import ROOT, page, run_blocks

@@ -299,8 +299,7 @@ def compare(
     place: Path = checked("folder", out, name="out")
     from fenchel.cli.terminal import show
     from fenchel.comparing import compare
-    from fenchel.comparing.comparison import finding
-    from fenchel.comparing.report import terminal_table
+    from fenchel.comparing.report import finding, terminal_table
 
     report = compare(*directories, directory=place, overwrite=overwrite)
     show(terminal_table(report), finding(report))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fenchel.comparing.comparison import Change, Comparison
-from fenchel.comparing.report import ComparisonReport
-from fenchel.comparing.run import compare
+from fenchel.comparing.report import ComparisonReport, compare
 
 __all__ = ["Change", "Comparison", "ComparisonReport", "compare"]

@@ -1,36 +1,49 @@
-"""What audits of one convention and one shape say side by side: differences of heads, order of heads, trajectories."""
+"""Audits of one convention and one shape side by side: which can be, differences and order of heads, trajectories."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, checked, shown
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS
-from fenchel.auditing.report.findings import METRIC_NAMES
 from fenchel.auditing.sampling import sample_words
+from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import spearman
 from fenchel.drawing import count
-from fenchel.swap.findings import signed
+from fenchel.errors import InputError
+from fenchel.io.runs import differences
 
 CONFIDENCE = 0.95
 """With which all intervals of a metric hold at once."""
 
-METRIC = "total_variation"
-"""What tells models apart and is asked first: the share of attention's weight that would have to move."""
+STATISTICS = {"p50": "median", "mean": "mean"}
+"""What the statistics of a metric are called, by their names in ``compare.json``."""
 
+_MOST_AUDITS = 200
+_CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
+"""What decides what a number of an audit means: versions of files and package, problem, tolerance."""
+
+_UNSAID = {"closeness": "softmax"}
+"""What a convention is that a manifest has only where it is another."""
+
+_DRAWN = ("queries", "seed")
+"""What decides which queries of a window are measured: audits that differ in it are compared by those of both."""
+
+_ADVICE = "Audit one of them again with the options of the other."
 _FEWEST_RANKS = 3
-
-
 _RESAMPLES = 1000
 _MOST_UNITS = 1000
 _PLACES = 160
@@ -83,6 +96,152 @@ def same_text(*manifests: Mapping[str, Any]) -> bool:
     """Whether audits read the same documents, so that a document of the one is paired with that of the other."""
     digests = {manifest.get("text_sha256") for manifest in manifests}
     return len(digests) == 1 and None not in digests
+
+
+def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audited, ...]:
+    """The audits that a comparison is given, read and seen to be comparable; see :func:`fenchel.comparing.compare`.
+
+    Raises:
+        InputError: If an audit cannot be read, one is there twice, or two differ in what numbers mean or in heads.
+    """
+    if not 2 <= len(audits) <= _MOST_AUDITS:
+        number = "1 audit was" if len(audits) == 1 else f"{len(audits)} audits were"
+        raise InputError(
+            f"{number} given; expected two or more, such as compare('before', 'after')."
+            if len(audits) < 2
+            else f"{number} given; expected at most {_MOST_AUDITS}. Leave some checkpoints out."
+        )
+    given = [_given(audit, position) for position, audit in enumerate(audits, start=1)]
+    called = _names(given, names)
+    _refuse_repetition(given, called)
+    result: list[Audited] = []
+    for audit, name in zip(given, called, strict=True):
+        report = audit if isinstance(audit, AuditReport) else _opened(audit, name)
+        result.append(Audited(name, report.manifest, report.statistics))
+        if not report.statistics.keys():
+            raise InputError(
+                f"{name} holds an audit without a head: no document fell into its share. Give one that has some."
+            )
+        _refuse_other_convention(result[0], result[-1])
+        _refuse_other_heads(result[0], result[-1])
+    manifests, statistics = zip(*((audit.manifest, audit.statistics) for audit in result), strict=True)
+    drawn, tokens = ({tuple(map(one.get, keys)) for one in manifests} for keys in (_DRAWN, ("tokens",)))
+    if same_text(*manifests) and len(tokens) == 1 < len(drawn):
+        return tuple(replace(audit, statistics=audit.statistics.shared_with(statistics)) for audit in result)
+    return tuple(result)
+
+
+def _given(audit: object, place: int) -> Path | AuditReport:
+    if isinstance(audit, AuditReport):
+        return audit
+    if not isinstance(audit, str | Path):
+        raise InputError(
+            f"audit {place} is {shown(audit)}; expected the folder of an audit, or what fenchel.audit returned."
+        )
+    return checked("audit_folder", audit, name=f"audit {place}")
+
+
+def _names(given: Sequence[Path | AuditReport], names: Sequence[str] | None) -> list[str]:
+    if names is None:
+        result = [
+            str(audit.manifest.get("model") or "an audit") if isinstance(audit, AuditReport) else str(audit)
+            for audit in given
+        ]
+        return [
+            f"{name} ({position})" if result.count(name) > 1 and isinstance(audit, AuditReport) else name
+            for position, (name, audit) in enumerate(zip(result, given, strict=True), start=1)
+        ]
+    result = list(names)
+    if len(result) != len(given) or not all(isinstance(name, str) and name.strip() for name in result):
+        raise InputError(f"names is {shown(result)}; expected {len(given)} texts that are not empty.")
+    if len(set(result)) < len(result):
+        raise InputError(f"names is {shown(result)}; expected a different one for each audit.")
+    return result
+
+
+def _refuse_repetition(given: Sequence[Path | AuditReport], names: Sequence[str]) -> None:
+    seen: dict[object, str] = {}
+    for audit, name in zip(given, names, strict=True):
+        key: object = id(audit) if isinstance(audit, AuditReport) else audit.resolve()
+        if key in seen:
+            twice = f"{name} is given twice" if seen[key] == name else f"{seen[key]} and {name} are one audit"
+            raise InputError(f"{twice}; expected another audit to compare it with.")
+        seen[key] = name
+
+
+def _opened(folder: Path, name: str) -> AuditReport:
+    """The audit in a folder.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it.
+
+    Raises:
+        InputError: If the folder is not there, holds no audit, one of another version, a damaged one, an unfinished one
+            or only what was made from one.
+    """
+    if not folder.exists():
+        reason = "is not there; expected the folder of an audit, which fenchel audit --out makes."
+    elif not folder.is_dir():
+        reason = f"is a file; expected the folder of an audit that holds {STATE_FILE}."
+    elif (folder / STATE_FILE).exists():
+        return AuditReport.load(folder)
+    elif (folder / "heads.json").exists():
+        reason = (
+            f"holds heads.json but not {STATE_FILE}, which names the queries that intervals are made of: it was copied "
+            "without them, or comes from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
+        )
+    elif any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
+        reason = f"holds the shards of an audit, not yet one audit. Put them together first: fenchel merge {folder}"
+    else:
+        reason = (
+            f"holds no audit: there is no {STATE_FILE} in it. Give the folder that fenchel audit --out named."
+        )
+    raise InputError(f"{name} {reason}")
+
+
+def _refuse_other_convention(one: Audited, other: Audited) -> None:
+    """Refuse two audits whose numbers mean different things.
+
+    Raises:
+        InputError: With every convention in which they differ, and both values.
+    """
+    first, second = (
+        {key: audit.manifest.get(key, _UNSAID.get(key)) for key in _CONVENTIONS} for audit in (one, other)
+    )
+    # What is taken for a template follows from the space, and for attention from the closeness, in a word each.
+    but = {"convention"} if any(first[name] != second[name] for name in ("space", "closeness")) else set()
+    differing = differences(first, second, but=but, said=(f"in {one.name}", f"in {other.name}"))
+    if differing:
+        raise InputError(
+            f"{one.name} and {other.name} cannot be compared, their numbers mean different things: "
+            f"{'; '.join(differing)}. {_ADVICE}"
+        )
+
+
+def _refuse_other_heads(one: Audited, other: Audited) -> None:
+    """Refuse two audits of other heads, since heads are compared by their place.
+
+    Raises:
+        InputError: With the first layer in which they differ.
+    """
+    heads = [audit.statistics.keys() for audit in (one, other)]
+    if differing := {*heads[0]} ^ {*heads[1]}:
+        kind, layer, _ = min(differing)
+        ours, theirs = (_in_words([key.head for key in keys if key[:2] == (kind, layer)]) for keys in heads)
+        raise InputError(
+            f"{one.name} and {other.name} cannot be compared, they have other heads: {kind} layer {layer} has {ours} "
+            f"in {one.name} and {theirs} in {other.name}. Compare models of one shape, and audit the same --layers and "
+            "--heads of both."
+        )
+
+
+def _in_words(heads: list[int]) -> str:
+    if not heads:
+        return "none"
+    if heads == list(range(1, len(heads) + 1)):
+        return f"heads 1 to {len(heads)}" if len(heads) > 1 else "head 1"
+    return f"heads {', '.join(map(str, heads))}"
 
 
 class _Medians:
@@ -149,17 +308,15 @@ def median_intervals(
     seen = [torch.cat([pair[side][1] for pair in pairs]).unique() for side in (0, 1)]
     known = [torch.cat(seen).unique()] * 2 if paired else seen
     sizes = [min(_MOST_UNITS, len(numbers)) for numbers in known]
-    units = sizes[0] if paired else sum(sizes)
-    shift = 0 if paired else sizes[0]
-    strata = [torch.arange(units)] if paired else list(torch.arange(units).split(sizes))
+    starts = (0, 0 if paired else sizes[0])
+    units = starts[1] + sizes[1]
+    strata = torch.arange(units).split(sizes[:1] if paired else sizes)
     fewest = min(min(size, len(numbers)) for size, numbers in zip(sizes, seen, strict=True))
     bootstrap, estimates, samples = Bootstrap(_RESAMPLES, seed), [], []
     for first, last in pairs:
         medians = [
             _Medians(values, torch.searchsorted(numbers, of) % size + start, units)
-            for (values, of), numbers, size, start in zip(
-                (first, last), known, sizes, (0, shift), strict=True
-            )
+            for (values, of), numbers, size, start in zip((first, last), known, sizes, starts, strict=True)
         ]
 
         def difference(weights: Tensor, medians: Sequence[_Medians] = medians) -> Tensor:
@@ -207,12 +364,12 @@ class Change:
     @property
     def mean(self) -> float | None:
         """Second mean minus first; None where either is infinite or missing."""
-        return _minus(self.second.mean, self.first.mean)
+        return _finite(self.second.mean - self.first.mean)
 
     @property
     def median(self) -> float | None:
         """Second median minus first; None where either is infinite or missing."""
-        return _minus(self.second.median, self.first.median)
+        return _finite(self.second.median - self.first.median)
 
 
 @dataclass(frozen=True)
@@ -261,14 +418,13 @@ class Comparison:
         first, last = self.first, self.last
         values = [[audit.statistics.values(key) for key in self.keys] for audit in (first, last)]
         result = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
+        by_head = zip(self.keys, zip(*result, strict=True), strict=True)
         return {
             key: {
-                metric: Change(
-                    first.distribution(metric, *key), last.distribution(metric, *key), intervals[place]
-                )
-                for metric, intervals in zip(METRICS, result, strict=True)
+                metric: Change(first.distribution(metric, *key), last.distribution(metric, *key), interval)
+                for metric, interval in zip(METRICS, intervals, strict=True)
             }
-            for place, key in enumerate(self.keys)
+            for key, intervals in by_head
         }
 
     @cached_property
@@ -311,23 +467,19 @@ class Comparison:
         Args:
             metric: One of ``METRICS``.
             statistic: ``p50`` for medians, ``mean`` for means.
-            first: Which audit, by its place.
+            first: Which audit, by its index.
             second: Which other.
 
         Returns:
             From −1 to 1; None for fewer than three heads, or where all of one audit have the same value.
         """
-        pairs = [
-            [
-                shape.mean if statistic == "mean" else shape.median
-                for shape in (self.audits[place].distribution(metric, *key) for place in (first, second))
-            ]
-            for key in self.keys
-        ]
-        pairs = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
-        if len(pairs) < _FEWEST_RANKS:
+        name, audits = STATISTICS[statistic], (self.audits[first], self.audits[second])
+        values = [[getattr(audit.distribution(metric, *key), name) for key in self.keys] for audit in audits]
+        columns = torch.tensor(values, dtype=torch.float64)
+        columns = columns[:, ~columns.isnan().any(0)]
+        if columns.shape[1] < _FEWEST_RANKS:
             return None
-        result = float(spearman(*torch.tensor(pairs, dtype=torch.float64).T))
+        result = float(spearman(*columns))
         return None if math.isnan(result) else result
 
     def to_json(self) -> dict[str, Any]:
@@ -343,15 +495,12 @@ class Comparison:
             ``steps`` (rank correlations from each audit to the next).
         """
         steps = [
-            {
-                "from": self.names[place],
-                "to": self.names[place + 1],
-                **{
-                    f"{metric}_rank_correlation": self.rank_correlation(metric, first=place, second=place + 1)
-                    for metric in METRICS
-                },
+            {"from": one, "to": other}
+            | {
+                f"{name}_rank_correlation": self.rank_correlation(name, first=i, second=i + 1)
+                for name in METRICS
             }
-            for place in range(len(self.audits) - 1)
+            for i, (one, other) in enumerate(pairwise(self.names))
         ]
         return {
             "confidence": CONFIDENCE,
@@ -411,23 +560,5 @@ class Comparison:
             yield f"{metric}_moved", change.interval.direction
 
 
-def _minus(second: float, first: float) -> float | None:
-    return second - first if math.isfinite(first) and math.isfinite(second) else None
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def finding(comparison: Comparison) -> str:
-    """What came out for the weight that would have to move, in words that say no more than the intervals do."""
-    rose, fell = comparison.directions(METRIC)
-    heads = len(comparison.keys)
-    kept = comparison.rank_correlation(METRIC)
-    moved = (
-        f"{METRIC_NAMES[METRIC].lower()} rose in {count(rose)} and fell in {count(fell)} of {count(heads)} heads"
-        if rose or fell
-        else f"{METRIC_NAMES[METRIC].lower()} changed in none of {count(heads)} heads by more than chance"
-    )
-    order = "" if kept is None else f"; the rank correlation of the heads is {signed(kept)}"
-    return f"From {comparison.first.name} to {comparison.last.name}: {moved} ({comparison.resampled}){order}."

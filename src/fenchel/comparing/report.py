@@ -1,4 +1,4 @@
-"""A comparison as files, one self-contained page, and in a terminal: all numbers are those of ``compare.json``."""
+"""Compare audits: as files, as one self-contained page and in a terminal, all numbers those of ``compare.json``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, checked
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
-from fenchel.bootstrap import Interval
-from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, finding
-from fenchel.drawing import WhiskerAxis, count, json_number, short, stacked, titled_table
-from fenchel.errors import InputError
+from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Comparison, comparable
+from fenchel.drawing import WhiskerAxis, bracketed, count, json_number, short, signed, stacked, titled_table
+from fenchel.errors import InputError, require_packages
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
-from fenchel.swap.findings import signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,9 +26,11 @@ if TYPE_CHECKING:
 STEPS = 8
 """How many steps each side of the scale has, the CSS classes ``less by8`` to ``more by8``."""
 
+METRIC = "total_variation"
+"""What tells models apart and is asked first: the share of attention's weight that would have to move."""
+
 _SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
-_STATISTICS = {"p50": "median", "mean": "mean"}
 _MOST_ROWS, _MOST_IN_TERMINAL = 12, 5
 
 
@@ -108,7 +109,7 @@ def render_html(comparison: Comparison) -> str:
         metric=METRIC,
         metrics=_ORDER,
         metric_names=METRIC_NAMES,
-        statistics=_STATISTICS,
+        statistics=STATISTICS,
         several_kinds=len(comparison.kinds) > 1,
         confidence=CONFIDENCE,
         differing=[
@@ -147,7 +148,7 @@ def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], f
         {
             "key": key,
             "change": change,
-            "interval": _between(change.interval),
+            "interval": bracketed(change.interval.low, change.interval.high),
             "whisker": axis.whisker(*span),
         }
         for (key, change), span in zip(changes.items(), spans, strict=True)
@@ -160,25 +161,14 @@ def _data(comparison: Comparison) -> dict[str, Any]:
     rows = []
     for key in comparison.keys:
         changes = comparison.changes[key]
-        numbers = [
-            [
-                *(json_number(value) for value in (change.first.median, change.second.median)),
-                *(json_number(value) for value in (change.first.mean, change.second.mean)),
-                json_number(change.median),
-                json_number(change.mean),
-                signed(change.interval.low),
-                signed(change.interval.high),
-                change.interval.direction,
-            ]
-            for change in (changes[metric] for metric in _ORDER)
-        ]
+        numbers = []
+        for change in (changes[metric] for metric in _ORDER):
+            first, second, interval = change.first, change.second, change.interval
+            values = (first.median, second.median, first.mean, second.mean, change.median, change.mean)
+            ends = (signed(interval.low), signed(interval.high), interval.direction)
+            numbers.append([*map(json_number, values), *ends])
         rows.append([SHORT_KIND_NAMES[key.kind], key.layer, key.head, numbers])
     return {"metrics": list(_ORDER), "metric_names": METRIC_NAMES, "rows": rows}
-
-
-def _between(interval: Interval) -> str:
-    """An interval in brackets; a dash where there is none."""
-    return "–" if interval.low is None else f"[{signed(interval.low)}, {signed(interval.high)}]"
 
 
 def path(values: Sequence[float], highest: float) -> str:
@@ -234,6 +224,20 @@ def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[st
     return made
 
 
+def finding(comparison: Comparison) -> str:
+    """What came out for the weight that would have to move, in words that say no more than the intervals do."""
+    rose, fell = comparison.directions(METRIC)
+    heads = len(comparison.keys)
+    kept = comparison.rank_correlation(METRIC)
+    moved = (
+        f"{METRIC_NAMES[METRIC].lower()} rose in {count(rose)} and fell in {count(fell)} of {count(heads)} heads"
+        if rose or fell
+        else f"{METRIC_NAMES[METRIC].lower()} changed in none of {count(heads)} heads by more than chance"
+    )
+    order = "" if kept is None else f"; the rank correlation of the heads is {signed(kept)}"
+    return f"From {comparison.first.name} to {comparison.last.name}: {moved} ({comparison.resampled}){order}."
+
+
 def terminal_table(comparison: Comparison) -> RenderableType:
     """How each metric changed, and the heads that moved most, for rich.
 
@@ -267,7 +271,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     for key in comparison.moved(METRIC)[:_MOST_IN_TERMINAL]:
         change = comparison.changes[key][METRIC]
         medians = [short(change.first.median), short(change.second.median), signed(change.median)]
-        moved.add_row(_called(key, several), *medians, _between(change.interval))
+        moved.add_row(_called(key, several), *medians, bracketed(change.interval.low, change.interval.high))
     parts: list[Any] = [heads, moved]
     if len(comparison.audits) > 2:
         numbers = [str(n + 1) for n in range(len(comparison.audits))]
@@ -331,3 +335,47 @@ class ComparisonReport(Comparison):
 
     def __repr__(self) -> str:
         return f"<ComparisonReport of {', '.join(self.names)}: {len(self.keys)} heads. {finding(self)}>"
+
+
+def compare(
+    *audits: str | Path | AuditReport,
+    names: Sequence[str] | None = None,
+    directory: str | Path | None = None,
+    overwrite: bool = False,
+) -> ComparisonReport:
+    """Compare audits of one convention and of models of one shape: the last with the first, and all in between.
+
+    Which heads moved is judged by the difference of their medians. Its interval comes from resampling documents, which
+    are independent where tokens of one are not; where the audits read the same text, the same documents are drawn of
+    both and their queries paired by document and position. All heads' intervals of a metric hold at once with
+    probability 0.95. One or two documents give no interval.
+
+    Args:
+        audits: Two or more, each a folder that ``fenchel.audit`` wrote or what it returned.
+        names: What to call each. Default: the folder as it was given, or the model.
+        directory: Where to write ``compare.html`` and ``compare.json``. Default: nothing is written.
+        overwrite: Replace the other comparison that the folder may hold.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        InputError: If an audit cannot be read, one is there twice, or two differ in space, α, tolerance, versions or
+            heads; the message names what, and both values.
+        OutputError: If something cannot be written.
+        MissingExtraError: If a package that is needed is not installed.
+
+    Example:
+        >>> from fenchel.comparing import compare
+        >>> compare("before-fine-tuning")
+        Traceback (most recent call last):
+        ...
+        fenchel.errors.InputError: 1 audit was given; expected two or more, such as compare('before', 'after').
+    """
+    overwrite, folder = checked("overwrite", overwrite), checked("directory", directory)
+    require_packages("hf", "safetensors")
+    require_packages("report", "scipy", "jinja2")
+    report = ComparisonReport(comparable(audits, names))
+    if folder is not None:
+        report.save(folder, overwrite=overwrite)
+    return report

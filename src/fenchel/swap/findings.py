@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fenchel.drawing import count, percent
+from fenchel.drawing import bracketed, count, percent, signed
 from fenchel.run_options import ABLATIONS
 
 ESTIMATORS = {
@@ -85,23 +85,6 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
     )
 
 
-def signed(value: float | None) -> str:
-    """A difference with its sign, to about three digits.
-
-    Example:
-        >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
-        ('+0.0033', '−1.50', '–', '0')
-    """
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    size = abs(value)
-    digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
-    text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
-    return ("+" if value > 0 else "−") + text
-
-
 def within(record: Mapping[str, Any], name: str) -> str:
     """An interval in brackets, such as ``[−0.001, +0.003]``.
 
@@ -109,7 +92,7 @@ def within(record: Mapping[str, Any], name: str) -> str:
         >>> within({"x_low": -0.001, "x_high": 0.0031}, "x")
         '[−0.0010, +0.0031]'
     """
-    return f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
+    return bracketed(record[f"{name}_low"], record[f"{name}_high"])
 
 
 def arm_name(record: Mapping[str, Any]) -> str:

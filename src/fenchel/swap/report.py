@@ -15,6 +15,7 @@ from fenchel.drawing import (
     WhiskerAxis,
     level,
     short,
+    signed,
     stacked,
     titled_table,
 )
@@ -38,7 +39,6 @@ from fenchel.swap.findings import (
     by_alpha,
     finding,
     share_left_in_words,
-    signed,
     within,
     wording,
 )
