@@ -18,7 +18,7 @@ from benchmarks.demo_encoder import demo, token_ids
 from benchmarks.recording import RESULTS, record
 from fenchel import Discrete, InferenceProblem, Tsallis, functional
 from fenchel.auditing import audit
-from fenchel.auditing.sampling import sample_size
+from fenchel.auditing.measure import sample_size
 from fenchel.integrations.capture import AttentionCall, Capture
 
 Row = tuple[str, float, float | None]

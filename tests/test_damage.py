@@ -15,7 +15,6 @@ import pytest
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.auditing.state import AuditState
 from fenchel.comparing import compare
 from fenchel.errors import InputError
 from fenchel.io.storage import read_document, read_tensors
@@ -112,7 +111,7 @@ def heads(folder: Path) -> Any:
     return AuditReport.load(folder).heads
 
 
-LOADERS = (AuditState.read, SwapState.read, SwapReport.load, heads, merged)
+LOADERS = (AuditReport.read, SwapState.read, SwapReport.load, heads, merged)
 resumed = partial(audited, resume=True)
 of_audits = (heads, resumed, merged)
 KINDS = {
@@ -121,10 +120,10 @@ KINDS = {
         "note.safetensors": (lambda folder: read_tensors(folder / "note.safetensors", NOTE),),
     }),
     "audit": Kind(audited, {
-        "state.json": (AuditState.read, *of_audits, audited), "queries/*": of_audits, "twin/*": of_audits,
+        "state.json": (AuditReport.read, *of_audits, audited), "queries/*": of_audits, "twin/*": of_audits,
     }, heads),
     "stopped audit": Kind(
-        stopped_audit, {"state.json": (AuditState.read, resumed), "*/*": (resumed,)}, anew=("state.json",)
+        stopped_audit, {"state.json": (AuditReport.read, resumed), "*/*": (resumed,)}, anew=("state.json",)
     ),
     "shards": Kind(shards, {f"*/{name}": (merged,) for name in ("state.json", "queries/*", "twin/*")}, merged),
     "swap": Kind(swapped, {

@@ -206,7 +206,7 @@ def test_tokens_that_get_too_much_and_too_little() -> None:
         columns[f"{side}_token"] = torch.tensor([[token for token, _ in moves], [4] * 10])
         columns[f"{side}_weight"] = torch.tensor([[weight for _, weight in moves], [0.0] * 10])
     statistics = known_statistics([("cross", 2, (4, 1), columns)], {3: "the", 5: "bank"})
-    other, head = head_patterns(statistics.moves(), statistics.moved_tokens(), statistics.words)
+    other, head = head_patterns(statistics)
     assert (head.key.head, other.key.head) == (4, 1)
     assert [(token.token, token.net) for token in head.too_much] == [("the", pytest.approx(-0.2))]
     expected = [(5, "bank", pytest.approx(0.075)), (8, "8", pytest.approx(0.075))]

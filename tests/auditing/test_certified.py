@@ -86,7 +86,7 @@ def test_what_is_converged_is_certified_in_float64(space: str, preference: str, 
     dual, converged = exact_duals(given, space=space, tol=1e-6)
     assert bool(of_counted(given, converged).all())
     assert worst_claimed(given, space, 1.0, dual, converged) <= 1e-6 * (1 + 1e-6)
-    torch.testing.assert_close(measure(given, space=space, tol=1e-6).converged, converged)
+    torch.testing.assert_close(measure(given, space=space, tol=1e-6).values["converged"], converged)
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
@@ -103,7 +103,7 @@ def test_whatever_the_dtype_and_the_tolerance(space: str, dtype: torch.dtype, to
 def test_a_tolerance_below_float64_is_not_claimed() -> None:
     given = call("padding", n=12, **SIZES)
     measures = measure(given, space="input", tol=1e-18)
-    assert not bool(measures.converged.any())
+    assert not bool(measures.values["converged"].any())
     assert all(
         bool(torch.isfinite(of_counted(given, measures.values[name])).all()) for name in ("gap", "mean_error")
     )
@@ -120,7 +120,7 @@ def test_what_is_factorised_is_measured_at_its_point(space: str, preference: str
     assert worst_claimed(narrow, space, alpha, dual, converged) <= 1e-6 * (1 + 1e-3)
     measures = measure(narrow, space=space, alpha=alpha, tol=1e-6)
     for b, h, k in [(0, 0, 1), (0, 3, 5), (1, 2, 7)]:
-        assert bool(measures.converged[b, h, k])
+        assert bool(measures.values["converged"][b, h, k])
         for name, expected in slow(rounded, space, alpha, b, h, k).items():
             got = float(measures.values[name][b, h, k])
             assert got == pytest.approx(expected, rel=2e-3, abs=1e-4), (name, b, h, k)
@@ -134,8 +134,8 @@ def test_a_step_limit_leaves_queries_that_say_so() -> None:
     assert bool((errors[converged] <= 1e-6 * (1 + 1e-6)).all())
     assert bool((of_counted(given, errors)[~of_counted(given, converged)] > 1e-6).all())
     steps = [
-        measure(given, space="input", tol=1e-6, max_steps=2).newton_steps.max(),
-        *(measure(given, space="input", tol=tol).newton_steps.sum() for tol in (0.5, 1e-6)),
+        measure(given, space="input", tol=1e-6, max_steps=2).values["newton_steps"].max(),
+        *(measure(given, space="input", tol=tol).values["newton_steps"].sum() for tol in (0.5, 1e-6)),
     ]
     assert steps[0] <= 2
     assert steps[1] < steps[2]

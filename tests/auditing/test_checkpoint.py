@@ -13,7 +13,7 @@ import pytest
 
 from fenchel.auditing import run, table
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
+from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.auditing.table import QUERIES
 from fenchel.errors import FenchelError, InputError, OutputError
 from fenchel.io.storage import read_document, write_document
@@ -52,7 +52,7 @@ def test_being_interrupted_after_every_batch_changes_nothing(
         except RuntimeError:
             pass
         assert observer.calls[-1] == "finished"
-        state = AuditState.read(resumed)
+        state = AuditReport.read(resumed)
         tokens.append(state.cursor.tokens)
         assert (state.finished, tokens[-1]) == (False, observer.seen[-1].tokens)
         assert tokens[-1] > tokens[-2]
@@ -83,7 +83,7 @@ def test_a_batch_that_fails_half_way_is_not_counted(
     monkeypatch.setattr(owner, name, failing)
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed, **EVERY_BATCH)
-    state = AuditState.read(resumed)
+    state = AuditReport.read(resumed)
     found = state.statistics
     assert {found.of(*key)["queries"] for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     monkeypatch.undo()
@@ -204,7 +204,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
     with pytest.raises(OutputError, match=r"cannot write .*: the disk is full\. Free some space, then run"):
         small_audit(directory=resumed, **EVERY_BATCH)
     monkeypatch.undo()
-    assert 0 < AuditState.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]
+    assert 0 < AuditReport.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]
     small_audit(directory=resumed, resume=True)
     assert_same_audit(whole, resumed)
 
@@ -246,14 +246,14 @@ def test_an_audit_killed_at_any_write_ends_like_an_uninterrupted_one(tmp_path: P
     # Between a part and the state that names it, and elsewhere; then while the last files are written.
     kills = [code(2 + number % 6) for number in range(6)]
     assert kills == [signal.SIGKILL] * 6
-    assert not AuditState.read(killed).finished
+    assert not AuditReport.read(killed).finished
     numbers = iter(range(4, 1000))
     while (last := code(next(numbers))) == signal.SIGKILL:
         kills.append(last)
     assert last == 0
     assert len(kills) >= 18
     assert_same_audit(whole, killed)
-    assert {*(killed / "queries").iterdir()} == {*AuditState.read(killed).statistics.table.parts}
+    assert {*(killed / "queries").iterdir()} == {*AuditReport.read(killed).statistics.table.parts}
 
 
 Saved = dict[str, Any]
@@ -330,7 +330,7 @@ def test_what_no_audit_can_have_saved_is_refused_though_it_is_sealed(
     change(saved)
     write_document(folder / STATE_FILE, STATE_FORM, saved)
     with pytest.raises(InputError) as caught:
-        AuditState.read(folder)
+        AuditReport.read(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
 

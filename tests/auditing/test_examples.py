@@ -186,7 +186,7 @@ def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measu
     )
     values = {"total_variation": variation, "relative_deviation": deviations}
     values |= moves_by_class(every_first, every_first - every_exact, classes)
-    return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
+    return Measures(values, FarthestQueries(positions, first_order, exact))
 
 
 def call_of(counted: Tensor) -> AttentionCall:

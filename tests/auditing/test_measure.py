@@ -142,7 +142,7 @@ def test_measures_are_what_they_are_defined_to_be(
     given = call(preference, n=n, key_heads=key_heads)
     measures = measure(given, space=space, alpha=alpha, tol=1e-9)
     assert worst_disagreement(given, measures, space, alpha) < 1e-5
-    assert bool(measures.converged.transpose(1, 2)[given.counted].all())
+    assert bool(measures.values["converged"].transpose(1, 2)[given.counted].all())
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
@@ -248,7 +248,7 @@ def test_heads_that_are_nearly_dead_are_measured_like_others(size: float, dtype:
     )
     expected, found = measure(small, space="input", tol=1e-7), measure(tiny, space="input")
     counted = given.counted
-    assert bool(found.converged.transpose(1, 2)[counted].all())
+    assert bool(found.values["converged"].transpose(1, 2)[counted].all())
     for name in ("relative_deviation", "predicted_deviation", "certificate"):
         truth, value = (m.values[name].double().transpose(1, 2)[counted] for m in (expected, found))
         torch.testing.assert_close(value, truth, rtol=1e-2, atol=0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.auditing.state import AuditState
 from fenchel.errors import InputError, OutputError
 from tests.auditing.small_audits import (
     Interrupting,
@@ -69,7 +69,7 @@ def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, moved)
     for index, (device, texts) in enumerate([("cuda:0", "b.txt"), ("cpu", "a.txt"), ("cuda:1", "b.txt")]):
         folder = moved / f"shard-{index}-of-{COUNT}"
-        state = AuditState.read(folder)
+        state = AuditReport.read(folder)
         state.manifest.update(device=device, texts=texts)
         state.write(folder)
     manifest = merge(moved).manifest

@@ -12,12 +12,13 @@ import torch
 from fenchel.auditing import measure as measuring
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS
+from fenchel.auditing.manifest import sample_words
+from fenchel.auditing.measure import QuerySample, SampledQueries, sample_size
 from fenchel.auditing.merge import merge
 from fenchel.auditing.report import terminal_table
 from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
-from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_size, sample_words
 from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.report import terminal_table as comparing_table

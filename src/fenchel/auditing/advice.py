@@ -15,7 +15,7 @@ from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 
 if TYPE_CHECKING:
-    import polars
+    from fenchel.auditing.statistics import AuditStatistics
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "sinks": ("first", "special"),
@@ -134,29 +134,18 @@ class HeadPattern:
         return tuple(result or ["mixed"])
 
 
-def head_patterns(
-    moves: polars.DataFrame, tokens: polars.DataFrame, words: Mapping[int, str]
-) -> list[HeadPattern]:
-    """What moves in every head.
-
-    Args:
-        moves: What :meth:`fenchel.auditing.statistics.AuditStatistics.moves` gives.
-        tokens: What ``moved_tokens`` of it gives.
-        words: Text of tokens by id.
-
-    Returns:
-        One for each head, ordered by kind, layer and number; empty where nothing was looked at.
-    """
-    of_tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
-    for kind, layer, head, *token in tokens.iter_rows():
-        of_tokens[HeadKey(kind, layer, head)].append(tuple(token))
+def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
+    """What moves in every head, ordered by kind, layer and number; empty where nothing was looked at."""
+    tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
+    for kind, layer, head, *token in statistics.moved_tokens().iter_rows():
+        tokens[HeadKey(kind, layer, head)].append(tuple(token))
     result = []
-    for row in moves.iter_rows(named=True):
+    for row in statistics.moves().iter_rows(named=True):
         key = HeadKey(row["kind"], row["layer"], row["head"])
         classes = {name: ClassMove(*(row[f"{move}_{name}"] for move in MOVES)) for name in KEY_CLASSES}
         # Either side sums to the total variation but for rounding.
         moved = sum(move.leaves + move.reaches for move in classes.values()) / 2
-        named = _tokens(of_tokens[key], row["weight"], words)
+        named = _tokens(tokens[key], row["weight"], statistics.words)
         result.append(HeadPattern(key, row["queries"], moved, classes, *named))
     return result
 

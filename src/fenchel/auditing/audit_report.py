@@ -17,20 +17,11 @@ from fenchel.io.files import atomic_path, check_writable, write_text
 from fenchel.io.runs import RunKind, Saved, differences
 from fenchel.io.storage import write_json
 
-_DATA_FILES = (
-    "heads.json",
-    "heads.parquet",
-    "summary.json",
-    "examples.json",
-    "manifest.json",
-)
-
 TWIN_FILE = "twin.json"
-
 """The records of the untrained twin, as those of the model in ``heads.json``."""
 
+_DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
 _PAGE = "report.html"
-
 _WHOLE_NUMBERS = ("layer", "head", "queries", "population", "certificate_unbounded", "not_converged")
 
 

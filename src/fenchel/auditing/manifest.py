@@ -16,6 +16,7 @@ from fenchel.integrations.transformers.registry import attention_modules
 from fenchel.io.runs import versions
 from fenchel.io.storage import (
     Field,
+    Mismatch,
     NonEmptyStr,
     NonNegativeInt,
     OpenRecord,
@@ -293,3 +294,26 @@ def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The same manifest with its keys in the order of ``KEYS``; keys of a later version come last."""
     known = {key: manifest[key] for key in KEYS if key in manifest}
     return known | {key: manifest[key] for key in sorted(manifest) if key not in known}
+
+
+def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
+    """Which shards of how many an audit holds: ``i/n`` of one, ``i,j/n`` of several that were merged.
+
+    Raises:
+        Mismatch: If they are not different ones of those that there are.
+    """
+    indices, _, count = str(manifest["shard"]).partition("/")
+    result = [int(index) for index in indices.split(",")]
+    if len(set(result)) < len(result) or max(result) >= int(count):
+        raise Mismatch("manifest.shard", manifest["shard"], "different shards, each below their number")
+    return frozenset(result), int(count)
+
+
+def sample_words(queries: int | None) -> str | None:
+    """What a sample is called where people read of it; None without one.
+
+    Example:
+        >>> sample_words(32)
+        '32 queries of each window'
+    """
+    return None if queries is None else f"{queries:,} quer{'y' if queries == 1 else 'ies'} of each window"

@@ -24,16 +24,20 @@ makes of the relative deviation (fact 14). λ* is a point whose own certificate,
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fenchel.auditing.heads import MEASURES
 from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solutions_of
-from fenchel.auditing.weight_moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
+from fenchel.auditing.weight_moves import TokenClasses, largest_moves, moves_by_class
+from fenchel.errors import InputError
 from fenchel.integrations.capture import AttentionCall
+from fenchel.io.batches import Batch
 
 OF_A_WINDOW = 4
 
@@ -65,52 +69,37 @@ class FarthestSearch:
 
     def __init__(self, problem: LayerProblem) -> None:
         groups, heads, queries = problem.queries.shape[:3]
-        self._some = min(OF_A_WINDOW, queries)
-        new = problem.queries.new_zeros
-        self._values = new(groups, heads, self._some) - 1
+        shape = groups, heads, min(OF_A_WINDOW, queries)
+        self._values = problem.queries.new_full(shape, -1)
         self._positions = torch.full_like(self._values, -1, dtype=torch.int64)
-        self._weights = new(2, groups, heads, self._some, problem.vectors.shape[1])
+        self._weights = [problem.queries.new_zeros(*shape, problem.vectors.shape[1]) for _ in range(2)]
 
     def look(
-        self,
-        where: tuple[slice, slice, slice],
-        variation: Tensor,
-        counted: Tensor,
-        weights: tuple[Tensor, Tensor],
+        self, where: tuple[slice, slice, slice], variation: Tensor, weights: tuple[Tensor, Tensor]
     ) -> None:
         """Look at a block of queries; those of a head come in their order.
 
         Args:
             where: Its groups, heads and queries.
-            variation: Their total variation, (g, h, q).
-            counted: Whether they count, (g, h, q).
+            variation: Their total variation, -1 of those that do not count, (g, h, q).
             weights: Attention's weights and the exact ones, each (g, h * q, n).
         """
         g, h, q = where
-        result = variation.masked_fill(~counted, -1)
-        both = torch.cat((self._values[g, h], result), -1)
-        values, order = both.sort(dim=-1, descending=True, stable=True)
-        values, order = values[..., : self._some], order[..., : self._some]
-        positions = torch.arange(q.start, q.start + result.shape[-1], device=result.device)
-        places = torch.cat((self._positions[g, h], positions.expand_as(result)), -1).gather(-1, order)
-        new, own = order >= self._some, (order - self._some).clamp(min=0)
-        for number, of_rows in enumerate(weights):
-            n = of_rows.shape[-1]
-            kept = self._weights[number, g, h]
-            chosen = of_rows.reshape(*result.shape, n).gather(2, own.unsqueeze(-1).expand(*own.shape, n))
-            before = kept.gather(2, order.clamp(max=self._some - 1).unsqueeze(-1).expand(*order.shape, n))
-            self._weights[number, g, h] = torch.where(new.unsqueeze(-1), chosen, before)
-        self._values[g, h] = values
-        self._positions[g, h] = places.masked_fill(values < 0, -1)
+        values = torch.cat((self._values[g, h], variation), -1)
+        order = values.argsort(dim=-1, descending=True, stable=True)[..., : self._values.shape[-1]]
+        self._values[g, h] = values = values.gather(-1, order)
+        positions = torch.arange(q.start, q.start + variation.shape[-1], device=values.device)
+        positions = torch.cat((self._positions[g, h], positions.expand_as(variation)), -1)
+        self._positions[g, h] = positions.gather(-1, order).masked_fill(values < 0, -1)
+        for kept, of_block in zip(self._weights, weights, strict=True):
+            both = torch.cat((kept[g, h], of_block.unflatten(1, variation.shape[1:])), 2)
+            kept[g, h] = both.take_along_dim(order.unsqueeze(-1), 2)
 
-    def found(self, problem: LayerProblem) -> FarthestQueries:
+    def result(self, problem: LayerProblem) -> FarthestQueries:
         """The farthest of all blocks."""
-        shape = problem.batch, -1, self._some
+        shape = problem.batch, -1, self._values.shape[-1]
         first_order, exact = (weights.reshape(*shape, weights.shape[-1]) for weights in self._weights)
         return FarthestQueries(self._positions.reshape(shape), first_order, exact)
-
-
-_PLACES = ("leaves", "reaches")
 
 
 @dataclass(frozen=True)
@@ -118,18 +107,15 @@ class Measures:
     """What was measured on one attention call.
 
     Attributes:
-        values: Each of ``MEASURES``, ``leaves_weight``, ``reaches_weight`` and, where the tokens were given,
-            ``MOVE_COLUMNS``, a number a query, (batch, heads, m); ``leaves`` and ``reaches`` are positions from 0.
-            Meaningless where a query is not counted.
-        newton_steps: Steps that the exact solve took, (batch, heads, m).
-        converged: Whether the float64 certificate of the exact point meets the tolerance, bool (batch, heads, m); false
-            where a query is not counted.
+        values: What was measured of every query, (batch, heads, m): each of ``MEASURES``; ``newton_steps`` of the exact
+            solve, int64, and ``converged``, whether the float64 certificate of the exact point meets the tolerance,
+            bool; ``leaves`` and ``reaches``, positions from 0, and ``leaves_weight`` and ``reaches_weight``; where
+            the tokens were given, ``MOVE_COLUMNS``. Where a query is not counted, ``converged`` is false and the others
+            are meaningless.
         farthest: The queries that may be shown, with their weights.
     """
 
     values: dict[str, Tensor]
-    newton_steps: Tensor
-    converged: Tensor
     farthest: FarthestQueries
 
 
@@ -153,36 +139,28 @@ def measure(
     """
     with torch.no_grad():
         problem = layer_problem(call, solving.space, heads)
-        shape = problem.queries.shape[:3]
-        names = [*MEASURES, "leaves_weight", "reaches_weight", *(() if tokens is None else MOVE_COLUMNS)]
-        values = {name: problem.queries.new_zeros(shape) for name in names}
-        steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
-        values |= {name: torch.zeros_like(steps) for name in _PLACES}
-        converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
         sequences = torch.arange(len(counted), device=counted.device) // (len(counted) // problem.batch)
+        values: dict[str, Tensor] = {}
         farthest = FarthestSearch(problem)
         read = _values_read(call, problem, heads)
         for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where
             weights, result = solution.weights(), solution.measures()
-            first, exact = (part.reshape(*steps[where].shape, -1) for part in weights)
+            first, exact = (part.unflatten(1, solution.converged.shape[1:]) for part in weights)
             moved = first - exact
             result["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
             result |= largest_moves(moved)
             if tokens is not None:
                 result |= moves_by_class(first, moved, tokens.of_block(sequences[g], q))
+            result |= {"newton_steps": solution.steps, "converged": solution.converged}
             for name, value in result.items():
-                values[name][where] = value.to(values[name].dtype)
-            steps[where] = solution.steps
-            converged[where] = solution.converged
-            farthest.look(where, result["total_variation"], counted[where], weights)
-        return Measures(
-            {name: problem.by_head(value) for name, value in values.items()},
-            problem.by_head(steps),
-            problem.by_head(converged),
-            farthest.found(problem),
-        )
+                if name not in values:
+                    values[name] = value.new_zeros(counted.shape)
+                values[name][where] = value
+            farthest.look(where, result["total_variation"].masked_fill(~counted[where], -1), weights)
+        by_head = {name: problem.by_head(value) for name, value in values.items()}
+        return Measures(by_head, farthest.result(problem))
 
 
 def _values_read(call: AttentionCall, problem: LayerProblem, heads: Sequence[int] | None) -> Tensor | None:
@@ -204,3 +182,181 @@ def _output_error(first: Tensor, moved: Tensor, value: Tensor | None) -> Tensor:
     before = (first @ value).norm(dim=-1)
     change = (moved @ value).norm(dim=-1)
     return torch.where(change == 0, 0, change / before)
+
+
+_BYTES = 8  # of the number that a position is drawn by
+
+
+class QuerySample:
+    """Draws so many of the counted queries of each window, every set of them as likely as any other.
+
+    Each position of a window has a pseudorandom number that depends on the seed, the kind of attention, the window's
+    document and its place there, and on nothing else: the counted positions with the least numbers are taken. Batches,
+    shards and layers leave no trace, the model's twin answers the same queries, and a larger sample holds a smaller
+    one.
+
+    Args:
+        size: How many queries of a window; a window with fewer gives all of them.
+        seed: Seed of the draw.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+
+    def of(self, call: AttentionCall, batch: Batch) -> SampledQueries:
+        """The queries of an attention call that are looked at.
+
+        Args:
+            call: The call.
+            batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
+        """
+        counted = call.counted.cpu()
+        names = [
+            f"{self.seed}/{call.site.kind}/{document}/{window}"
+            for document, window in zip(batch.documents, batch.windows, strict=True)
+        ]
+        rows = [self._of_window(name, of_row) for name, of_row in zip(names, counted, strict=True)]
+        most = max(1, *(len(row) for row in rows))
+        index, there = torch.zeros(len(rows), most, dtype=torch.int64), torch.zeros(len(rows), most).bool()
+        for number, row in enumerate(rows):
+            index[number, : len(row)] = row
+            there[number, : len(row)] = True
+        device = call.counted.device
+        return SampledQueries(index.to(device), there.to(device), counted.sum(1), counted.shape[1])
+
+    def _of_window(self, name: str, counted: Tensor) -> Tensor:
+        """The positions that are taken of one row, in their order."""
+        places = counted.nonzero().flatten()
+        if len(places) <= self.size:
+            return places
+        # Those of the first positions do not depend on how many there are.
+        drawn = hashlib.shake_128(name.encode()).digest(_BYTES * len(counted))
+        numbers = torch.frombuffer(bytearray(drawn), dtype=torch.int64)[places]
+        return places[numbers.argsort(stable=True)[: self.size]].sort().values
+
+
+@dataclass(frozen=True)
+class SampledQueries:
+    """Which queries of an attention call are looked at.
+
+    Attributes:
+        index: (B, N), their positions, rising; 0 where a window has fewer.
+        there: (B, N) bool, whether it is a query.
+        population: (B,), how many queries of each window count, on the CPU.
+        length: How many positions there are.
+    """
+
+    index: Tensor
+    there: Tensor
+    population: Tensor
+    length: int
+
+    @property
+    def counted(self) -> Tensor:
+        """(B, m) bool, the queries that are looked at, in the places that they have in the window."""
+        return self._put_back(self.there)
+
+    def of_call(self, call: AttentionCall) -> AttentionCall:
+        """The attention call with these queries alone, over all of its keys."""
+        preference = call.preference
+        if preference is not None and preference.shape[2] > 1:
+            preference = self._taken(preference.expand(len(self.index), -1, -1, -1), 2)
+        return replace(call, query=self._taken(call.query, 2), counted=self.there, preference=preference)
+
+    def of_tokens(self, tokens: TokenClasses) -> TokenClasses:
+        """What these queries are, from what all of them are."""
+        return tokens.each_query(lambda of: self._taken(of, 1))
+
+    def put_back(self, measures: Measures) -> Measures:
+        """What was measured of these queries, in the places that they have in the window."""
+        positions = measures.farthest.positions
+        index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
+        places = index.gather(2, positions.clamp(min=0))
+        farthest = replace(measures.farthest, positions=torch.where(positions < 0, positions, places))
+        return replace(
+            measures,
+            values={name: self._put_back(values) for name, values in measures.values.items()},
+            farthest=farthest,
+        )
+
+    def _taken(self, tensor: Tensor, dim: int) -> Tensor:
+        """These queries of a tensor (B, ...) that has all of them along ``dim``."""
+        shape = [1] * tensor.dim()
+        shape[0], shape[dim] = self.index.shape
+        index = self.index.reshape(shape).expand(
+            *(-1 if place in (0, dim) else size for place, size in enumerate(tensor.shape))
+        )
+        return tensor.gather(dim, index)
+
+    def _put_back(self, values: Tensor) -> Tensor:
+        """Values (B, ..., N) of these queries as (B, ..., m), 0 elsewhere."""
+        # What is no query goes behind the last position.
+        index = self.index.masked_fill(~self.there, self.length)
+        index = index.reshape(len(index), *[1] * (values.dim() - 2), -1).expand_as(values)
+        whole = values.new_zeros((*values.shape[:-1], self.length + 1))
+        return whole.scatter(-1, index, values)[..., : self.length]
+
+
+_LEAST_QUERIES = 16
+_SHARE = 0.4
+_MOST_ROWS = 10**7
+
+
+def sample_size(
+    queries: int | str, model: nn.Module, *, length: int | None, max_tokens: int | None = None
+) -> int | None:
+    r"""How many queries of each window are measured; None for all of them.
+
+    Of a model of width d and windows of n positions, ``"auto"`` takes
+
+    .. math:: \max\Bigl(16, \Bigl\lceil 0.4\, n\, \frac{12 d + n}{4400 + 60 n} \Bigr\rceil\Bigr),
+
+    with which the work beside the forward pass is about 0.4 of one: 12d + n is the work of a token in a layer, and
+    4400 + 60n that of a query in the audit, in the same unit, as measured on the bundled encoder. Where ``max_tokens``
+    is known, it takes fewer if the table would have more than ten million rows.
+
+    Args:
+        queries: What was asked for: a number, ``"auto"`` or ``"all"``.
+        model: The model.
+        length: Positions of a window; None where that is not known beforehand (images, ready-made inputs), and all
+            queries are taken.
+        max_tokens: Tokens that are read at most.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 384, "intermediate_size": 8, "num_attention_heads": 12}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=1))
+        >>> [sample_size("auto", model, length=n) for n in (12, 128, 512)]
+        [None, 21, 30]
+    """
+    if queries == "all":
+        return None
+    if queries != "auto":
+        return int(queries)
+    config: Any = getattr(model, "config", None)
+    width = getattr(config, "hidden_size", None)
+    if length is None or not isinstance(width, int):
+        return None
+    size = max(_LEAST_QUERIES, math.ceil(_SHARE * length * (12 * width + length) / (4400 + 60 * length)))
+    heads = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
+    if max_tokens is not None:
+        size = min(size, max(1, _MOST_ROWS * length // (heads * max_tokens)))
+    return size if size < length else None
+
+
+def require_fewer(queries: int | None, longest: int | None) -> None:
+    """Refuse a sample that would be every query of the longest window.
+
+    Args:
+        queries: How many of a window are asked for; None for all.
+        longest: How many positions the longest window has; None where that is not known yet.
+
+    Raises:
+        InputError: If it would.
+    """
+    if queries is None or longest is None or queries < longest:
+        return
+    raise InputError(
+        f"queries is {queries}, and the longest window has {longest} positions; expected fewer than those. Ask for "
+        f"{'fewer' if longest > 1 else 'none'}, or give queries='all' (--queries all) to measure all of them."
+    )

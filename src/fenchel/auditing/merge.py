@@ -10,8 +10,8 @@ from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, keep_the_farthest, keep_the_longest
 from fenchel.auditing.heads import AttentionModule, HeadKey
-from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
-from fenchel.auditing.state import STATE_FILE, AuditState, shards_of
+from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order, shards_of
+from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
@@ -107,13 +107,13 @@ def _folders(path: Path) -> list[Path]:
     return [path]
 
 
-def _finished(folder: Path) -> AuditState:
+def _finished(folder: Path) -> AuditReport:
     if not (folder / STATE_FILE).exists():
         raise InputError(
             f"{folder} holds no {STATE_FILE}: its audit has not saved anything yet. "
             "Run that shard again with --resume."
         )
-    state = AuditState.read(folder)
+    state = AuditReport.read(folder)
     if not state.finished:
         raise InputError(
             f"the audit in {folder} was interrupted after {state.cursor.tokens} tokens. Finish shard "
@@ -190,7 +190,7 @@ def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
     """Whether what is there is a merge of shards of the same audit, which this one may replace."""
     if not (target / STATE_FILE).exists():
         return False
-    there = AuditState.read(target, parts=False).manifest
+    there = AuditReport.read(target, parts=False).manifest
     return there.get("merged_from") is not None and not differences(
         there, report.manifest, but=_FREE_TO_MERGE
     )

@@ -17,8 +17,7 @@ from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
-from fenchel.auditing.measure import measure
-from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
+from fenchel.auditing.measure import QuerySample, measure, require_fewer, sample_size
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics

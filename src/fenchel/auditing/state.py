@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from fenchel.arguments import KINDS, Kind
+from fenchel.arguments import Kind
 from fenchel.auditing.advice import (
     HeadPattern,
     Importance,
@@ -20,19 +20,17 @@ from fenchel.auditing.advice import (
     suggestions,
 )
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, examples_from_json
-from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
-from fenchel.auditing.manifest import SCHEMA, Manifest, in_order
-from fenchel.auditing.sampling import sample_words
+from fenchel.auditing.heads import AttentionModule, HeadKey
+from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words, shards_of
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
 from fenchel.auditing.table import PART_NAME, QUERIES, TWIN_QUERIES, QueryTable
 from fenchel.drawing import short
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import Cursor
 from fenchel.io.storage import (
     Field,
     Form,
-    Mismatch,
     NonNegativeInt,
     PositiveInt,
     Record,
@@ -45,10 +43,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 STATE_FILE = "state.json"
-"""The file's name in an audit's folder."""
+"""In an audit's folder: what an interrupted audit goes on from, and a finished one is read from."""
 
 _OLD_STATE_FILE = "state.safetensors"
-_TOLD = ("relative_deviation", "total_variation", "mean_error")
+_IN_SUMMARY = ("model", "space", "alpha", "tol", "documents", "tokens")
+_METRICS = ("relative_deviation", "total_variation", "mean_error")
 
 _Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
 _Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
@@ -95,14 +94,14 @@ STATE_FORM = Form(
 
 @dataclass(repr=False)
 class AuditState:
-    """Everything that an audit knows between two batches, and at its end.
+    """What an audit knows between two batches, and at its end.
 
     Attributes:
         manifest: Model, text, versions and options: what decides the numbers.
-        statistics: Distribution of every metric over the queries of every head: the table, read.
+        statistics: Distribution of every metric over the queries of every head.
         far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
             of different patterns and windows; ``examples`` are the first of each.
-        twin: The same of the model's untrained twin on the same text; None where it was not audited.
+        twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
         modules: The attention module of every layer, once a batch has been read.
         effects: What changes when single heads infer exactly, from a swap; None where none was given.
         matrices: For each head, all its attention in one sentence.
@@ -258,12 +257,12 @@ class AuditState:
     @cached_property
     def patterns(self) -> list[HeadPattern]:
         """What moves in every head, in the order of ``heads``; empty where that was not looked at."""
-        return _patterns(self.statistics)
+        return head_patterns(self.statistics)
 
     @cached_property
     def twin_patterns(self) -> list[HeadPattern]:
         """The same of the untrained twin."""
-        return [] if self.twin is None else _patterns(self.twin)
+        return [] if self.twin is None else head_patterns(self.twin)
 
     @cached_property
     def suggestions(self) -> list[Suggestion]:
@@ -285,10 +284,8 @@ class AuditState:
         Raises:
             MissingExtraError: If pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError("pandas", "hf") from error
+        require_packages("hf", "pandas")
+        import pandas
 
         def read(head: Mapping[str, Any], name: str) -> Any:
             if head[name] is not None:
@@ -306,7 +303,7 @@ class AuditState:
             f"{heads:,} head{'' if heads == 1 else 's'}, {problems:,} problem{'' if problems == 1 else 's'}"
         )
         for kind, means in self.summary["kinds"].items():
-            told = [f"{name.replace('_', ' ')} {short(means[f'{name}_mean'])}" for name in _TOLD]
+            told = [f"{name.replace('_', ' ')} {short(means[f'{name}_mean'])}" for name in _METRICS]
             said += f"; {kind.replace('_', ' ')}: {', '.join(told)}"
         if missed := self.summary["not_converged"]:
             said += f"; {missed:,} not converged"
@@ -337,58 +334,16 @@ class AuditState:
             found, None without one.
         """
         shown = Counter(name for pattern in self.patterns for name in pattern.names)
+        kinds = self.statistics.means_by_kind()
+        counts = ("heads", "queries", "not_converged", "certificate_unbounded")
         return {
-            **self._summary_of(self.statistics),
+            **{name: self.manifest.get(name) for name in _IN_SUMMARY},
+            **{name: sum(kind[name] for kind in kinds.values()) for name in counts},
+            "kinds": kinds,
             "resampled": self.statistics.resampled,
             "patterns": dict(sorted(shown.items(), key=lambda entry: (-entry[1], entry[0]))),
-            "twin": None if self.twin is None else self._summary_of(self.twin)["kinds"],
+            "twin": None if self.twin is None else self.twin.means_by_kind(),
             "suggestions": [suggestion.to_json() for suggestion in self.suggestions],
             "importance": asdict(self.importance),
             "effects": None if self.effects is None else self.effects.to_json(),
         }
-
-    def _summary_of(self, statistics: AuditStatistics) -> dict[str, Any]:
-        kinds: dict[str, Any] = {}
-        for kind in KINDS:
-            layers = [layer for found, layer in statistics.layers() if found == kind]
-            if layers:
-                kinds[kind] = _means(statistics, kind)
-                kinds[kind]["layers"] = [
-                    {"layer": layer, **_means(statistics, kind, layer)} for layer in layers
-                ]
-        named = ("model", "space", "alpha", "tol", "documents", "tokens")
-        totals = {
-            name: sum(kind[name] for kind in kinds.values())
-            for name in ("heads", "queries", "not_converged", "certificate_unbounded")
-        }
-        return {name: self.manifest.get(name) for name in named} | totals | {"kinds": kinds}
-
-
-def _means(statistics: AuditStatistics, kind: Kind, layer: int | None = None) -> dict[str, Any]:
-    result = statistics.of(kind, layer)
-    heads = sum(key.kind == kind and layer in (None, key.layer) for key in statistics.keys())  # noqa: SIM118
-    counts = ("queries", "population", "not_converged", "certificate_unbounded")
-    means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
-    return {
-        "heads": heads,
-        "newton_steps_mean": result["newton_steps"] / result["queries"] if result["queries"] else None,
-        **{name: result[name] for name in counts},
-        **{name: result[name] if math.isfinite(result[name]) else None for name in means},
-    }
-
-
-def _patterns(statistics: AuditStatistics) -> list[HeadPattern]:
-    return head_patterns(statistics.moves(), statistics.moved_tokens(), statistics.words)
-
-
-def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
-    """Which shards of how many an audit holds: ``i/n`` of one, ``i,j/n`` of several that were merged.
-
-    Raises:
-        Mismatch: If they are not different ones of those that there are.
-    """
-    indices, _, count = str(manifest["shard"]).partition("/")
-    result = [int(index) for index in indices.split(",")]
-    if len(set(result)) < len(result) or max(result) >= int(count):
-        raise Mismatch("manifest.shard", manifest["shard"], "different shards, each below their number")
-    return frozenset(result), int(count)

@@ -188,6 +188,25 @@ class AuditStatistics:
             together.with_columns(pl.col("leaves", "reaches").fill_null(0.0)).sort(*_HEAD, "token").collect()
         )
 
+    def means_by_kind(self) -> dict[str, Any]:
+        """The kinds of ``summary.json``: of each, counts and means over all queries, and the same of its layers."""
+        result: dict[str, Any] = {}
+        for kind, layer in self.layers():
+            if kind not in result:
+                result[kind] = {**self._means(kind), "layers": []}
+            result[kind]["layers"].append({"layer": layer, **self._means(kind, layer)})
+        return result
+
+    def _means(self, kind: Kind, layer: int | None = None) -> dict[str, Any]:
+        result = self.of(kind, layer)
+        counts = ("queries", "population", "not_converged", "certificate_unbounded")
+        means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
+        return {
+            "heads": sum(key.kind == kind and layer in (None, key.layer) for key in self.keys()),
+            "newton_steps_mean": _steps(result),
+            **{name: _finite(result[name]) for name in (*counts, *means)},
+        }
+
     @staticmethod
     def record_keys() -> tuple[str, ...]:
         """The keys of ``record``, in their order."""
@@ -206,12 +225,8 @@ class AuditStatistics:
             is not known is None.
         """
         result = self.of(*key)
-        queries = result["queries"]
-        steps = result["newton_steps"] / queries if queries else None
-        return {
-            name: _finite({**key._asdict(), **result, "newton_steps_mean": steps}[name])
-            for name in self.record_keys()
-        }
+        known = {**key._asdict(), **result, "newton_steps_mean": _steps(result)}
+        return {name: _finite(known[name]) for name in self.record_keys()}
 
     def _aggregate(self, by: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
         pl = polars_module()
@@ -288,6 +303,10 @@ def _by_place(found: polars.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...
         tuple(row[name] for name in by): {name: _ordered(value) for name, value in row.items()}
         for row in found.iter_rows(named=True)
     }
+
+
+def _steps(result: Mapping[str, Any]) -> float | None:
+    return result["newton_steps"] / result["queries"] if result["queries"] else None
 
 
 def _known(metric: str) -> str:

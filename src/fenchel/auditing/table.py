@@ -21,7 +21,7 @@ from fenchel.arguments import KINDS, reason_of
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import MEASURES, METRICS
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
-from fenchel.errors import InputError, MissingExtraError, ProblemError
+from fenchel.errors import InputError, ProblemError, require_packages
 from fenchel.io.batches import Batch
 from fenchel.io.files import atomic_path
 from fenchel.io.storage import CHANGED, digest_of_bytes
@@ -53,10 +53,9 @@ def polars_module() -> Any:
     Raises:
         MissingExtraError: If it is not installed.
     """
-    try:
-        import polars
-    except ImportError as error:
-        raise MissingExtraError("polars", "hf") from error
+    require_packages("hf", "polars")
+    import polars
+
     return polars
 
 
@@ -127,7 +126,8 @@ def query_rows(
                 f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
                 f"{tuple(counted.shape)} and {several} heads ask for {expected}."
             )
-        return values.detach().cpu().transpose(0, 1)[:, rows, positions].flatten()
+        values = values.detach().cpu().transpose(0, 1)[:, rows, positions].flatten()
+        return values.float() if values.is_floating_point() else values
 
     def of_each_head(column: Tensor) -> Any:
         return column.repeat(several).numpy()
@@ -139,11 +139,11 @@ def query_rows(
     weight = torch.ones(len(counted), dtype=torch.float64)
     if population is not None:
         weight = population / counted.sum(1).clamp(min=1)
-    result = {name: measured(value).float() for name, value in measures.values.items() if name not in _PLACES}
-    _check(result, heads, count, f"{site.kind} layer {site.layer}")
-    places = {name: measured(measures.values[name]) for name in _PLACES}
-    every_row = rows.repeat(several)
-    moves_tokens = {f"{name}_token": keys[every_row, place] for name, place in places.items()}
+    values = {name: measured(value) for name, value in measures.values.items()}
+    _check(values, heads, count, f"{site.kind} layer {site.layer}")
+    for name in ("leaves", "reaches"):
+        values[f"{name}_token"] = keys[rows.repeat(several), values[name]]
+        values[name] = values[name] + 1
     text = pl.Series("text", [known.get(token) for token in tokens.tolist()], dtype=pl.String)
     columns = {
         "kind": pl.repeat(site.kind, count * several, dtype=pl.String, eager=True),
@@ -157,11 +157,7 @@ def query_rows(
         "type": _named(classes.types.cpu()[rows, positions], TOKEN_TYPES, several),
         "class": _named(classes.classes.cpu()[rows, positions], KEY_CLASSES, several),
         "weight": of_each_head(weight[rows].double()),
-        **{name: value.numpy() for name, value in result.items()},
-        "newton_steps": measured(measures.newton_steps).numpy(),
-        "converged": measured(measures.converged).numpy(),
-        **{name: (place + 1).numpy() for name, place in places.items()},
-        **{name: ids.numpy() for name, ids in moves_tokens.items()},
+        **{name: value.numpy() for name, value in values.items()},
     }
     typed = schema()
     frame = pl.DataFrame({name: columns[name] for name in typed}).with_columns(
@@ -169,9 +165,6 @@ def query_rows(
     )
     missing = [pl.col(name).replace(-1, None) for name in ("token", "leaves_token", "reaches_token")]
     return frame.with_columns(*missing, pl.col("output_error").fill_nan(None))
-
-
-_PLACES = ("leaves", "reaches")
 
 
 def _ids(batch: Batch, decoder: bool, length: int) -> Tensor:

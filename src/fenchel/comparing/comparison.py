@@ -16,8 +16,7 @@ from torch import Tensor
 from fenchel.arguments import Kind, checked, shown
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.manifest import KEYS
-from fenchel.auditing.sampling import sample_words
+from fenchel.auditing.manifest import KEYS, sample_words
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.bootstrap import Bootstrap, Interval

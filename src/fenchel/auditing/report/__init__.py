@@ -1,6 +1,6 @@
 """What an audit looks like: a page for the browser, tables for terminal and notebook.
 
-Everything here reads an :class:`~fenchel.auditing.state.AuditState` and computes nothing about attention: it
+Everything here reads an :class:`~fenchel.auditing.AuditReport` and computes nothing about attention: it
 only arranges numbers that the audit has measured.
 """
 
