@@ -177,7 +177,7 @@ def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
         small_swap("bert", **options, directory=tmp_path / "part", observer=stopping)
     state = SwapState.read(tmp_path / "part")
     assert not state.finished
-    assert len(state.measured()["units"]) == 3
+    assert len(state.measured()["documents"]) == 3
     assert not (tmp_path / "part" / "swap.json").exists()
     with pytest.raises(InputError, match=r"interrupted after .* Continue it with --resume"):
         small_swap("bert", **options, directory=tmp_path / "part")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from fenchel.errors import FenchelError, InputError
+from fenchel.io.batches import Cursor
 from fenchel.io.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
 from fenchel.swap.run import STATE_FILE, STATE_FORM, SwapState
@@ -78,7 +80,7 @@ def _field(*path: str, to: Any) -> Callable[[Saved], None]:
     return lambda saved: field(*path, to=to)(saved[1])
 
 
-TENSORS = ("units", "tokens", "labels", "hidden")
+TENSORS = ("documents", "tokens", "hidden")
 
 WRONG: dict[str, Callable[[Saved], None]] = {
     **{f"no {name}": _dropped(name) for name in TENSORS},
@@ -89,8 +91,7 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "changes that are no numbers": _tensor("hidden", _filled(float("nan"))),
     "one layer less": _tensor("hidden", lambda one: one[:, :, 1:]),
     "one arm less": _tensor("hidden", lambda one: one[:, 1:]),
-    "units in another order": _tensor("units", lambda one: one.flip(0)),
-    "units that are not there": _tensor("units", lambda one: one + 10**6),
+    "documents in another order": _tensor("documents", _filled(10**6)),
     "no tensors": lambda saved: saved[0].clear(),
     "a tensor more": lambda saved: saved[0].update(more=torch.zeros(1)),
     "no model": _field("manifest", "model", to=KeyError),
@@ -101,11 +102,11 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "a seed of text": _field("manifest", "seed", to="0"),
     "stacks that are no numbers": _field("manifest", "stacks", to={"layers": "two"}),
     "other stacks": _field("manifest", "stacks", to={"layers": 9}),
-    "a negative place": _field("place", to={"sentence": -1}),
-    "another place": _field("place", to={"chapter": 1}),
-    "the beginning": _field("place", to={}),
-    "negative documents": _field("documents", to=-1),
-    "half a token": _field("tokens", to=0.5),
+    "another cursor": _field("cursor", to={"chapter": 1}),
+    "no document": _field("cursor", "document", to=KeyError),
+    "the beginning": _field("cursor", to=asdict(Cursor())),
+    "negative documents": _field("cursor", "documents", to=-1),
+    "half a token": _field("cursor", "tokens", to=0.5),
     "finished 1": _field("finished", to=1),
     "more": _field("more", to=1),
 }
@@ -123,18 +124,28 @@ def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
 
 
 @pytest.mark.parametrize("kind", ["language"])
-@pytest.mark.parametrize("name", ["losses", "distances"])
+@pytest.mark.parametrize("name", ["losses", "distances", "labels"])
 def test_what_a_language_model_gave_is_checked(folder: Path, name: str) -> None:
     path = folder / STATE_FILE
     tensors, described = read_tensors(path, STATE_FORM)
     for wrong in (
-        tensors[name][:, 1:],
+        tensors[name][..., 1:],
         tensors[name].half(),
         -tensors[name] - 1,
         tensors[name] * float("nan"),
     ):
         write_tensors(path, STATE_FORM, {**tensors, name: wrong.contiguous()}, described)
         assert name in refuses(path, lambda: SwapState.read(folder))
+
+
+@pytest.mark.parametrize("kind", ["sentences"])
+def test_sentences_that_are_not_there_are_refused(folder: Path) -> None:
+    path = folder / STATE_FILE
+    tensors, described = read_tensors(path, STATE_FORM)
+    other = {**described, "cursor": {**described["cursor"], "document": 5}}
+    for documents, saved in ((tensors["documents"] + 10**6, described), (tensors["documents"], other)):
+        write_tensors(path, STATE_FORM, {**tensors, "documents": documents}, saved)
+        assert "of 24 sentences" in refuses(path, lambda: SwapState.read(folder))
 
 
 @pytest.mark.parametrize("kind", ["sentences"])

@@ -147,7 +147,6 @@ def test_windows_of_a_document_are_drawn_together():
     generator = torch.Generator().manual_seed(0)
     level = torch.randn(30, 1, generator=generator, dtype=torch.float64).expand(30, 8).reshape(-1)
     windows = {
-        "units": torch.arange(240),
         "tokens": torch.full((240, 1), 5.0, dtype=torch.float64),
         "labels": torch.full((240,), 5.0, dtype=torch.float64),
         "hidden": torch.rand(240, 2, 1, generator=generator),

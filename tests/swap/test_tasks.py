@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fenchel.errors import InputError, ModelError
+from fenchel.io.batches import Cursor
 from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
 from fenchel.run_options import PairColumns, SwapOptions
@@ -30,7 +31,7 @@ def steps(
         **{"max_length": 12, **options},
     )
     task = LanguageTask(windows, FAMILIES[family], mask_probability=probability, seed=seed)  # pyright: ignore[reportArgumentType]
-    return list(task.steps({}))
+    return list(task.steps(Cursor()))
 
 
 def rows(found: list[Step]) -> list[list[int]]:
@@ -42,16 +43,18 @@ def test_the_loss_is_the_models_own(family):
     model = language_model(family)
     for step in steps(family):
         assert step.labels is not None
-        assert step.counted is not None
-        seen = observe(model, step, step.inputs)
+        assert step.batch.counted is not None
+        seen = observe(model, step)
         assert seen.losses is not None
-        inputs, labels = dict(step.inputs), step.labels
+        inputs, labels = step.batch.inputs, step.labels
         if family == "gpt2":
             # The model shifts by itself: it takes the tokens, and does not count those that are padding.
-            labels = step.inputs["input_ids"].masked_fill(step.inputs["attention_mask"] == 0, IGNORED)
+            labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
         with torch.no_grad():
             expected = model(**inputs, labels=labels).loss
-        assert float(seen.losses.sum() / step.label_counts.sum()) == pytest.approx(float(expected), rel=1e-6)
+        assert float(seen.losses.sum() / (step.labels != IGNORED).sum()) == pytest.approx(
+            float(expected), rel=1e-6
+        )
 
 
 def test_hidden_tokens_are_masked_counted_and_seeded():
@@ -62,7 +65,7 @@ def test_hidden_tokens_are_masked_counted_and_seeded():
     for step in found:
         assert step.labels is not None
         hidden = step.labels != IGNORED
-        assert bool((step.inputs["input_ids"][hidden] == 1).all())
+        assert bool((step.batch.inputs["input_ids"][hidden] == 1).all())
         assert bool((step.labels[hidden] > 3).all())
         assert bool(hidden.any(1).all())
 
@@ -80,7 +83,7 @@ def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
     model = language_model("t5")
     documents = open_documents(path, target_column="de")
     windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
-    (step,) = LanguageTask(windows, "seq2seq", mask_probability=0.15, seed=0).steps({})
+    (step,) = LanguageTask(windows, "seq2seq", mask_probability=0.15, seed=0).steps(Cursor())
     assert rows([step]) == [[2, 9, 10, 11, 3]]
     with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
         SentenceTask(documents, None, word_tokenizer(), None, SwapOptions())
@@ -97,18 +100,18 @@ def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceT
 def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     task = sentences(["w1 w2 w3", "w1", "w1 w2 w3 ", "w4 w5"])
     assert (task.count, task.documents) == (3, 4)
-    assert torch.cat([step.units for step in task.steps({})]).tolist() == [1, 2, 0]
+    assert [step.batch.documents for step in task.steps(Cursor())] == [(2, 3, 1)]
     assert task.ranked is not None
     assert task.ranked.tolist() == [[0, 1], [0, 2], [1, 2]]
     many = sentences(some_texts(10), batch_size=3)
-    whole = list(many.steps({}))
-    assert whole[-1].fraction == 1.0
-    rest = list(many.steps(whole[1].after))
-    assert [step.units.tolist() for step in rest] == [step.units.tolist() for step in whole[2:]]
+    whole = list(many.steps(Cursor()))
+    assert whole[-1].batch.fraction == 1.0
+    rest = list(many.steps(whole[1].batch.after))
+    assert [step.batch.documents for step in rest] == [step.batch.documents for step in whole[2:]]
     assert 3 <= sentences(some_texts(10), max_tokens=90).count < many.count
     long = sentences(["w1 w2 w3 w4 w5", "w1", "w2"], max_length=5)
-    assert long.truncated == long.description()["truncated"] == 1
-    assert max(step.inputs["input_ids"].shape[1] for step in long.steps({})) == 5
+    assert long.description()["truncated"] == 1
+    assert max(step.batch.inputs["input_ids"].shape[1] for step in long.steps(Cursor())) == 5
     scored = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
     assert scored.count == 3
     assert scored.scored is not None

@@ -16,6 +16,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.transformers.registry import attention_modules
+from fenchel.io.batches import Batch, Cursor
 from fenchel.loading import on_device
 from fenchel.nn.inference import attention_layers
 from fenchel.swap.conditions import Site, has_own_layers
@@ -25,59 +26,41 @@ IGNORED = -100
 
 _NAMED = ("logits", "last_hidden_state")
 
-Place = dict[str, int]
-"""Where the next step starts; plain integers, for JSON."""
-
 
 @dataclass(frozen=True)
 class Step:
-    """One batch.
+    """What the model is asked at once.
 
     Attributes:
-        inputs: The model's keyword arguments, on the CPU.
-        counted: (B, n) bool, tokens whose states count; None: all of them.
-        counted_decoder: (B, m) bool, the same for a decoder beside an encoder; None without one.
-        labels: (B, n) or (B, m), see ``observe``; None for embeddings.
-        units: (B,) numbers of the units (windows or sentences), from 0.
-        rows: (B,) numbers of the documents that they are of.
-        after: Where the next step starts.
-        documents: Documents read up to the end of the step.
-        tokens: Tokens counted up to the end of the step.
-        fraction: Share of the source read at the end of the step, if known.
+        batch: What it reads, a unit (window, sentence or example) a row.
+        labels: (B, n) or (B, m), see ``observe``; None where the model predicts no tokens.
         target: What losses and scores of examples are worked out from, besides the output.
-        by_example: Whether a row is an example, with one loss.
     """
 
-    inputs: dict[str, Tensor]
-    counted: Tensor | None
-    counted_decoder: Tensor | None
-    labels: Tensor | None
-    units: Tensor
-    rows: Tensor
-    after: Place
-    documents: int
-    tokens: int
-    fraction: float | None
+    batch: Batch
+    labels: Tensor | None = None
     target: Any = None
-    by_example: bool = False
 
-    @property
-    def label_counts(self) -> Tensor:
-        """(B,) float64, how many labels each row has: one where it is an example, else zeros without labels."""
-        if self.labels is None:
-            return torch.full((len(self.units),), float(self.by_example), dtype=torch.float64)
-        return (self.labels >= 0).sum(-1).double()
+    def inputs_for(self, model: Any) -> dict[str, Tensor]:
+        """The inputs of the batch where the model is."""
+        return on_device(self.batch.inputs, model)
 
 
 class Task(Protocol):
-    """What the model is asked to do, as steps that are the same at every pass."""
+    """What the model is asked to do, as steps that are the same at every pass.
 
-    def steps(self, place: Place) -> Iterator[Step]:
-        """The steps from a place on; an empty place is the beginning."""
+    Attributes:
+        unit: What a row of a batch is called, in the plural.
+    """
+
+    unit: str
+
+    def steps(self, start: Cursor) -> Iterator[Step]:
+        """The steps from a place on, which is ``Batch.after`` of the last that was counted, or the beginning."""
         ...
 
-    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
-        """Run the model once on a step; ``inputs`` are the step's, where the model is."""
+    def observed(self, model: Any, step: Step) -> Observation:
+        """Run the model once on a step."""
         ...
 
     def description(self) -> dict[str, Any]:
@@ -109,18 +92,27 @@ class Stack:
 
     def changes(self, before: Stack) -> Tensor:
         """(B, layers): relative change of every layer's output, summed over what counts in a row."""
-        return torch.stack(
-            [self._change(place, before.states[place], None) for place in range(len(self.states))], -1
-        )
+        return torch.stack([self.apart(before, layer=layer) for layer in range(len(self.states))], -1)
 
-    def apart(self, other: Stack, scale: Stack | None = None) -> Tensor:
-        """(B,): how far the last outputs are apart, relative to ``other``'s lengths or those of ``scale``."""
-        return self._change(-1, other.states[-1], None if scale is None else scale.states[-1])
+    def apart(self, other: Stack, scale: Stack | None = None, *, layer: int = -1) -> Tensor:
+        r"""How far the outputs of a layer are apart, by default of the last, summed over the tokens that count.
 
-    def _change(self, place: int, other: Tensor, scale: Tensor | None) -> Tensor:
-        counted = self.counted[place]
-        result = relative_change(self.states[place], other, counted, scale)
-        return result / counted.sum(-1).clamp_min(1).cpu() if self.by_row else result
+        .. math:: \sum_i \lVert h'_i - h_i \rVert / \lVert h_i \rVert
+
+        Args:
+            other: The stack with h.
+            scale: The stack whose lengths to divide by. Default: those of h.
+            layer: Index of the layer.
+
+        Returns:
+            (B,) float64 on the CPU.
+        """
+        before, counted = other.states[layer].double(), self.counted[layer]
+        difference = (self.states[layer].double() - before).norm(dim=-1)
+        length = (before if scale is None else scale.states[layer].double()).norm(dim=-1)
+        ratio = torch.where(length > 0, difference / length, torch.zeros_like(difference))
+        result = ratio.masked_fill(~counted, 0.0).sum(-1)
+        return (result / counted.sum(-1).clamp_min(1) if self.by_row else result).cpu()
 
 
 @dataclass(frozen=True)
@@ -135,19 +127,18 @@ class Observation:
     """
 
     stacks: tuple[Stack, ...]
-    losses: Tensor | None
-    embeddings: Tensor | None
+    losses: Tensor | None = None
+    embeddings: Tensor | None = None
     scores: Tensor | None = None
 
 
-def observe(model: Any, step: Step, inputs: Mapping[str, Tensor]) -> Observation:
+def observe(model: Any, step: Step) -> Observation:
     """Run a model that reads text once.
 
     Args:
         model: A transformers model in evaluation mode; with a language-model head if the step has labels.
-        step: The step, which says which tokens count; a label is the token that a position predicts, -100 where none
-            counts.
-        inputs: Its inputs, where the model is.
+        step: The step, whose batch says which tokens count; a label is the token that a position predicts, -100 where
+            none counts.
 
     Returns:
         What it says: losses where there are labels, else embeddings.
@@ -155,35 +146,34 @@ def observe(model: Any, step: Step, inputs: Mapping[str, Tensor]) -> Observation
     Raises:
         ModelError: If an output is missing, or is NaN or infinite.
     """
-    counted, counted_decoder = step.counted, step.counted_decoder
+    inputs, counted, counted_decoder = step.inputs_for(model), step.batch.counted, step.batch.counted_decoder
     assert counted is not None  # noqa: S101 - texts say which of their tokens count
     with torch.no_grad():
         output = model(**inputs, output_hidden_states=True)
-    names = {"layers": "hidden_states"}
+    parts = {"layers": ("hidden_states", counted)}
     if counted_decoder is not None:
-        names = {"encoder": "encoder_hidden_states", "decoder": "decoder_hidden_states"}
+        parts = {
+            "encoder": ("encoder_hidden_states", counted),
+            "decoder": ("decoder_hidden_states", counted_decoder),
+        }
     stacks = []
-    for name, attribute in names.items():
-        states = getattr(output, attribute, None)
-        if not states:
+    for name, (attribute, mask) in parts.items():
+        # The first of the states are the embeddings, before any layer.
+        if not (states := tuple(getattr(output, attribute, None) or ())[1:]):
             raise ModelError(
                 f"{type(model).__name__} returned no {attribute} with output_hidden_states=True, so changes cannot be "
                 "measured. Use a model of another family"
             )
-        mask = counted_decoder if name == "decoder" and counted_decoder is not None else counted
-        # The first of the states are the embeddings, before any layer.
-        own = tuple(states)[1:]
-        stacks.append(Stack(name, own, (mask.to(own[0].device),) * len(own)))
-    last = stacks[-1]
-    if not bool(last.states[-1][last.counted[-1]].isfinite().all()):
+        stacks.append(Stack(name, states, (mask.to(states[0].device),) * len(states)))
+    last = stacks[-1].states[-1]
+    if not bool(last[stacks[-1].counted[-1]].isfinite().all()):
         raise ModelError(
             f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, "
             "and its dtype: float16 overflows where bfloat16 and float32 do not"
         )
     if step.labels is None:
-        pooled = mean_pooled(last.states[-1], inputs["attention_mask"])
-        return Observation(tuple(stacks), None, pooled.cpu())
-    return Observation(tuple(stacks), _losses(output.logits, step.labels).cpu(), None)
+        return Observation(tuple(stacks), embeddings=mean_pooled(last, inputs["attention_mask"]).cpu())
+    return Observation(tuple(stacks), losses=_losses(output.logits, step.labels).cpu())
 
 
 def mean_pooled(states: Tensor, mask: Tensor) -> Tensor:
@@ -216,39 +206,13 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     )
 
 
-def relative_change(states: Tensor, other: Tensor, counted: Tensor, scale: Tensor | None = None) -> Tensor:
-    r"""How far two states of a batch are apart, summed over the tokens of a row that count.
-
-    .. math:: \sum_i \lVert h'_i - h_i \rVert / \lVert h_i \rVert
-
-    Args:
-        states: (B, n, w), h'.
-        other: (B, n, w), h.
-        counted: (B, n) bool.
-        scale: (B, n, w), whose lengths to divide by instead of those of h.
-
-    Returns:
-        (B,) float64 on the CPU.
-    """
-    difference = (states.double() - other.double()).norm(dim=-1)
-    length = (other if scale is None else scale).double().norm(dim=-1)
-    ratio = torch.where(length > 0, difference / length, torch.zeros_like(difference))
-    return ratio.masked_fill(~counted, 0.0).sum(-1).cpu()
-
-
-def observe_layers(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    counted: Tensor | None,
-    counted_decoder: Tensor | None = None,
-) -> tuple[Any, tuple[Stack, Stack]]:
+def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stack]]:
     """Run the model once.
 
     Args:
         model: In evaluation mode.
-        inputs: Its keyword arguments, of B rows.
-        counted: (B, n) bool, which positions count wherever there are n of them; None: all.
-        counted_decoder: (B, m) bool, the same of a decoder beside an encoder; of the output it is asked first.
+        step: The step, whose batch says which positions count wherever there are as many; of the output, the decoder's
+            are asked first.
 
     Returns:
         What the model returned, and two stacks: ``attention``, the outputs of its attention layers, and ``output``, its
@@ -258,47 +222,42 @@ def observe_layers(
         ModelError: If a layer is not called, or what it or the model returns has no row for each of the inputs, or is
             NaN or infinite.
     """
+    inputs, kind, layers = step.inputs_for(model), type(model).__name__, _layers(model)
     rows = next((len(value) for value in inputs.values() if value.dim()), 1)
-    result: dict[str, list[Tensor]] = {}
-    with torch.no_grad(), _listening(model, result):
+    with torch.no_grad(), _listening(layers) as outputs:
         output = model(**inputs)
-    kind = type(model).__name__
-    layers = []
-    for name, layer in _layers(model).items():
-        called = name or kind
-        calls = [
-            _positions(one, rows, called, batch_first=getattr(layer, "batch_first", True))
-            for one in result.get(name, ())
-        ]
+    states = []
+    for name, layer in layers.items():
+        called, first = name or kind, getattr(layer, "batch_first", True)
+        calls = [_positions(one, rows, called, batch_first=first) for one in outputs[name]]
         if not calls:
             raise ModelError(
                 f"{called} did not attend in this forward, so nothing changes where it is swapped. Give the model "
                 "every input that it has layers for, or give the submodule that the inputs go through"
             )
-        layers.append(torch.cat(calls, 1))
-    first = getattr(model, "batch_first", True) if model in attention_layers(model).values() else True
-    own = _positions(_tensor_of(output, kind), rows, f"the output of {kind}", batch_first=first)
-    if not bool(own.isfinite().all()):
+        states.append(torch.cat(calls, 1))
+    first = getattr(model, "batch_first", True) if model in layers.values() else True
+    last = _positions(_tensor_of(output, kind), rows, f"the output of {kind}", batch_first=first)
+    if not bool(last.isfinite().all()):
         raise ModelError(
             f"{kind} has NaN or infinity in its output on these inputs. Check its weights, and its dtype: float16 "
             "overflows where bfloat16 and float32 do not"
         )
-    masks = [mask for mask in (counted, counted_decoder) if mask is not None]
-    return output, (_stack("attention", layers, masks), _stack("output", [own], masks[::-1]))
+    masks = _masks(step.batch)
+    return output, (_stack("attention", states, masks), _stack("output", [last], masks[::-1]))
 
 
 @contextmanager
-def _listening(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[None]:
-    def listener(name: str) -> Any:
-        def heard(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            found.setdefault(name, []).append(first)
+def _listening(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Tensor]]]:
+    """Keeps what layers return, by their names, a tensor a call."""
+    outputs: dict[str, list[Tensor]] = {name: [] for name in layers}
 
-        return heard
+    def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        outputs[name].append(output[0] if isinstance(output, tuple) else output)
 
-    hooks = [layer.register_forward_hook(listener(name)) for name, layer in _layers(model).items()]
+    hooks = [layer.register_forward_hook(partial(keep, name)) for name, layer in layers.items()]
     try:
-        yield
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
@@ -325,34 +284,34 @@ def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> 
 
 
 def _tensor_of(output: Any, kind: str) -> Tensor:
+    """The tensor that a model returned: the only one, one of ``_NAMED``, or the first."""
+    parts: Any = [output]
     if isinstance(output, Mapping):
-        output = next((output[name] for name in _NAMED if name in output), next(iter(output.values()), None))
+        parts = [output[name] for name in _NAMED if name in output] or list(output.values())
     elif not isinstance(output, Tensor):
-        named = next((getattr(output, name) for name in _NAMED if hasattr(output, name)), None)
-        output = (
-            named
-            if named is not None
-            else output[0]
-            if isinstance(output, Sequence) and len(output)
-            else output
-        )
-    if not isinstance(output, Tensor) or not output.is_floating_point():
+        parts = [getattr(output, name) for name in _NAMED if hasattr(output, name)] or output
+    result = parts[0] if isinstance(parts, Sequence) and len(parts) else output
+    if not isinstance(result, Tensor) or not result.is_floating_point():
         raise ModelError(
-            f"{kind} returned {shown(output)}; expected a tensor of real numbers, or several of which the first or "
+            f"{kind} returned {shown(result)}; expected a tensor of real numbers, or several of which the first or "
             "logits is one. Wrap the model in one that returns what is to be compared"
         )
-    return output
+    return result
 
 
 def _stack(name: str, states: list[Tensor], masks: Sequence[Tensor]) -> Stack:
     return Stack(name, tuple(states), tuple(_counted(one, masks) for one in states), by_row=True)
 
 
+def _masks(batch: Batch) -> list[Tensor]:
+    """Which positions count, of the encoder and of the decoder, as far as a batch says."""
+    return [mask for mask in (batch.counted, batch.counted_decoder) if mask is not None]
+
+
 def _counted(states: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    for counted in masks:
-        if counted.shape == states.shape[:2]:
-            return counted.to(states.device)
-    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    """The first of the masks that is of as many positions as the states, else all of them."""
+    everything = torch.ones(states.shape[:2], dtype=torch.bool)
+    return next((mask for mask in masks if mask.shape == everything.shape), everything).to(states.device)
 
 
 def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[int, Tensor]:
@@ -375,17 +334,17 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
         own = masks[::-1] if "decoder" in head.site.name.split(".") else masks
         counted = _counted(head.output, own)
         result = head.output[counted].double().sum(0).cpu()
-        place = (number, head.head)
-        sums[place] = sums.get(place, torch.zeros_like(result)) + result
-        counts[place] += int(counted.sum())
+        key = (number, head.head)
+        sums[key] = sums.get(key, torch.zeros_like(result)) + result
+        counts[key] += int(counted.sum())
         return head.output
 
     with torch.no_grad(), Capture(model, layers=[site.name for site in sites]) as heads:
         for site in sites:
             heads.replace(site.name, None, partial(summed, site.number))
-        for step in task.steps({}):
-            masks[:] = [mask for mask in (step.counted, step.counted_decoder) if mask is not None]
-            model(**on_device(step.inputs, model))
+        for step in task.steps(Cursor()):
+            masks[:] = _masks(step.batch)
+            model(**step.inputs_for(model))
     return {
         site.number: torch.stack(
             [sums[site.number, head] / max(counts[site.number, head], 1) for head in range(1, site.heads + 1)]

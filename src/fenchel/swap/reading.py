@@ -31,9 +31,8 @@ from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, load_run, refuse_beside_loader
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order, has_own_layers
-from fenchel.swap.observation import mapped
+from fenchel.swap.observation import Task, mapped
 from fenchel.swap.tasks import (
-    AnyTask,
     ExampleTask,
     LabelledTexts,
     LanguageTask,
@@ -248,7 +247,7 @@ class Given:
         documents = None if self.texts is None else open_documents(self.texts, **options.of_text)
         return _Opened(documents, _scored(options, self.pairs))
 
-    def subject(self, opened: _Opened, options: SwapOptions) -> tuple[RunModel, Any, AnyTask]:
+    def subject(self, opened: _Opened, options: SwapOptions) -> tuple[RunModel, Any, Task]:
         """What was given, loaded; what of it is run; and what that is asked to do.
 
         Args:
@@ -291,7 +290,9 @@ class Given:
             if not isinstance(source, ImageFiles) or labels is None:
                 return ExampleTask(batches, unit=unit, measures=measures)
             _check_classifies(found.model, "images")
-            numbers = class_numbers(labels, config, [f"image {path}" for path in source.paths])
+            numbers = class_numbers(
+                {f"image {path}": label for path, label in zip(source.paths, labels, strict=True)}, config
+            )
             return ExampleTask(batches, unit=unit, **classified(numbers))
         inputs, targets = _parted(opened.batches or [], found.model)
         ready = ReadyBatches(inputs, config=config)
@@ -324,7 +325,7 @@ def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> E
 
 def _task_of_texts(
     found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
-) -> tuple[Any, AnyTask]:
+) -> tuple[Any, Task]:
     """The model of transformers that is run on texts, and what it is asked: to name classes, to predict, to embed."""
     from fenchel.integrations.transformers.loading import language_head
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
+from fenchel.io.batches import Cursor
 from fenchel.io.files import check_writable, removed_if_empty
 from fenchel.io.runs import (
     ProgressClock,
@@ -40,24 +42,22 @@ from fenchel.io.storage import (
     read_tensors,
     write_tensors,
 )
-from fenchel.loading import RunModel, device_and_dtype, evaluating, on_device, seeded
+from fenchel.loading import RunModel, device_and_dtype, evaluating, seeded
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
-from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
+from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
 from fenchel.swap.statistics import tabulated
-from fenchel.swap.tasks import AnyTask, ExampleTask, LanguageTask, Measure, SentenceTask
+from fenchel.swap.tasks import LanguageTask, Measure, SentenceTask
 
 STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
 
 # What is known at the end only, or may be elsewhere when it goes on.
 _FREE_TO_RESUME = frozenset({"documents", "tokens", "seconds", "stacks", "python", "texts", "pairs"})
-_PLACES = {
-    True: frozenset({"sentence"}),
-    False: frozenset({"document", "window", "tokens", "documents", "unit"}),
-}
+_STATE_SCHEMA = 3
+"""Version of the file that a swap goes on from."""
 
 _MOST_EMBEDDING_BYTES = 4 * 2**30
 _SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -153,10 +153,11 @@ def swap(
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
         manifest = {**_described(result, swapped, asked), **task.description()}
-        if folder is None:
-            state = SwapState(dict(manifest))
-        else:
-            state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
+        state = (
+            SwapState(manifest)
+            if folder is None or asked.overwrite
+            else _open_state(folder, manifest, len(arms))
+        )
         if not state.finished:
             SwapRun(swapped, task, arms, state, sites, asked).run()
         report = _reported(arms, task, state, asked)
@@ -183,12 +184,7 @@ def _described(found: RunModel, swapped: Any, options: SwapOptions) -> dict[str,
     }
 
 
-def _reported(
-    arms: Sequence[Arm],
-    task: AnyTask,
-    state: SwapState,
-    options: SwapOptions,
-) -> SwapReport:
+def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOptions) -> SwapReport:
     """The tables of what was measured."""
     measured = state.measured()
     if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
@@ -196,9 +192,8 @@ def _reported(
             f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
         )
     pairs = task if isinstance(task, SentenceTask) else None
-    unit = task.unit if isinstance(task, ExampleTask) else "windows"
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = tabulated(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=unit)
+    tables = tabulated(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
     return SwapReport(state.manifest, tables)
 
 
@@ -223,15 +218,12 @@ class SwapRun:
         sites: Sequence[Site],
         options: SwapOptions,
     ) -> None:
-        self._model = model
-        self._task = task
-        self._arms = list(arms)
-        self._state = state
+        self._model, self._task, self._arms, self._state = model, task, list(arms), state
         self._sites, self._options = sites, options
         self._means: dict[int, Tensor] | None = None
         self._observer, self._directory = options.told, options.directory
         self._pace = SavingPace(options.checkpoint_seconds)
-        self._clock = ProgressClock(state.tokens)
+        self._clock = ProgressClock(state.cursor.tokens)
         self._fraction = 0.0
         self._checked = False
         self._before: float = state.manifest.get("seconds", 0.0)
@@ -253,7 +245,7 @@ class SwapRun:
                 if ablated:
                     chosen = [site for site in self._sites if site.number in ablated]
                     self._means = mean_outputs(self._model, self._task, chosen)
-                for step in self._task.steps(self._state.place):
+                for step in self._task.steps(self._state.cursor):
                     self._count(step)
         except BaseException as error:
             if not isinstance(error, OutputError):
@@ -265,9 +257,8 @@ class SwapRun:
         self._save()
 
     def _count(self, step: Step) -> None:
-        part = self._measure(step)
-        self._state.add(part, step.after, step.documents, step.tokens)
-        self._fraction = step.fraction or 0.0
+        self._state.add(self._measure(step), step.batch.after)
+        self._fraction = step.batch.fraction or 0.0
         if self._directory is not None and self._pace.due:
             self._save()
 
@@ -283,9 +274,7 @@ class SwapRun:
         last = own.stacks[-1]
         # The model and its controls come before the arms that are compared with them.
         compared = [last]
-        columns: dict[str, list[Tensor]] = {
-            name: [] for name in ("hidden", "losses", "scores", "embeddings", "distances")
-        }
+        columns: defaultdict[str, list[Tensor]] = defaultdict(list)
         for done, arm in enumerate(self._arms, start=1):
             seen = own if arm.estimator is None else self._observe(arm, step)
             changes = [stack.changes(before) for stack, before in zip(seen.stacks, own.stacks, strict=True)]
@@ -300,18 +289,18 @@ class SwapRun:
                     apart = [seen.stacks[-1].apart(other, last) for other in compared]
                     columns["distances"].append(torch.stack(apart, -1).float())
             self._tell(step, done / len(self._arms))
+        labels = {} if step.labels is None else {"labels": (step.labels != IGNORED).sum(-1).double()}
         return {
-            "units": step.units,
-            "documents": step.rows,
+            "documents": torch.tensor(step.batch.documents),
             "tokens": torch.stack([stack.counts for stack in own.stacks], -1),
-            "labels": step.label_counts,
-            **{name: torch.stack(column, 1) for name, column in columns.items() if column},
+            **labels,
+            **{name: torch.stack(column, 1) for name, column in columns.items()},
         }
 
     def _observe(self, arm: Arm, step: Step) -> Observation:
         try:
             with arm.installed(self._model, self._options.tol, self._means):
-                return self._task.observed(self._model, step, on_device(step.inputs, self._model))
+                return self._task.observed(self._model, step)
         except ConvergenceError as error:
             raise ConvergenceError(
                 f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
@@ -335,10 +324,10 @@ class SwapRun:
         self._checked = True
 
     def _tell(self, step: Step, share: float) -> None:
-        fraction = None
-        if step.fraction is not None:
-            fraction = self._fraction + share * (step.fraction - self._fraction)
-        progress = self._clock.progress(step.documents, step.tokens, fraction)
+        batch, fraction = step.batch, None
+        if batch.fraction is not None:
+            fraction = self._fraction + share * (batch.fraction - self._fraction)
+        progress = self._clock.progress(batch.after.documents, batch.after.tokens, fraction)
         self._state.manifest["seconds"] = round(self._before + progress.seconds, 1)
         self._observer.advanced(progress)
 
@@ -388,19 +377,24 @@ class _SavedManifest(OpenRecord):
     measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
 
 
+class _SavedCursor(Record):
+    document: NonNegativeInt
+    window: NonNegativeInt
+    tokens: NonNegativeInt
+    documents: NonNegativeInt
+
+
 class _SavedSwap(Record):
     """What is saved of a swap besides tensors."""
 
     manifest: _SavedManifest
-    place: dict[str, NonNegativeInt]
-    documents: NonNegativeInt
-    tokens: NonNegativeInt
+    cursor: _SavedCursor
     finished: bool
 
 
 STATE_FORM = Form(
     name="saved swap",
-    version=SCHEMA,
+    version=_STATE_SCHEMA,
     schema=_SavedSwap,
     advice="Restore it from a copy, or start again with --overwrite.",
 )
@@ -413,25 +407,21 @@ class SwapState:
 
     Attributes:
         manifest: What the swap is.
-        place: Where the next step starts.
-        documents: Documents read.
-        tokens: Tokens counted.
+        cursor: Where the next step starts.
         finished: Whether the last step was counted and every file was written.
         parts: What each step measured, tensors by name whose first dimension are its units.
     """
 
     manifest: dict[str, Any]
-    place: Place = field(default_factory=dict)
-    documents: int = 0
-    tokens: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
     finished: bool = False
     parts: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def add(self, part: Mapping[str, Tensor], place: Place, documents: int, tokens: int) -> None:
+    def add(self, part: dict[str, Tensor], after: Cursor) -> None:
         """Counts a complete step."""
-        self.parts.append(dict(part))
-        self.place, self.documents, self.tokens = dict(place), documents, tokens
-        self.manifest.update(documents=documents, tokens=tokens)
+        self.parts.append(part)
+        self.cursor = after
+        self.manifest.update(documents=after.documents, tokens=after.tokens)
 
     @property
     def arms(self) -> int | None:
@@ -439,12 +429,12 @@ class SwapState:
         return self.parts[0]["hidden"].shape[1] if self.parts else None
 
     def measured(self) -> dict[str, Tensor]:
-        """What all steps measured, the units in order."""
+        """What all steps measured, in the order of the documents."""
         if not self.parts:
             return {}
         joined = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
         self.parts = [joined]
-        order = joined["units"].argsort()
+        order = joined["documents"].argsort(stable=True)
         return {name: values[order] for name, values in joined.items()}
 
     def write(self, directory: Path) -> None:
@@ -453,7 +443,7 @@ class SwapState:
             directory / STATE_FILE,
             STATE_FORM,
             {name: values.contiguous() for name, values in self.measured().items()},
-            {name: getattr(self, name) for name in _SavedSwap.model_fields},
+            {"manifest": self.manifest, "cursor": asdict(self.cursor), "finished": self.finished},
         )
 
     @classmethod
@@ -466,56 +456,51 @@ class SwapState:
         """
         path = directory / STATE_FILE
         tensors, saved = read_tensors(path, STATE_FORM)
+        cursor = Cursor(**saved["cursor"])
         with STATE_FORM.reading(path):
-            _check_place(saved["place"], saved["manifest"]["task"])
-            _check_measured(tensors, saved)
-        return cls(**saved, parts=[tensors] if tensors else [])
+            _check_measured(tensors, saved["manifest"], cursor, finished=saved["finished"])
+        return cls(saved["manifest"], cursor, saved["finished"], [tensors] if tensors else [])
 
 
-def _check_place(place: Mapping[str, int], task: str) -> None:
-    """See that a place is one of the task, or the beginning.
-
-    Raises:
-        Mismatch: If it is not.
-    """
-    if place and set(place) != _PLACES[task == "embedding"]:
-        raise Mismatch("place", dict(place), f"{', '.join(sorted(_PLACES[task == 'embedding']))}, or nothing")
-
-
-def _check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
-    """See that the tensors are what the steps up to the place can have measured.
+def _check_measured(
+    tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], cursor: Cursor, *, finished: bool
+) -> None:
+    """See that the tensors are what the steps up to the cursor can have measured.
 
     Args:
-        tensors: What was measured, the units in order; none before the first step.
-        saved: What ``_SavedSwap`` let pass.
+        tensors: What was measured, in the order of the documents; none before the first step.
+        manifest: What ``_SavedManifest`` let pass.
+        cursor: Where the next step starts.
+        finished: Whether there is none.
 
     Raises:
         Mismatch: If they are not.
     """
-    manifest, place = saved["manifest"], saved["place"]
     if not tensors:
-        if place or saved["finished"]:
-            raise Mismatch("the list of tensors", Shown("empty"), "what was measured before the place")
+        if cursor != Cursor() or finished:
+            raise Mismatch("the list of tensors", Shown("empty"), "what was measured before the cursor")
         return
-    embedding = manifest["task"] == "embedding"
-    check_tensors(
-        tensors,
-        _expected(manifest),
-        {
-            "stacks": len(manifest.get("stacks", {})),
-            "layers": sum(manifest.get("stacks", {}).values()),
-            "estimators": len(estimators_of(manifest["estimators"])),
-            "model and controls": 1 + len(manifest["alphas"]),
-        },
-    )
-    units = tensors["units"]
-    done = place.get("sentence" if embedding else "unit", 0)
-    if len(units) != done:
-        raise Mismatch("tensor units", Shown(f"of length {len(units)}"), f"{done}, as many as were done")
-    # Windows are done in order, sentences the shortest first.
-    bound = manifest.get("sentences", 0) if embedding else done
-    if int(units[-1]) >= bound or (embedding and saved["finished"] and done != bound):
-        raise Mismatch("tensor units", Shown(f"up to {int(units[-1])}"), f"the numbers of {bound} units")
+    stacks = manifest.get("stacks", {})
+    sizes = {
+        "stacks": len(stacks),
+        "layers": sum(stacks.values()),
+        "estimators": len(estimators_of(manifest["estimators"])),
+        "model and controls": 1 + len(manifest["alphas"]),
+    }
+    units = check_tensors(tensors, _expected(manifest), sizes)["units"]
+    documents = tensors["documents"]
+    if cursor == Cursor() or not bool((documents.diff() >= 0).all()):
+        raise Mismatch("tensor documents", Shown(f"of length {units}"), "those before the cursor, in order")
+    if manifest["task"] != "embedding":
+        return
+    # Sentences are documents, the shortest first.
+    count = manifest.get("sentences", 0)
+    if units != cursor.document or (finished and units != count) or int(documents[-1]) > count:
+        raise Mismatch(
+            "tensor documents",
+            Shown(f"{units} up to {int(documents[-1])}"),
+            f"{cursor.document} of {count} sentences",
+        )
 
 
 _ANY = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
@@ -524,10 +509,10 @@ _ANY = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
 def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     """The tensors that the steps of a task give."""
     result = {
-        "units": TensorSchema((torch.int64,), ("units",), least=0, rising=True),
-        "documents": TensorSchema((torch.int64,), ("units",), least=0),
+        "documents": TensorSchema(
+            (torch.int64,), ("units",), least=1, rising=manifest["task"] == "embedding"
+        ),
         "tokens": TensorSchema((torch.float64,), ("units", "stacks"), least=0),
-        "labels": TensorSchema((torch.float64,), ("units",), least=0),
         "hidden": TensorSchema((torch.float32,), ("units", "arms", "layers"), least=0, finite=False),
     }
     if manifest["task"] == "embedding":
@@ -537,6 +522,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
         result |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
     else:
         result["losses"] = replace(_ANY, least=0)
+        result["labels"] = TensorSchema((torch.float64,), ("units",), least=0)
     if estimators_of(manifest["estimators"]):
         sizes = ("units", "estimators", "model and controls")
         result["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
@@ -545,7 +531,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
 
 def _saved(directory: Path) -> Saved:
     state = SwapState.read(directory)
-    counts = {"document": state.documents, "token": state.tokens}
+    counts = {"document": state.cursor.documents, "token": state.cursor.tokens}
     return Saved(str(state.manifest.get("model")), counts, state.finished)
 
 
@@ -553,20 +539,19 @@ SWAP = RunKind("swap", STATE_FILE, FILES, _saved)
 """What a swap leaves in its folder."""
 
 
-def _open_state(directory: Path, manifest: Mapping[str, Any], arms: int, *, overwrite: bool) -> SwapState:
+def _open_state(directory: Path, manifest: dict[str, Any], arms: int) -> SwapState:
     """What a swap starts from in a folder that ``SWAP.refuse_occupied`` let pass: nothing, or what was saved.
 
     Args:
         directory: The folder.
         manifest: The swap that is wanted.
         arms: How many arms it has.
-        overwrite: Start anew whatever is there.
 
     Raises:
         InputError: If the folder holds another swap, or a damaged one.
     """
-    if overwrite or not (directory / STATE_FILE).exists():
-        return SwapState(dict(manifest))
+    if not (directory / STATE_FILE).exists():
+        return SwapState(manifest)
     state = SwapState.read(directory)
     there = {**state.manifest, "number of arms": arms if state.arms is None else state.arms}
     asked = {**manifest, "number of arms": arms}

@@ -268,14 +268,16 @@ class _Tables:
         self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
         self._embeddings = measured.get("embeddings")
-        self.units = {unit if pairs is None else "sentences": len(measured["units"])}
+        self.units = {unit: len(measured["documents"])}
         self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
         self._ranking: Metric | None = None
         if pairs is not None and self._embeddings is not None:
             self._similar(pairs, self._embeddings)
         if (losses := measured.get("losses")) is not None:
-            self._qualities["loss"] = token_mean(self._columns(losses), measured["labels"])
+            self._qualities["loss"] = token_mean(
+                self._columns(losses), measured.get("labels", measured["counts"])
+            )
         if (scores := measured.get("scores")) is not None:
             counts = measured["counts"]
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
@@ -332,7 +334,7 @@ class _Tables:
             self._columns(self._measured["hidden"][:, :, -1]), self._measured["tokens"][:, -1]
         )
         apart = self._embedding_changes()
-        embedding = None if apart is None else token_mean(apart, torch.ones(len(self._measured["units"])))
+        embedding = None if apart is None else token_mean(apart, torch.ones(len(self._measured["documents"])))
         own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
         records = []
         for arm in self._arms:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,39 +27,13 @@ from fenchel.io.tokens import (
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
-from fenchel.swap.observation import IGNORED, Observation, Place, Step, mapped, observe, observe_layers
+from fenchel.swap.observation import IGNORED, Observation, Step, mapped, observe, observe_layers
 
 Measure = Callable[[Any, Any], Tensor]
 """From what the model returned for B rows and their target to (B,) numbers."""
 
 Targets = Callable[[Batch], Any]
 """What came with a batch, besides the model's inputs."""
-
-
-def _cursor(place: Place) -> tuple[Cursor, int]:
-    """Where batches go on, and the number of the next unit."""
-    cursor = Cursor(**{name: count for name, count in place.items() if name != "unit"})
-    return cursor, place.get("unit", 0)
-
-
-def _step(batch: Batch, unit: int, **given: Any) -> Step:
-    """A step whose units are the rows of a batch."""
-    after = unit + len(batch.documents)
-    return Step(
-        **{
-            "inputs": dict(batch.inputs),
-            "counted": batch.counted,
-            "counted_decoder": batch.counted_decoder,
-            "labels": None,
-            "units": torch.arange(unit, after),
-            "rows": torch.tensor(batch.documents),
-            "after": {**asdict(batch.after), "unit": after},
-            "documents": batch.after.documents,
-            "tokens": batch.after.tokens,
-            "fraction": batch.fraction,
-            **given,
-        }
-    )
 
 
 class CutTexts:
@@ -96,21 +70,28 @@ class CutTexts:
         self.truncated += len(ids) > self._room
         return (*self.prefix, *ids[: self._room], *self.suffix)
 
-    def batches(self, rows: Sequence[tuple[int, ...]], start: int, size: int) -> Iterator[Batch]:
-        """The tokens of texts in batches, each text a document, from one on."""
+    def batches(self, texts: Mapping[int, tuple[int, ...]], start: int, size: int) -> Iterator[Batch]:
+        """Texts in batches, each a document.
+
+        Args:
+            texts: The tokens of each text, by the number of its document.
+            start: How many of them to leave out.
+            size: Texts in a batch.
+        """
+        numbers, rows = list(texts), list(texts.values())
         lengths = [len(row) for row in rows]
         for begin in range(start, len(rows), size):
             end, widest = min(begin + size, len(rows)), max(lengths[begin : begin + size])
             ids = torch.full((end - begin, widest), self._padding)
-            for row, own in zip(ids, rows[begin:end], strict=True):
-                row[: len(own)] = torch.tensor(own)
+            for row, tokens in zip(ids, rows[begin:end], strict=True):
+                row[: len(tokens)] = torch.tensor(tokens)
             counted = torch.arange(widest) < torch.tensor(lengths[begin:end])[:, None]
             done = sum(lengths[:end])
             yield Batch(
                 inputs={"input_ids": ids, "attention_mask": counted.long()},
                 counted=counted,
                 counted_decoder=None,
-                documents=tuple(range(begin + 1, end + 1)),
+                documents=tuple(numbers[begin:end]),
                 windows=(1,) * (end - begin),
                 tokens=sum(lengths[begin:end]),
                 after=Cursor(end, 0, done, end),
@@ -136,6 +117,8 @@ class LanguageTask:
     Raises:
         ModelError: If a masked model's tokenizer has no mask token.
     """
+
+    unit = "windows"
 
     def __init__(
         self, windows: TokenWindows, head: LanguageHead, *, mask_probability: float, seed: int
@@ -170,52 +153,50 @@ class LanguageTask:
 
     observed = staticmethod(observe)
 
-    def steps(self, place: Place) -> Iterator[Step]:
+    def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        cursor, unit = _cursor(place)
-        for batch in self._windows.batches(cursor):
-            inputs = dict(batch.inputs)
+        labelled = {"masked": self._hidden, "causal": self._following, "seq2seq": self._translated}[
+            self._head
+        ]
+        for batch in self._windows.batches(start):
             assert batch.counted is not None  # noqa: S101 - windows of text say which of their tokens count
-            labels = self._labels(batch, inputs, batch.counted)
-            yield _step(batch, unit, inputs=inputs, labels=labels)
-            unit += len(batch.documents)
+            yield labelled(batch, batch.counted)
 
-    def _labels(self, batch: Batch, inputs: dict[str, Tensor], counted: Tensor) -> Tensor:
-        if self._head == "masked":
-            return self._hide(batch, inputs, counted)
-        if self._head == "causal":
-            following = torch.full_like(inputs["input_ids"], IGNORED)
-            following[:, :-1] = inputs["input_ids"][:, 1:].masked_fill(~counted[:, 1:], IGNORED)
-            return following
-        return self._decoder_labels(batch, inputs)
+    def _following(self, batch: Batch, counted: Tensor) -> Step:
+        return Step(batch, _shifted(batch.inputs["input_ids"], counted))
 
-    def _hide(self, batch: Batch, inputs: dict[str, Tensor], counted: Tensor) -> Tensor:
-        ids = inputs["input_ids"]
+    def _hidden(self, batch: Batch, counted: Tensor) -> Step:
+        ids = batch.inputs["input_ids"]
         candidates = counted & ~torch.isin(ids, torch.tensor(sorted(self._special), dtype=ids.dtype))
         labels = torch.full_like(ids, IGNORED)
         for row, (document, window) in enumerate(zip(batch.documents, batch.windows, strict=True)):
-            places = candidates[row].nonzero().flatten()
-            if not len(places):
+            positions = candidates[row].nonzero().flatten()
+            if not len(positions):
                 continue
             name = f"{self._seed}/{document}/{window}".encode()
             digest = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
             generator = torch.Generator().manual_seed(digest)
-            draws = torch.rand(len(places), generator=generator)
+            draws = torch.rand(len(positions), generator=generator)
             chosen = draws < self._mask_probability
             chosen[draws.argmin()] = True
-            labels[row, places[chosen]] = ids[row, places[chosen]]
-        inputs["input_ids"] = ids.masked_fill(labels != IGNORED, int(self._mask_token or 0))
-        return labels
+            labels[row, positions[chosen]] = ids[row, positions[chosen]]
+        ids = ids.masked_fill(labels != IGNORED, int(self._mask_token or 0))
+        return Step(replace(batch, inputs={**batch.inputs, "input_ids": ids}), labels)
 
-    def _decoder_labels(self, batch: Batch, inputs: dict[str, Tensor]) -> Tensor:
-        ids, real = inputs["decoder_input_ids"], inputs["decoder_attention_mask"].bool()
-        labels = torch.full_like(ids, IGNORED)
-        labels[:, :-1] = ids[:, 1:].masked_fill(~real[:, 1:], IGNORED)
+    def _translated(self, batch: Batch, _: Tensor) -> Step:
+        ids, real = batch.inputs["decoder_input_ids"], batch.inputs["decoder_attention_mask"].bool()
+        labels = _shifted(ids, real)
         # What follows the last token that the decoder reads is not in the batch: it is what ends every text.
-        last = real.sum(1) - 1
-        labels[torch.arange(len(ids)), last] = self._last_label
+        labels[torch.arange(len(ids)), real.sum(1) - 1] = self._last_label
         counted = batch.counted_decoder
-        return labels if counted is None else labels.masked_fill(~counted, IGNORED)
+        return Step(batch, labels if counted is None else labels.masked_fill(~counted, IGNORED))
+
+
+def _shifted(ids: Tensor, counted: Tensor) -> Tensor:
+    """For each position the next token, where that counts."""
+    result = torch.full_like(ids, IGNORED)
+    result[:, :-1] = ids[:, 1:].masked_fill(~counted[:, 1:], IGNORED)
+    return result
 
 
 @dataclass(frozen=True)
@@ -251,6 +232,8 @@ class SentenceTask:
     Raises:
         InputError: If there are too few sentences or an option cannot be met.
     """
+
+    unit = "sentences"
 
     def __init__(
         self,
@@ -321,20 +304,11 @@ class SentenceTask:
             ]
         assert ranked is not None  # noqa: S101 - there are texts, pairs or both
         self.ranked = ranked
-        self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
 
     def _kind(self, first: int, second: int) -> frozenset[tuple[int, ...]]:
         """What the similarity of two sentences depends on, and 1 where they are equal."""
-        return (
-            frozenset({self._ids[first], self._ids[second]})
-            if self._ids[first] != self._ids[second]
-            else frozenset()
-        )
-
-    @property
-    def truncated(self) -> int:
-        """How many sentences were cut off."""
-        return self._cut.truncated
+        different = frozenset({self._ids[first], self._ids[second]})
+        return different if len(different) == 2 else frozenset()
 
     @property
     def count(self) -> int:
@@ -355,20 +329,19 @@ class SentenceTask:
             "ranked_pairs": len(self.ranked),
             "sentences": self.count,
             "sentences_sha256": content,
-            "truncated": self.truncated,
+            "truncated": self._cut.truncated,
             "max_length": self._cut.max_length,
             "max_tokens": self._options.max_tokens,
         }
 
     observed = staticmethod(observe)
 
-    def steps(self, place: Place) -> Iterator[Step]:
+    def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        rows = [self._ids[index] for index in self._order]
-        for batch in self._cut.batches(rows, place.get("sentence", 0), self._options.batch_size):
-            end = batch.after.document
-            units = torch.tensor(self._order[end - len(batch.documents) : end])
-            yield _step(batch, 0, units=units, rows=units, after={"sentence": end})
+        sentences = dict(
+            sorted(enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0]))
+        )
+        return map(Step, self._cut.batches(sentences, start.document, self._options.batch_size))
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
@@ -418,18 +391,16 @@ class LabelledTexts:
         self.description, self.text_sha256 = documents.description, documents.text_sha256
         self._batch_size = options.batch_size
         self._cut = CutTexts(tokenizer, config, options.max_length)
-        self._rows: list[tuple[int, ...]] = []
-        labels: list[str | None] = []
-        numbers: list[int] = []
-        tokens, most = 0, options.max_tokens or float("inf")
-        for document in documents:
-            if tokens >= most:
+        self._texts: dict[int, tuple[int, ...]] = {}
+        labels: dict[str, str | None] = {}
+        tokens = 0
+        for number, document in enumerate(documents, start=1):
+            if tokens >= (options.max_tokens or float("inf")):
                 break
-            self._rows.append(self._cut.ids(document.text))
-            labels.append(document.target)
-            numbers.append(document.number)
-            tokens += len(self._rows[-1])
-        self.labels = class_numbers(labels, config, [f"document {number}" for number in numbers])
+            self._texts[number] = self._cut.ids(document.text)
+            labels[f"document {document.number}"] = document.target
+            tokens += len(self._texts[number])
+        self.labels = class_numbers(labels, config)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -438,16 +409,15 @@ class LabelledTexts:
 
     def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
         """The batches from a place on."""
-        return self._cut.batches(self._rows, start.document, self._batch_size)
+        return self._cut.batches(self._texts, start.document, self._batch_size)
 
 
-def class_numbers(labels: Sequence[str | None], config: Any, places: Sequence[str]) -> Tensor:
+def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
     """Numbers of classes by their names, or by themselves.
 
     Args:
-        labels: Of each example.
+        labels: Of each example, by what it is called.
         config: The model's configuration, which names its classes.
-        places: What each example is called.
 
     Raises:
         InputError: If a label is none of the model's classes.
@@ -455,13 +425,13 @@ def class_numbers(labels: Sequence[str | None], config: Any, places: Sequence[st
     known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
     count = int(getattr(config, "num_labels", 0))
     numbers = {**{str(number): number for number in range(count)}, **known}
-    for label, place in zip(labels, places, strict=True):
+    for example, label in labels.items():
         if label is None or label.strip() not in numbers:
             raise InputError(
-                f"{place} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
+                f"{example} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
                 f"{count - 1} or one of {', '.join(list(known)[:10])}."
             )
-    return torch.tensor([numbers[str(label).strip()] for label in labels])
+    return torch.tensor([numbers[str(label).strip()] for label in labels.values()])
 
 
 def classified(labels: Tensor) -> dict[str, Any]:
@@ -522,24 +492,20 @@ class ExampleTask:
             **self._described,
         }
 
-    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+    def observed(self, model: Any, step: Step) -> Observation:
         """See ``Task``."""
-        output, stacks = observe_layers(model, inputs, step.counted, step.counted_decoder)
+        output, stacks = observe_layers(model, step)
         device = device_and_dtype(model)[0]
         target = mapped(step.target, lambda one: one.to(device))
-        result = {
-            name: _measured(name, measure, output, target, len(step.units))
-            for name, measure in self._measures.items()
-        }
-        return Observation(stacks, result.get("loss"), None, result.get("score"))
+        rows = len(step.batch.documents)
+        result = {name: _measured(name, one, output, target, rows) for name, one in self._measures.items()}
+        return Observation(stacks, losses=result.get("loss"), scores=result.get("score"))
 
-    def steps(self, place: Place) -> Iterator[Step]:
+    def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        cursor, unit = _cursor(place)
-        for batch in self._examples.batches(cursor):
+        for batch in self._examples.batches(start):
             target = dict(batch.inputs) if self._targets is None else self._targets(batch)
-            yield _step(batch, unit, target=target, by_example=True)
-            unit += len(batch.documents)
+            yield Step(batch, target=target)
 
 
 def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) -> Tensor:
@@ -555,7 +521,3 @@ def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) 
     if bool(result.isnan().any()):
         raise InputError(f"{name} gave NaN for an example, which no mean can be taken of. Mend the function.")
     return result
-
-
-AnyTask = LanguageTask | SentenceTask | ExampleTask
-"""Whatever a model can be asked to do."""
