@@ -12,7 +12,7 @@ from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.observation import IGNORED, Step, observe
-from fenchel.swap.reading import read_pairs, scored_pairs
+from fenchel.swap.reading import scored_pairs
 from fenchel.swap.tasks import LanguageTask, SentenceTask
 from tests.auditing.small_audits import some_texts
 from tests.io.test_windows import word_tokenizer
@@ -30,7 +30,8 @@ def steps(
         batch_size=batch_size,
         **{"max_length": 12, **options},
     )
-    task = LanguageTask(windows, FAMILIES[family], mask_probability=probability, seed=seed)  # pyright: ignore[reportArgumentType]
+    asked = SwapOptions(mask_probability=probability, seed=seed)
+    task = LanguageTask(windows, FAMILIES[family], asked)  # pyright: ignore[reportArgumentType]
     return list(task.steps(Cursor()))
 
 
@@ -83,7 +84,7 @@ def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
     model = language_model("t5")
     documents = open_documents(path, target_column="de")
     windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
-    (step,) = LanguageTask(windows, "seq2seq", mask_probability=0.15, seed=0).steps(Cursor())
+    (step,) = LanguageTask(windows, "seq2seq", SwapOptions()).steps(Cursor())
     assert rows([step]) == [[2, 9, 10, 11, 3]]
     with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
         SentenceTask(documents, None, word_tokenizer(), None, SwapOptions())
@@ -139,11 +140,11 @@ SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\
 def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
     path = tmp_path / "pairs.tsv"
     path.write_text(SICK + "".join(f"{k}\ta {k}\tb {k}\t{k}.5\tNEUTRAL\n" for k in range(5)))
-    found = read_pairs(path, PairColumns())
+    found = scored_pairs(path, PairColumns())
     assert found.sentences[1] == ("a 1", "b 1")
     assert found.scores == (0.5, 1.5, 2.5, 3.5, 4.5)
-    assert len(read_pairs(path, PairColumns(), 3).scores) == 3
-    assert read_pairs(path, PairColumns(first="entailment_judgment")).sentences[0] == ("NEUTRAL", "b 0")
+    assert len(scored_pairs(path, PairColumns(), 3).scores) == 3
+    assert scored_pairs(path, PairColumns(first="entailment_judgment")).sentences[0] == ("NEUTRAL", "b 0")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_tables_that_are_none(tmp_path: Path, content: str, message: str):
     path = tmp_path / "pairs.tsv"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_pairs(path, PairColumns())
+        scored_pairs(path, PairColumns())
 
 
 @pytest.mark.parametrize("pair", [("a", "b"), ("a", "", 1.0), ("a", 2, 1.0), ("a", "b", "much")])

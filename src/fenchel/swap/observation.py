@@ -34,12 +34,10 @@ class Step:
     Attributes:
         batch: What it reads, a unit (window, sentence or example) a row.
         labels: (B, n) or (B, m), see ``observe``; None where the model predicts no tokens.
-        target: What losses and scores of examples are worked out from, besides the output.
     """
 
     batch: Batch
     labels: Tensor | None = None
-    target: Any = None
 
     def inputs_for(self, model: Any) -> dict[str, Tensor]:
         """The inputs of the batch where the model is."""

@@ -139,27 +139,27 @@ def swap(
         True
     """
     asked = SwapOptions.checked(**options)
-    given = Given(model, tokenizer, texts, pairs, loss, score)
+    given = Given(model, tokenizer, texts, pairs, loss, score, asked)
     require_packages("report", "scipy")
-    folder, opened = asked.directory, given.opened(asked)
+    folder, load = asked.directory, given.opened()
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_packages("report", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
-        result, swapped, task = given.subject(opened, asked)
-        sites = sites_of(swapped)
+        run, task = load()
+        sites = sites_of(run.model)
         arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
-            _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
-        manifest = {**_described(result, swapped, asked), **task.description()}
+            _check_room(len(arms), task.count, int(getattr(run.model.config, "hidden_size", 0)))
+        manifest = {**_described(run, asked), **task.description()}
         state = (
             SwapState(manifest)
             if folder is None or asked.overwrite
             else _open_state(folder, manifest, len(arms))
         )
         if not state.finished:
-            SwapRun(swapped, task, arms, state, sites, asked).run()
+            SwapRun(run.model, task, arms, state, sites, asked).run()
         report = _reported(arms, task, state, asked)
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
@@ -168,14 +168,14 @@ def swap(
         return report
 
 
-def _described(found: RunModel, swapped: Any, options: SwapOptions) -> dict[str, Any]:
+def _described(run: RunModel, options: SwapOptions) -> dict[str, Any]:
     """What a manifest says before the swap begins."""
-    device, dtype = device_and_dtype(swapped)
+    device, dtype = device_and_dtype(run.model)
     return {
         **versions(SCHEMA),
-        "model": found.name,
-        "revision": found.revision,
-        "model_class": type(swapped).__name__,
+        "model": run.name,
+        "revision": run.revision,
+        "model_class": type(run.model).__name__,
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(device),
         "space": "key",

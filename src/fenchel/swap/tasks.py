@@ -32,8 +32,9 @@ from fenchel.swap.observation import IGNORED, Observation, Step, mapped, observe
 Measure = Callable[[Any, Any], Tensor]
 """From what the model returned for B rows and their target to (B,) numbers."""
 
-Targets = Callable[[Batch], Any]
-"""What came with a batch, besides the model's inputs."""
+
+def _inputs(batch: Batch) -> Any:
+    return dict(batch.inputs)
 
 
 class CutTexts:
@@ -111,8 +112,7 @@ class LanguageTask:
     Args:
         windows: The text.
         head: What the model predicts.
-        mask_probability: Share of the tokens that are hidden, for masked models.
-        seed: Of the choice.
+        options: What share of the tokens is hidden from masked models, and the seed of the choice.
 
     Raises:
         ModelError: If a masked model's tokenizer has no mask token.
@@ -120,13 +120,9 @@ class LanguageTask:
 
     unit = "windows"
 
-    def __init__(
-        self, windows: TokenWindows, head: LanguageHead, *, mask_probability: float, seed: int
-    ) -> None:
-        self._windows = windows
-        self._head = head
-        self._mask_probability = mask_probability
-        self._seed = seed
+    def __init__(self, windows: TokenWindows, head: LanguageHead, options: SwapOptions) -> None:
+        self._windows, self._head = windows, head
+        self._mask_probability, self._seed = options.mask_probability, options.seed
         tokenizer = windows.tokenizer
         self._special = set(getattr(tokenizer, "all_special_ids", ()))
         self._mask_token = getattr(tokenizer, "mask_token_id", None)
@@ -459,8 +455,8 @@ class ExampleTask:
     Args:
         examples: The batches.
         unit: What an example is called, in the plural.
-        targets: What losses and scores are worked out from besides the output; the batch's inputs where None.
-        measures: By ``loss``, of which lower is better, and ``score``, of which higher is; None without.
+        targets: From a batch to what losses and scores are worked out from besides the output. Default: its inputs.
+        measures: By ``loss``, of which lower is better, and ``score``, of which higher is.
         names: What the loss and the score are called, where that is something else.
         described: What else belongs in the manifest.
     """
@@ -470,13 +466,12 @@ class ExampleTask:
         examples: TokenWindows | ImageBatches | ReadyBatches | LabelledTexts,
         *,
         unit: str,
-        targets: Targets | None = None,
-        measures: Mapping[str, Measure | None] | None = None,
+        targets: Callable[[Batch], Any] = _inputs,
+        measures: Mapping[str, Measure],
         names: Mapping[str, str] | None = None,
         described: Mapping[str, Any] | None = None,
     ) -> None:
-        self._examples, self.unit, self._targets = examples, unit, targets
-        self._measures = {name: one for name, one in (measures or {}).items() if one is not None}
+        self._examples, self.unit, self._targets, self._measures = examples, unit, targets, measures
         self._names, self._described = dict(names or {}), dict(described or {})
 
     def description(self) -> dict[str, Any]:
@@ -496,16 +491,14 @@ class ExampleTask:
         """See ``Task``."""
         output, stacks = observe_layers(model, step)
         device = device_and_dtype(model)[0]
-        target = mapped(step.target, lambda one: one.to(device))
+        target = mapped(self._targets(step.batch), lambda one: one.to(device))
         rows = len(step.batch.documents)
         result = {name: _measured(name, one, output, target, rows) for name, one in self._measures.items()}
         return Observation(stacks, losses=result.get("loss"), scores=result.get("score"))
 
     def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        for batch in self._examples.batches(start):
-            target = dict(batch.inputs) if self._targets is None else self._targets(batch)
-            yield Step(batch, target=target)
+        return map(Step, self._examples.batches(start))
 
 
 def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) -> Tensor:
