@@ -239,6 +239,24 @@ class HeadExample:
         """What the queries of a head are ordered by; no two have the same."""
         return self.total_variation, -self.document, -self.window, -self.position
 
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight of a template under either answer."""
+        return max((max(one.first_order, one.exact) for one in self.templates), default=0.0)
+
+    @property
+    def position_among_templates(self) -> int | None:
+        """Where the query stands among the templates; None in cross-attention, where these are of another text."""
+        return None if self.key.kind == "cross" else self.position
+
+    @property
+    def context_parts(self) -> tuple[str, str, str]:
+        """The sentence before the query's token, the token, and what follows; nothing is there twice."""
+        if self.context_token is None:
+            return self.context, "", ""
+        start, end = self.context_token
+        return self.context[:start], self.context[start:end], self.context[end:]
+
     def to_json(self) -> dict[str, Any]:
         """The example as JSON values; an infinite deviation is null."""
         known = self.relative_deviation if math.isfinite(self.relative_deviation) else None

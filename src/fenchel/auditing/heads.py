@@ -9,17 +9,46 @@ from typing import Any, NamedTuple
 from fenchel.arguments import Kind
 from fenchel.io.storage import Mismatch, PositiveInt, Shown
 
-METRICS: tuple[str, ...] = (
-    "relative_deviation",
-    "second_order_deviation",
-    "total_variation",
-    "mean_error",
-    "certificate",
-    "gap",
-    "predicted_deviation",
-)
+KIND_NAMES: dict[Kind, str] = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
 
-"""What is summarised for every head; see ``fenchel.auditing.measure`` for the formulas."""
+"""What kinds of attention are called where people read of them."""
+
+SHORT_KIND_NAMES: dict[Kind, str] = {
+    "encoder_self": "Encoder self",
+    "decoder_self": "Decoder self",
+    "cross": "Cross",
+}
+
+"""The same in tables."""
+
+METRIC_NAMES: dict[str, str] = {
+    "relative_deviation": "Relative deviation",
+    "second_order_deviation": "Second-order deviation",
+    "total_variation": "Total variation",
+    "mean_error": "Output error",
+    "certificate": "Certificate",
+    "gap": "Duality gap, at most",
+    "predicted_deviation": "Predicted deviation",
+}
+
+"""What is summarised for every head, with its name; see ``fenchel.auditing.measure`` for the formulas."""
+
+METRICS: tuple[str, ...] = tuple(METRIC_NAMES)
+
+"""The metrics in the order of the records."""
+
+STATISTIC_NAMES: dict[str, str] = {
+    "mean": "mean",
+    "p50": "median",
+    "p95": "95th percentile",
+    "max": "maximum",
+}
+
+"""The suffixes of a record's keys, with the words for them."""
 
 MEASURES: tuple[str, ...] = (*METRICS, "entropy", "evidence_norm", "dual_error", "output_error")
 
@@ -60,6 +89,17 @@ def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
         raise Mismatch("key", Shown("there"), "no field of that name")
     rest = {name: value for name, value in record.items() if name not in HeadKey._fields}
     return rest | {"key": {name: record[name] for name in HeadKey._fields if name in record}}
+
+
+def head_name(key: HeadKey, *, several_kinds: bool) -> str:
+    """What a reader calls a head.
+
+    Example:
+        >>> head_name(HeadKey("cross", 2, 5), several_kinds=True)
+        'Cross-attention, layer 2, head 5'
+    """
+    name = f"layer {key.layer}, head {key.head}"
+    return f"{KIND_NAMES[key.kind]}, {name}" if several_kinds else name.capitalize()
 
 
 class AttentionModule(NamedTuple):

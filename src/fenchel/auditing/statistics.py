@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,6 +22,37 @@ RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
 """The quantiles in a head's record and the suffixes of their names."""
 
 _HEAD, _LAYER = ("kind", "layer", "head"), ("kind", "layer")
+
+
+class Head(NamedTuple):
+    """One head with what :meth:`AuditStatistics.of` says of it."""
+
+    key: HeadKey
+    numbers: Mapping[str, Any]
+
+    @property
+    def queries(self) -> int:
+        """How many were measured."""
+        return self.numbers["queries"]
+
+    @property
+    def population(self) -> int:
+        """How many the means speak for."""
+        return self.numbers["population"]
+
+    @property
+    def not_converged(self) -> int:
+        """How many missed the tolerance."""
+        return self.numbers["not_converged"]
+
+    @property
+    def newton_steps(self) -> float:
+        """Mean number of steps of the solver."""
+        return self.numbers["newton_steps"] / self.queries
+
+    def value(self, metric: str, statistic: str = "mean") -> float:
+        """A statistic of a metric, infinite where it is unbounded; a standard error that is not known is NaN."""
+        return self.numbers[f"{metric}_{statistic}"]
 
 
 class AuditStatistics:
@@ -80,22 +111,68 @@ class AuditStatistics:
             raise InputError(f"{' '.join(map(str, place))} was not audited; what was: {there}.")
         return groups[place]
 
-    def keys(self) -> list[HeadKey]:
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
         """Every head, ordered by kind (as in ``KINDS``), layer and number."""
-        return [HeadKey(*key) for key in self._aggregated(_HEAD)]
+        return tuple(Head(HeadKey(*key), numbers) for key, numbers in self._aggregated(_HEAD).items())
+
+    def keys(self) -> list[HeadKey]:
+        """The keys of the heads, in their order."""
+        return [head.key for head in self.heads]
 
     def layers(self) -> list[tuple[Kind, int]]:
         """Every layer, ordered by kind (as in ``KINDS``) and number."""
         return list(dict.fromkeys((key.kind, key.layer) for key in self.keys()))
 
     @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of attention that occur."""
+        return tuple(dict.fromkeys(key.kind for key in self.keys()))
+
+    def of_kind(self, kind: Kind) -> list[Head]:
+        """The heads of one kind."""
+        return [head for head in self.heads if head.key.kind == kind]
+
+    def layers_of(self, kind: Kind) -> list[int]:
+        """The layers of one kind."""
+        return [layer for of, layer in self.layers() if of == kind]
+
+    def farthest(self, metric: str, number: int) -> list[Head]:
+        """The heads with the greatest means, greatest first; the earlier head where two are equal."""
+        return sorted(self.heads, key=lambda head: -head.value(metric))[:number]
+
+    @property
+    def problems(self) -> int:
+        """How many problems were solved: queries, summed over heads."""
+        return sum(head.queries for head in self.heads)
+
+    @property
+    def population(self) -> int:
+        """How many problems the means speak for."""
+        return sum(head.population for head in self.heads)
+
+    @property
+    def not_converged(self) -> int:
+        """How many of the problems missed the tolerance."""
+        return sum(head.not_converged for head in self.heads)
+
+    @property
+    def unbounded(self) -> int:
+        """For how many of the problems the certificate says nothing."""
+        return sum(head.numbers["certificate_unbounded"] for head in self.heads)
+
+    @cached_property
     def sampled(self) -> bool:
         """Whether what was counted is a sample of each window's queries."""
-        return any(found["population"] > found["queries"] for found in self._aggregated(_HEAD).values())
+        return any(head.population > head.queries for head in self.heads)
 
-    def mean(self, metric: str, kind: Kind, layer: int | None = None, head: int | None = None) -> float:
-        """Mean over the queries of a head, of all heads of a layer, or of a kind; infinite if one of them is."""
-        return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
+    def mean(
+        self, metric: str, kind: Kind | None = None, layer: int | None = None, head: int | None = None
+    ) -> float:
+        """Mean over all queries, those of a kind, of a layer, or of a head; infinite if one of them is."""
+        if kind is not None:
+            return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
+        return math.fsum(head.population * head.value(metric) for head in self.heads) / self.population
 
     def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Median over the counted queries of a head, or of a layer, as ``numpy.quantile`` defines it."""

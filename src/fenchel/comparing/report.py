@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import Kind, checked
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
+from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, METRICS, SHORT_KIND_NAMES, HeadKey
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Comparison, comparable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fenchel.arguments import KINDS, Kind, checked
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.report.findings import KIND_NAMES
+from fenchel.auditing.heads import KIND_NAMES
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import MISSING, count, short, stacked, titled_table

@@ -13,8 +13,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import Packing, Passage, Picture, packed, unpacked
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.findings import Findings
-from fenchel.auditing.report.opened import farthest_heads
+from fenchel.auditing.report.plots import farthest_heads
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE
@@ -380,7 +379,7 @@ def test_the_cards_of_the_farthest_heads_have_the_picture_of_their_query(
     seen = visit(pictured_html)
     cards = seen.page.locator("#farthest .card")
     assert cards.locator(".picture .of-image").count() == cards.count() == len(pictured.heads)
-    for number, card in enumerate(farthest_heads(pictured, Findings.of(pictured))):
+    for number, card in enumerate(farthest_heads(pictured)):
         assert card.example is not None
         assert card.example.picture is not None
         image = cards.nth(number).locator(".picture img").first

@@ -10,11 +10,19 @@ from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
-from fenchel.auditing.report.findings import Findings, headline
+from fenchel.auditing.report import notebook_html, render_html, summary_sentence, terminal_table
+from fenchel.auditing.report.findings import headline
 from fenchel.auditing.report.html import command
-from fenchel.auditing.report.opened import farthest_heads, head_address, opened_data, shown_queries
-from fenchel.auditing.report.plots import AXES, outline, panels, scatters
+from fenchel.auditing.report.plots import (
+    AXES,
+    farthest_heads,
+    head_address,
+    opened_data,
+    outline,
+    panels,
+    scatters,
+    shown_queries,
+)
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import percent, short
 from tests.auditing.report.samples import effects_of, manifest, sample_report
@@ -41,23 +49,22 @@ def test_an_outline_has_the_area_of_its_bars() -> None:
 def test_a_distribution_counts_every_query_and_puts_the_mean_of_all() -> None:
     report = sample_report({"encoder_self": (2, 3)}, queries=40)
     for axis in AXES:
-        layers, rows = panels(Findings.of(report), axis)["encoder_self"]
+        layers, rows = panels(report.statistics, axis)["encoder_self"]
         mean = report.statistics.mean(axis.metric, "encoder_self", 2)
         assert [(panel.queries, panel.mean) for panel in layers][1] == (120, short(mean))
         assert [panel.queries for _, heads in rows for panel in heads if panel] == [40] * 6
 
 
-def test_findings_weigh_heads_by_their_queries() -> None:
+def test_means_weigh_heads_by_their_queries() -> None:
     layers: list[tuple[Kind, int, float]] = [("encoder_self", 30, 0.1), ("cross", 90, 0.3)]
     statistics = known_statistics(
         [(kind, 1, [1], {"mean_error": torch.full((1, queries), value)}) for kind, queries, value in layers]
     )
-    findings = Findings.of(AuditReport(manifest(), statistics))
     first, second = 0.1, 0.3
-    assert findings.mean("mean_error") == pytest.approx((30 * first + 90 * second) / 120)
-    assert findings.queries_per_head is None
-    assert findings.problems == 120
-    assert findings.kinds == ("encoder_self", "cross")
+    assert statistics.mean("mean_error") == pytest.approx((30 * first + 90 * second) / 120)
+    assert "Over 120 queries in 2 heads," in headline(AuditReport(manifest(), statistics))[0]
+    assert statistics.problems == 120
+    assert statistics.kinds == ("encoder_self", "cross")
 
 
 def test_sentences_have_the_numbers_of_the_audit() -> None:
@@ -86,14 +93,14 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
             key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late", ("", "", ""), None, None
         ),
     )
-    (card,) = farthest_heads(report, Findings.of(report))
+    (card,) = farthest_heads(report)
     assert card.reasons == ["largest total variation", "largest output error"]
-    assert [(bar.token, bar.first_order, bar.exact) for bar in card.bars] == [
-        ("early", "0.400", "0.200"),
-        ("late", "0.100", "0.800"),
-    ]
-    assert [(bar.first_order_width, bar.exact_width) for bar in card.bars] == [(50.0, 25.0), (12.5, 100.0)]
-    assert [bar.is_query for bar in card.bars] == [True, False]
+    _, _, body = render_html(report).partition('<table class="weights">')
+    rows = re.findall(r"<tr.*?</tr>", body.partition("</table>")[0])[1:]
+    texts = [[text for text in re.split(r"<[^>]*>", row) if text] for row in rows]
+    assert texts == [["2", "early", "0.400", "0.200"], ["9", "late", "0.100", "0.800"]]
+    assert [re.findall(r"width:([\d.]+)%", row) for row in rows] == [["50.0", "25.0"], ["12.5", "100.0"]]
+    assert ['class="query"' in row for row in rows] == [True, False]
 
 
 def test_the_command_can_be_pasted_into_a_shell() -> None:
@@ -163,8 +170,7 @@ def test_addresses_name_the_kind_of_all_but_the_first() -> None:
 
 def test_histograms_of_opened_heads_count_every_query_on_an_axis_that_fits() -> None:
     report = sample_report({"encoder_self": (2, 3)}, queries=40, twin=True)
-    findings = Findings.of(report)
-    for head, histograms in zip(findings.heads, opened_data(report, findings)["histograms"], strict=True):
+    for head, histograms in zip(report.statistics.heads, opened_data(report)["histograms"], strict=True):
         for axis, (upper, counts, twins) in zip(AXES, histograms, strict=True):
             assert sum(counts) == sum(twins) == 40
             most, high = (head.value(axis.metric, name) or 0.0 for name in ("max", "p95"))
@@ -173,12 +179,11 @@ def test_histograms_of_opened_heads_count_every_query_on_an_axis_that_fits() -> 
 
 def test_a_page_of_many_heads_keeps_the_farthest_open() -> None:
     report = sample_report({"decoder_self": (3, 7)}, queries=4)
-    findings = Findings.of(report)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("fenchel.auditing.report.opened.MOST_QUERIES", 10)
-        patched.setattr("fenchel.auditing.report.opened.MOST_MATRICES", 5)
-        data = opened_data(report, findings)
-    far_heads = sorted(range(21), key=lambda i: -(findings.heads[i].value("total_variation") or 0.0))
+        patched.setattr("fenchel.auditing.report.plots.MOST_QUERIES", 10)
+        patched.setattr("fenchel.auditing.report.plots.MOST_MATRICES", 5)
+        data = opened_data(report)
+    far_heads = sorted(range(21), key=lambda i: -(report.statistics.heads[i].value("total_variation") or 0.0))
     assert {i for i, some in enumerate(data["queries"]) if some is not None} == set(far_heads[:10])
     assert {i for i, some in enumerate(data["matrices"]) if some is not None} == set(far_heads[:5])
     assert all(len(some) == 1 for some in data["queries"] if some)

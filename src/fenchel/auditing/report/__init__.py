@@ -6,9 +6,8 @@ only arranges numbers that the audit has measured.
 
 from __future__ import annotations
 
-from fenchel.auditing.report.findings import headline, summary_sentence
+from fenchel.auditing.report.findings import headline, notebook_html, summary_sentence, terminal_table
 from fenchel.auditing.report.html import render_html
-from fenchel.auditing.report.table import notebook_html, terminal_table
 
 __all__ = [
     "headline",

@@ -1,171 +1,38 @@
-"""What an audit found, and how its page and the terminal say it."""
+"""What an audit found: in sentences, as tables in a terminal, and in a notebook."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import Kind
-from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES, STATISTIC_NAMES
+from fenchel.auditing.report.plots import Cell, HeadGrid, heat_maps
 from fenchel.auditing.twin import twin_line
-from fenchel.drawing import count, percent, short
+from fenchel.drawing import SCALE, count, ink, percent, short, stacked, titled_table
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from fenchel.auditing.state import AuditState
     from fenchel.auditing.statistics import AuditStatistics
 
-KIND_NAMES: dict[Kind, str] = {
-    "encoder_self": "Encoder self-attention",
-    "decoder_self": "Decoder self-attention",
-    "cross": "Cross-attention",
-}
 
-SHORT_KIND_NAMES: dict[Kind, str] = {
-    "encoder_self": "Encoder self",
-    "decoder_self": "Decoder self",
-    "cross": "Cross",
-}
+def measured(report: AuditState) -> AuditStatistics:
+    """The numbers of a report.
 
-METRIC_NAMES: dict[str, str] = {
-    "relative_deviation": "Relative deviation",
-    "second_order_deviation": "Second-order deviation",
-    "total_variation": "Total variation",
-    "mean_error": "Output error",
-    "certificate": "Certificate",
-    "gap": "Duality gap, at most",
-    "predicted_deviation": "Predicted deviation",
-}
-
-STATISTICS: dict[str, str] = {"mean": "mean", "p50": "median", "p95": "95th percentile", "max": "maximum"}
-
-"""The suffixes of a record's keys, with the words for them."""
-
-
-STANDARD_ERROR = "se"
-
-"""The suffix of the standard errors of means, which records of a sample have."""
-
-
-class Head(NamedTuple):
-    """One head with what :meth:`fenchel.auditing.statistics.AuditStatistics.of` says of it."""
-
-    key: HeadKey
-    numbers: Mapping[str, Any]
-
-    @property
-    def queries(self) -> int:
-        """How many were measured."""
-        return self.numbers["queries"]
-
-    @property
-    def population(self) -> int:
-        """How many the means speak for."""
-        return self.numbers["population"]
-
-    @property
-    def not_converged(self) -> int:
-        """How many missed the tolerance."""
-        return self.numbers["not_converged"]
-
-    @property
-    def newton_steps(self) -> float:
-        """Mean number of steps of the solver."""
-        return self.numbers["newton_steps"] / self.queries
-
-    def value(self, metric: str, statistic: str = "mean") -> float:
-        """A statistic of a metric, infinite where it is unbounded; a standard error that is not known is NaN."""
-        return self.numbers[f"{metric}_{statistic}"]
-
-
-class Findings:
-    """All heads of an audit, or of its twin, and what they come to.
-
-    Args:
-        statistics: Of at least one head.
-
-    Attributes:
-        statistics: The same.
-        heads: Sorted by kind, layer and head.
-        kinds: The kinds of attention that occur.
-        problems: How many problems were solved: queries, summed over heads.
-        not_converged: How many of them missed the tolerance.
-        unbounded_queries: For how many of them the certificate says nothing.
+    Raises:
+        InputError: If it holds no head.
     """
-
-    def __init__(self, statistics: AuditStatistics) -> None:
-        self.statistics = statistics
-        self.heads = tuple(Head(key, statistics.of(*key)) for key in statistics.keys())  # noqa: SIM118
-        self.kinds: tuple[Kind, ...] = tuple(dict.fromkeys(head.key.kind for head in self.heads))
-        self.problems = sum(head.queries for head in self.heads)
-        self.not_converged = sum(head.not_converged for head in self.heads)
-        self.unbounded_queries = sum(head.numbers["certificate_unbounded"] for head in self.heads)
-
-    @classmethod
-    def of(cls, report: AuditState) -> Findings:
-        """Of the model that a report is of.
-
-        Raises:
-            InputError: If the report holds no head.
-        """
-        if not report.heads:
-            raise InputError(
-                "the report holds 0 heads, expected at least 1; did the audit stop before its first batch?"
-            )
-        return cls(report.statistics)
-
-    @classmethod
-    def of_twin(cls, report: AuditState) -> Findings | None:
-        """Of its untrained twin; None where that was not audited."""
-        return None if report.twin is None or not report.twin_heads else cls(report.twin)
-
-    def of_kind(self, kind: Kind) -> tuple[Head, ...]:
-        """The heads of one kind."""
-        return tuple(head for head in self.heads if head.key.kind == kind)
-
-    def layers(self, kind: Kind) -> list[int]:
-        """The layers of one kind."""
-        return [layer for found, layer in self.statistics.layers() if found == kind]
-
-    def head_numbers(self, kind: Kind) -> list[int]:
-        """The numbers of the heads of one kind, over all layers."""
-        return sorted({head.key.head for head in self.of_kind(kind)})
-
-    @property
-    def queries_per_head(self) -> int | None:
-        """How many queries each head answered, where that is the same for all."""
-        counts = {head.queries for head in self.heads}
-        return counts.pop() if len(counts) == 1 else None
-
-    def shown_statistic(self, metric: str) -> str:
-        """What to show of a metric: the mean, or the median where some head's mean is unbounded."""
-        return "p50" if any(head.value(metric) == math.inf for head in self.heads) else "mean"
-
-    def median_of_medians(self, metric: str) -> float:
-        """The middle one of the heads' medians, which stays finite where few queries are unbounded."""
-        return statistics.median(head.value(metric, "p50") for head in self.heads)
-
-    def mean(self, metric: str) -> float:
-        """The mean over all queries."""
-        total = sum(head.population for head in self.heads)
-        return math.fsum(head.population * head.value(metric) for head in self.heads) / total
-
-    def farthest(self, metric: str, number: int) -> list[Head]:
-        """The heads with the greatest means, greatest first; the earlier head where two are equal."""
-        return sorted(self.heads, key=lambda head: -head.value(metric))[:number]
-
-
-def head_name(key: HeadKey, *, several_kinds: bool) -> str:
-    """What a reader calls a head.
-
-    Example:
-        >>> head_name(HeadKey("cross", 2, 5), several_kinds=True)
-        'Cross-attention, layer 2, head 5'
-    """
-    name = f"layer {key.layer}, head {key.head}"
-    return f"{KIND_NAMES[key.kind]}, {name}" if several_kinds else name.capitalize()
+    if not report.heads:
+        raise InputError(
+            "the report holds 0 heads, expected at least 1; did the audit stop before its first batch?"
+        )
+    return report.statistics
 
 
 def model_name(manifest: Mapping[str, Any]) -> str:
@@ -190,13 +57,13 @@ def headline(report: AuditState) -> list[str]:
     Raises:
         InputError: If the report holds no head.
     """
-    findings, twin = Findings.of(report), Findings.of_twin(report)
+    statistics, twin = measured(report), report.twin
     sentences = (
         otherwise_sentence(report.manifest),
-        moved_sentence(findings, twin),
-        sampled_sentence(findings, report.sample),
-        deviation_sentence(findings, twin),
-        certified_sentence(findings, report.manifest["tol"]),
+        moved_sentence(statistics, twin),
+        sampled_sentence(statistics, report.sample),
+        deviation_sentence(statistics, twin),
+        certified_sentence(statistics, report.manifest["tol"]),
         twin_line(report.manifest),
     )
     return [sentence for sentence in sentences if sentence]
@@ -212,61 +79,65 @@ def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
     )
 
 
-def moved_sentence(findings: Findings, twin: Findings | None = None) -> str:
+def moved_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = None) -> str:
     """How much weight would move and how far the output is off, beside the untrained twin."""
-    heads, each = len(findings.heads), findings.queries_per_head
-    queries = f"{count(each or findings.problems)} quer{'y' if (each or findings.problems) == 1 else 'ies'}"
-    where = f"{queries} in {'each of ' if each and heads > 1 else ''}{count(heads)} head{'s' if heads != 1 else ''}"
-    moved, error = findings.mean("total_variation"), findings.mean("mean_error")
-    said = (
+    heads, counts = len(statistics.heads), {head.queries for head in statistics.heads}
+    queries = counts.pop() if len(counts) == 1 else None
+    number = queries or statistics.problems
+    where = (
+        f"{count(number)} quer{'y' if number == 1 else 'ies'} in {'each of ' if queries and heads > 1 else ''}"
+        f"{count(heads)} head{'s' if heads != 1 else ''}"
+    )
+    moved, error = statistics.mean("total_variation"), statistics.mean("mean_error")
+    sentence = (
         f"Over {where}, {percent(moved)} of attention's weight would move to other tokens in the exact answer (total "
         f"variation {short(moved)}), and the output is off by {percent(error)} of the exact output's length."
     )
     if twin is None:
-        return said
+        return sentence
     without = twin.mean("total_variation")
-    said += f" In the untrained twin it is {percent(without)} and {percent(twin.mean('mean_error'))}"
     learned = "most of it came" if moved >= _LEARNED * without else "little of it needs to have come"
-    return f"{said}, so {learned} with training."
+    return (
+        f"{sentence} In the untrained twin it is {percent(without)} and {percent(twin.mean('mean_error'))}, "
+        f"so {learned} with training."
+    )
 
 
-def sampled_sentence(findings: Findings, words: str | None) -> str | None:
+def sampled_sentence(statistics: AuditStatistics, words: str | None) -> str | None:
     """Of how many queries the means are estimates, and how good they are; None where all queries were measured."""
     if words is None:
         return None
-    population = sum(head.population for head in findings.heads)
-    said = (
-        f"Measured were {words}, {count(findings.problems)} of {count(population)} "
+    sentence = (
+        f"Measured were {words}, {count(statistics.problems)} of {count(statistics.population)} "
         "problems: means are estimates for all of them"
     )
-    known = {
-        metric: [
-            error for head in findings.heads if math.isfinite(error := head.value(metric, STANDARD_ERROR))
-        ]
+    moved, output = (
+        [error for head in statistics.heads if math.isfinite(error := head.value(metric, "se"))]
         for metric in ("total_variation", "mean_error")
-    }
-    if not all(known.values()):
-        return f"{said}; a single window gives no standard errors."
+    )
+    if not (moved and output):
+        return f"{sentence}; a single window gives no standard errors."
     return (
-        f"{said}, with standard errors of at most {percent(max(known['total_variation']))} in a head for the weight "
-        f"that would move and of at most {percent(max(known['mean_error']))} for the output."
+        f"{sentence}, with standard errors of at most {percent(max(moved))} in a head for the weight that would move "
+        f"and of at most {percent(max(output))} for the output."
     )
 
 
-def deviation_sentence(findings: Findings, twin: Findings | None = None) -> str:
+def deviation_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = None) -> str:
     """How far the dual point is from the exact one, beside what the covariance predicts and the untrained twin has."""
-    said = (
-        f"The dual point that attention uses is {percent(findings.mean('relative_deviation'))} from the exact one; the "
-        f"covariance of the preference alone predicts {percent(findings.mean('predicted_deviation'))}"
+    beside = (
+        "" if twin is None else f", and the untrained twin has {percent(twin.mean('relative_deviation'))}"
     )
-    if twin is not None:
-        said += f", and the untrained twin has {percent(twin.mean('relative_deviation'))}"
-    return f"{said}: this measures how small token vectors are, not how much of the output would change."
+    return (
+        f"The dual point that attention uses is {percent(statistics.mean('relative_deviation'))} from the exact one; "
+        f"the covariance of the preference alone predicts {percent(statistics.mean('predicted_deviation'))}{beside}: "
+        "this measures how small token vectors are, not how much of the output would change."
+    )
 
 
-def certified_sentence(findings: Findings, tolerance: float) -> str:
+def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
     """How many exact answers are certified, and to what."""
-    missed, problems = findings.not_converged, findings.problems
+    missed, problems = statistics.not_converged, statistics.problems
     certified = (
         f"{count(problems - missed)} of {count(problems)} exact answers are certified, {count(missed)} are not"
         if missed
@@ -284,29 +155,196 @@ def summary_sentence(report: AuditState) -> str:
     Raises:
         InputError: If the report holds no head.
     """
-    findings, twin = Findings.of(report), Findings.of_twin(report)
-    heads, missed = len(findings.heads), findings.not_converged
+    statistics, twin, manifest = measured(report), report.twin, report.manifest
+    heads, missed = len(statistics.heads), statistics.not_converged
     outcome = (
-        f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge, the others are certified"
+        f"{count(missed)} of {count(statistics.problems)} exact solves did NOT converge, the others are certified"
         if missed
-        else f"all {count(findings.problems)} exact solves are certified"
+        else f"all {count(statistics.problems)} exact solves are certified"
     )
-    outcome += f" in float64 to {report.manifest['tol']:g}"
-
-    words = report.sample
-    sampled = "" if words is None else f", {words}"
-    closeness = report.manifest.get("closeness")
-    under = f" under {closeness}" if closeness else ""
-    if report.manifest.get("even_so"):
+    sampled = "" if report.sample is None else f", {report.sample}"
+    under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
+    if manifest.get("even_so"):
         under += ", although it attends otherwise"
+
+    def mean(metric: str) -> str:
+        return percent(statistics.mean(metric))
 
     def beside(metric: str) -> str:
         return "" if twin is None else f" (untrained twin {percent(twin.mean(metric))})"
 
     return (
-        f"{model_name(report.manifest)}{under}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
-        f"{percent(findings.mean('total_variation'))} of attention's weight would move{beside('total_variation')} and "
-        f"its output is off by {percent(findings.mean('mean_error'))}{beside('mean_error')}; its dual point is "
-        f"{percent(findings.mean('relative_deviation'))} off the exact one, where the covariance alone predicts "
-        f"{percent(findings.mean('predicted_deviation'))}; {outcome}."
+        f"{model_name(manifest)}{under}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
+        f"{mean('total_variation')} of attention's weight would move{beside('total_variation')} and its output is off "
+        f"by {mean('mean_error')}{beside('mean_error')}; its dual point is {mean('relative_deviation')} off the exact "
+        f"one, where the covariance alone predicts {mean('predicted_deviation')}; {outcome} in float64 to "
+        f"{manifest['tol']:g}."
+    )
+
+
+COLUMNS: dict[str, str] = {
+    "total_variation": "Weight moved",
+    "mean_error": "Output error",
+    "relative_deviation": "Relative deviation",
+    "predicted_deviation": "Predicted deviation",
+    "certificate": "Deviation at most",
+}
+
+"""The metrics of the short tables and what heads their columns."""
+
+_FARTHEST = 3
+
+
+def terminal_table(report: AuditState) -> RenderableType:
+    """A table of the means of every layer, followed by the heads that are farthest off, for rich.
+
+    Args:
+        report: The audit.
+
+    Returns:
+        Something that ``rich.print`` prints. Names and texts in it are never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+        InputError: If the report holds no head.
+    """
+    statistics, sampled = measured(report), report.sample
+    several = len(statistics.kinds) > 1
+    # Eighty columns have no room for the kinds and a bound.
+    metrics = [metric for metric in COLUMNS if metric != "certificate" or not several]
+
+    def table(title: str, *columns: str) -> Table:
+        made = titled_table(title)
+        for words in columns:
+            # Headers break between words and nothing else does, so that a table fits 80 columns.
+            left = words == "Kind"
+            made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
+        return made
+
+    def written(numbers: Mapping[str, Any]) -> list[str]:
+        cells = []
+        for metric in metrics:
+            error = numbers[f"{metric}_se"]
+            under = f"\n{f'±{error:.1g}' if math.isfinite(error) else ''}" if sampled else ""
+            cells.append(f"{short(numbers[f'{metric}_mean'])}{under}")
+        return cells
+
+    title = f"Means over queries, {model_name(report.manifest)}"
+    if sampled is not None:
+        title += f"\n± standard error, from {sampled}"
+    kind_column, names = ["Kind"] * several, [COLUMNS[metric] for metric in metrics]
+    layers = table(title, *kind_column, "Layer", *names, "Queries")
+    for kind in statistics.kinds:
+        name = [SHORT_KIND_NAMES[kind]] * several
+        for layer in statistics.layers_of(kind):
+            numbers = statistics.of(kind, layer)
+            layers.add_row(*name, str(layer), *written(numbers), count(numbers["queries"]))
+            name = [""] * several
+        layers.add_section()
+    farthest = table("Heads in which most weight would move", *kind_column, "Layer", "Head", *names)
+    for key, numbers in statistics.farthest("total_variation", _FARTHEST):
+        name = [SHORT_KIND_NAMES[key.kind]] * several
+        farthest.add_row(*name, str(key.layer), str(key.head), *written(numbers))
+    parts: list[Any] = [layers, farthest]
+    if statistics.not_converged:
+        missed = {kind: statistics.of(kind)["not_converged"] for kind in statistics.kinds}
+        by_kind = [
+            f"{SHORT_KIND_NAMES[kind].lower()} {count(number)}" for kind, number in missed.items() if number
+        ]
+        sentence = (
+            f"{count(statistics.not_converged)} of {count(statistics.problems)} problems did not converge"
+        )
+        parts.append((f"{sentence}: {', '.join(by_kind)}", "bold red"))
+    return stacked(*parts)
+
+
+_METRIC = "total_variation"
+_MOST_CELLS = 2_000
+_FEW = 16  # heads beside each other in which numbers can be read
+_TABLE = 'style="border-collapse:separate;border-spacing:1px;font-size:11px;line-height:1.2;margin:.3em 0"'
+_LABEL = 'style="padding:0 .4em;text-align:right;font-weight:normal;opacity:.7"'
+_UNBOUNDED = "#dde1e8", "#10131a"
+
+
+def notebook_map(statistics: AuditStatistics, kind: Kind) -> str:
+    """Layers by heads of one kind, coloured by the weight that would have to move, as in the report.
+
+    Args:
+        statistics: Of the heads.
+        kind: The kind of attention.
+
+    Returns:
+        A ``table`` with a caption; for more than 2,000 heads a sentence that says where the map is.
+    """
+    name = f"{SHORT_KIND_NAMES[kind]}, " if len(statistics.kinds) > 1 else ""
+    name += METRIC_NAMES[_METRIC].lower()
+    name = name[0].upper() + name[1:]
+    if len(statistics.of_kind(kind)) > _MOST_CELLS:
+        return f"<p>{name} by head: the map is in report.html.</p>"
+    shown = next(one for one in heat_maps(statistics, kind) if one.metric == _METRIC)
+    caption = (
+        f"{name} of every head, {STATISTIC_NAMES[shown.statistic]} (rows: layers, columns: "
+        f"heads; light: 0, dark: {short(shown.highest)})"
+    )
+    heads = "".join(f'<th scope="col" {_LABEL}>{head}</th>' for head in shown.heads)
+    rows = ""
+    for layer, row in shown.rows:
+        cells = "".join(
+            _cell(cell, shown, f"layer {layer}, head {head}")
+            for cell, head in zip(row, shown.heads, strict=True)
+        )
+        rows += f'<tr><th scope="row" {_LABEL}>{layer}</th>{cells}</tr>'
+    return (
+        f'<table {_TABLE}><caption style="text-align:left">{caption}</caption>'
+        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _cell(cell: Cell | None, shown: HeadGrid, name: str) -> str:
+    if cell is None:
+        return "<td></td>"
+    paper, written = _UNBOUNDED
+    if cell.style != "unbounded":
+        paper = SCALE[int(cell.style.removeprefix("q"))]
+        written = ink(paper)
+    few = len(shown.heads) <= _FEW
+    style = f"background:{paper};color:{written};padding:.1em .3em;text-align:center;min-width:{2 if few else 0.6}em"
+    return f'<td style="{style}" title="{name}: {cell.text}">{cell.text if few else ""}</td>'
+
+
+_MOST_LAYERS = 60
+_LEFT = 'style="text-align:left;padding:.1em .6em"'
+_RIGHT = 'style="text-align:right;padding:.1em .6em"'
+
+
+def notebook_html(report: AuditState) -> str:
+    """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
+
+    Args:
+        report: The audit; its texts are escaped.
+
+    Returns:
+        A ``div``.
+    """
+    if not report.heads:
+        return "<div><p>An audit without a head: nothing has been measured.</p></div>"
+    statistics = report.statistics
+    names = ("Layer", *COLUMNS.values(), "Queries")
+    header = "".join(f'<th scope="col" {_RIGHT}>{name}</th>' for name in names)
+    rows = []
+    for kind in statistics.kinds:
+        name = KIND_NAMES[kind]
+        for layer in statistics.layers_of(kind):
+            numbers = statistics.of(kind, layer)
+            means = (short(numbers[f"{metric}_mean"]) for metric in COLUMNS)
+            cells = (f"<td {_RIGHT}>{text}</td>" for text in (layer, *means, count(numbers["queries"])))
+            rows.append(f"<tr><td {_LEFT}>{name}</td>{''.join(cells)}</tr>")
+            name = ""
+    left_out = len(rows) - _MOST_LAYERS
+    note = f"<p>{left_out} more layers are in the report.</p>" if left_out > 0 else ""
+    maps = "".join(notebook_map(statistics, kind) for kind in statistics.kinds)
+    return (
+        f"<div><p>{escape(summary_sentence(report))}</p>{maps}"
+        f'<table><thead><tr><th scope="col" {_LEFT}>Means over queries</th>{header}</tr>'
+        f"</thead><tbody>{''.join(rows[:_MOST_LAYERS])}</tbody></table>{note}</div>"
     )

@@ -8,58 +8,44 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
 from fenchel.arguments import Kind
 from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, written_command
-from fenchel.auditing.heads import METRICS, counted_in_words
-from fenchel.auditing.report.findings import (
+from fenchel.auditing.heads import (
     KIND_NAMES,
     METRIC_NAMES,
     SHORT_KIND_NAMES,
-    STANDARD_ERROR,
-    STATISTICS,
-    Findings,
+    STATISTIC_NAMES,
+    counted_in_words,
     head_name,
-    headline,
-    model_name,
 )
-from fenchel.auditing.report.opened import KIND_PREFIXES, farthest_heads, head_address, opened_data
+from fenchel.auditing.report.findings import headline, measured, model_name
 from fenchel.auditing.report.plots import (
     AXES,
     MOST_PANELS,
     Axis,
+    farthest_heads,
+    head_address,
     heat_maps,
     highest_finite,
+    page_data,
     panels,
     scatters,
+    shown_statistic,
     strips,
 )
 from fenchel.auditing.twin import AUDITED
-from fenchel.drawing import LEVELS, SCALE, duration, json_number, plain, stylesheet
+from fenchel.drawing import LEVELS, SCALE, duration, plain, stylesheet
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from fenchel.auditing.state import AuditState
+    from fenchel.auditing.statistics import AuditStatistics
 
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-
-
-PLACES: dict[str, str] = {
-    "first": "the first token",
-    "special": "special tokens",
-    "itself": "the query itself",
-    "neighbour": "its neighbours",
-    "punctuation": "punctuation",
-    "rest": "other tokens",
-}
-
-"""What the page calls the places that weight moves between."""
-
-PLACES_OF_IMAGES: dict[str, str] = {"first": "the first position", "rest": "other patches"}
-
-"""The same where the input is images."""
 
 
 def embedded_json(data: object) -> str:
@@ -73,46 +59,6 @@ def embedded_json(data: object) -> str:
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)
     return text
-
-
-def page_data(report: AuditState, findings: Findings, *, most_rows: int) -> dict[str, Any]:
-    """Every head's numbers, a row a head, with the names of the columns, and what a head shows when it is opened.
-
-    Args:
-        report: The audit.
-        findings: Its heads.
-        most_rows: How many rows of the table the page shows before it is asked for all.
-    """
-    columns = ["kind", "layer", "head", "queries", "not_converged", "newton_steps"]
-    metrics_from = len(columns)
-    columns += [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
-    rows = []
-    for head in findings.heads:
-        row: list[object] = [findings.kinds.index(head.key.kind), head.key.layer, head.key.head]
-        row += [head.queries, head.not_converged, json_number(head.newton_steps)]
-        row += [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
-        rows.append(row)
-    return {
-        "kinds": [KIND_NAMES[kind] for kind in findings.kinds],
-        "short_kinds": [SHORT_KIND_NAMES[kind] for kind in findings.kinds],
-        "metrics": METRIC_NAMES,
-        "statistics": STATISTICS,
-        "kind_prefixes": [KIND_PREFIXES[kind] for kind in findings.kinds],
-        "places": PLACES | (PLACES_OF_IMAGES if report.manifest.get("reads") == "images" else {}),
-        "reads": report.manifest.get("reads", "text"),
-        "axes": [axis.metric for axis in AXES],
-        "columns": columns,
-        "metrics_from": metrics_from,
-        "most_rows": most_rows,
-        "rows": rows,
-        "sampled": [
-            [head.population, *(json_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
-            for head in findings.heads
-        ]
-        if report.sample
-        else None,
-        **opened_data(report, findings),
-    }
 
 
 _SHARED, _FOLDER = "fenchel.auditing.report", "page"
@@ -284,29 +230,24 @@ _SCRIPTS = (
 )
 
 
-def _orders(findings: Findings, kind: Kind) -> list[tuple[int, float, float]]:
-    """First- and second-order deviation of every layer."""
-    mean = findings.statistics.mean
-    return [
-        (layer, mean("relative_deviation", kind, layer), mean("second_order_deviation", kind, layer))
-        for layer in findings.layers(kind)
-    ]
-
-
-def _kind_section(findings: Findings, kind: Kind, drawn: Sequence[tuple[Axis, Any]]) -> dict[str, Any]:
-    crowded = len(findings.of_kind(kind)) > MOST_PANELS
+def _kind_section(
+    statistics: AuditStatistics, kind: Kind, drawn: Sequence[tuple[Axis, Any]]
+) -> dict[str, Any]:
+    crowded = len(statistics.of_kind(kind)) > MOST_PANELS
+    layers = statistics.layers_of(kind)
+    orders = ("relative_deviation", "second_order_deviation")
     return {
-        "kind": kind,
         "name": KIND_NAMES[kind],
-        "layers": findings.layers(kind),
-        "heads": findings.head_numbers(kind),
-        "means": {metric: findings.statistics.mean(metric, kind) for metric in METRICS},
-        "not_converged": findings.statistics.of(kind)["not_converged"],
-        "heat_maps": heat_maps(findings, kind),
+        "layers": layers,
+        "heads": sorted({head.key.head for head in statistics.of_kind(kind)}),
+        "numbers": statistics.of(kind),
+        "heat_maps": heat_maps(statistics, kind),
         "layer_panels": [(axis, of_kind[kind][0]) for axis, of_kind in drawn],
         "head_panels": [] if crowded else [(axis, of_kind[kind][1]) for axis, of_kind in drawn],
-        "strips": [(axis, strips(findings, axis, kind)) for axis in AXES] if crowded else [],
-        "order_pairs": _orders(findings, kind),
+        "strips": [(axis, strips(statistics, axis, kind)) for axis in AXES] if crowded else [],
+        "order_pairs": [
+            (layer, *(statistics.mean(metric, kind, layer) for metric in orders)) for layer in layers
+        ],
     }
 
 
@@ -341,45 +282,45 @@ def render_html(report: AuditState) -> str:
         MissingExtraError: If jinja2 is not installed.
         InputError: If the report holds no head.
     """
-    findings = Findings.of(report)
-    drawn = [(axis, panels(findings, axis)) for axis in AXES]
-    kinds = [_kind_section(findings, kind, drawn) for kind in findings.kinds]
+    statistics = measured(report)
+    drawn = [(axis, panels(statistics, axis)) for axis in AXES]
+    kinds = [_kind_section(statistics, kind, drawn) for kind in statistics.kinds]
     return rendered_page(
         _SHARED,
         "report.html.jinja",
         scripts=_SCRIPTS,
-        data=page_data(report, findings, most_rows=_MOST_ROWS),
+        data=page_data(report, most_rows=_MOST_ROWS),
         styles=("report.css", "opened.css"),
         head_name=head_name,
         difference=_difference,
         is_finite=math.isfinite,
         percent=number.percent,
         metric_names=METRIC_NAMES,
-        metrics=METRICS,
         short_kind_names=SHORT_KIND_NAMES,
-        statistics=STATISTICS,
+        statistic_names=STATISTIC_NAMES,
         report=report,
         counted=counted_in_words(report.manifest, report.heads),
         manifest=report.manifest,
         model=model_name(report.manifest),
-        findings=findings,
+        statistics=statistics,
         headline=headline(report),
-        several_kinds=len(findings.kinds) > 1,
+        several_kinds=len(kinds) > 1,
         kinds=kinds,
         highest_order_mean=highest_finite(
             value for section in kinds for _, *pair in section["order_pairs"] for value in pair
         ),
+        # The middle one of the heads' medians stays finite where few queries are unbounded.
+        median_certificate=median(head.value("certificate", "p50") for head in statistics.heads),
+        certificate_statistic=shown_statistic(statistics, "certificate"),
         axes=AXES,
         levels=range(LEVELS),
         most_panels=MOST_PANELS,
         most_rows=_MOST_ROWS,
-        cards=farthest_heads(report, findings),
-        suggestions=report.suggestions,
+        cards=farthest_heads(report),
         base_rates={one.pattern: _base_rate(report, one) for one in report.suggestions},
-        importance=report.importance,
         scatters=[] if report.effects is None else scatters(report.effects),
-        addresses={head.key: head_address(head.key, findings.kinds) for head in findings.heads},
-        twin=Findings.of_twin(report),
+        addresses={key: head_address(key, statistics.kinds) for key in statistics.keys()},  # noqa: SIM118
+        twin=report.twin,
         command=command(report.manifest),
         entries=manifest_entries(report.manifest),
     )
