@@ -273,7 +273,7 @@ def test_values_that_are_no_numbers_stop_the_audit_and_queries_not_converged_are
     with pytest.raises(FenchelError, match=r"gap is nan for 1 of .* queries of encoder_self layer 1 head 1"):
         small_audit(directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    changed(lambda call, one: one.converged[:, 0, 1].fill_(False))
+    changed(lambda call, one: one.values["converged"][:, 0, 1].fill_(False))
     report = small_audit()
     missed = report.heads[0]["not_converged"]
     assert missed > report.heads[1]["not_converged"] == 0

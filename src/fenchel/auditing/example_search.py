@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fenchel.auditing.examples import (
-    LEAST_SHARE,
     MOST_TOKENS,
     AttentionMatrix,
     FarQueries,
@@ -24,16 +24,15 @@ from fenchel.auditing.examples import (
     Rank,
     TemplateWeight,
     farthest,
-    is_full,
     keep_the_farthest,
     keep_the_longest,
+    least_variation,
     matrix_rank,
     packed,
-    reads_decoder,
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.solution import Solving, layer_problem, solutions_of
-from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses
+from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses, decoder_sides
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
@@ -97,6 +96,7 @@ _MATRIX_TOL = 1e-3
 class _Candidate(NamedTuple):
     """A query that may be kept: what decides that, where it is in the batch, and its weights."""
 
+    key: HeadKey
     total_variation: float
     document: int
     window: int
@@ -206,6 +206,8 @@ class WindowText:
     Attributes:
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
         length: How many positions the window has, without padding.
+        token: Gives the text of the token at a position.
+        passage: Gives the passage around a position, of so many tokens at most.
     """
 
     def __init__(self, batch: Batch, row: int, *, decoder: bool, length: int) -> None:
@@ -216,28 +218,23 @@ class WindowText:
         special = batch.special(row, decoder=decoder) if self._is_text else ()
         self._special = (*special, *[False] * (self.length - len(special)))
         self._sentences = Sentences(self.pieces or (" ",) * self.length)
-        self._passages: dict[tuple[int, int], range] = {}
-        self._contexts: dict[range, tuple[str, dict[int, int]]] = {}
-        self._tokens: dict[int, str] = {}
+        self.token = cache(self._token)
+        self.passage = cache(partial(passage_around, self._sentences))
+        self._spelled = cache(self._spell)
 
-    def token(self, position: int) -> str:
-        """A token's text."""
+    def _token(self, position: int) -> str:
         if not self._is_text:
             return self._batch.place(position, self.length)
-        if position not in self._tokens:
-            self._tokens[position] = self._batch.token(self._row, position, decoder=self._decoder)
-        return self._tokens[position]
+        return self._batch.token(self._row, position, decoder=self._decoder)
 
     def picture(self, first_order: Tensor, exact: Tensor) -> Picture | None:
         """The image with the weights of all positions; None where positions are no patches of one."""
-        return Picture.of(self._batch.pictures, self._row, first_order, exact)
-
-    def passage(self, position: int, most: int) -> range:
-        """The passage around a token."""
-        key = position, most
-        if key not in self._passages:
-            self._passages[key] = passage_around(self._sentences, position, most)
-        return self._passages[key]
+        images = self._batch.pictures
+        grid = None if images is None else images.grid(len(first_order))
+        if images is None or grid is None:
+            return None
+        weights = (packed(side, Packing.FINE) for side in (first_order, exact))
+        return Picture(images.thumbnail(self._row), grid.rows, grid.columns, grid.extra, *weights)
 
     def beginning(self, most: int) -> list[int]:
         """The first positions: as many whole words as fit."""
@@ -248,15 +245,12 @@ class WindowText:
         """The passage around a token, "…" where words are left out, without special tokens; and where the token is."""
         if not self.pieces:
             return "", None
-        span = self.passage(position, most)
-        if span not in self._contexts:
-            self._contexts[span] = self._spelled(span)
-        text, starts = self._contexts[span]
+        text, starts = self._spelled(self.passage(position, most))
         if position not in starts:
             return text, None
         return text, (starts[position], starts[position] + len(self.pieces[position].lstrip()))
 
-    def _spelled(self, span: range) -> tuple[str, dict[int, int]]:
+    def _spell(self, span: range) -> tuple[str, dict[int, int]]:
         """The text of a passage, and where in it each token starts."""
         text = "… " if not all(self._special[: span.start]) else ""
         starts: dict[int, int] = {}
@@ -267,30 +261,6 @@ class WindowText:
                 starts[place] = len(text) + len(piece) - len(piece.lstrip())
                 text += piece
         return (f"{text} …" if not all(self._special[span.stop :]) else text), starts
-
-
-class WindowTexts:
-    """The texts of a batch, each read when it is first asked for.
-
-    Args:
-        batch: The batch.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self._known: dict[tuple[int, bool, int], WindowText] = {}
-
-    def sides(self, call: AttentionCall, row: int) -> tuple[WindowText, WindowText]:
-        """The texts of queries and templates of a row of an attention call."""
-        kind = call.site.kind
-        decoder, lengths = reads_decoder(kind, self.batch), (call.query.shape[2], call.key.shape[2])
-        return self._of(row, decoder, lengths[0]), self._of(row, decoder and kind != "cross", lengths[1])
-
-    def _of(self, row: int, decoder: bool, length: int) -> WindowText:
-        key = row, decoder, length
-        if key not in self._known:
-            self._known[key] = WindowText(self.batch, row, decoder=decoder, length=length)
-        return self._known[key]
 
 
 class ExampleSearch:
@@ -312,13 +282,14 @@ class ExampleSearch:
         self._solving = solving
         # What is kept of a matrix has 8 bits a weight.
         self._rough = replace(solving, tol=max(solving.tol, _MATRIX_TOL))
-        self._found: list[HeadExample] = []
-        self._matrices: list[AttentionMatrix] = []
-        self._texts: WindowTexts | None = None
+        self.begin_batch()
 
     def begin_batch(self) -> None:
         """Forget what was found in a batch that did not come to its end."""
-        self._found, self._matrices, self._texts = [], [], None
+        self._examples: list[HeadExample] = []
+        self._matrices: list[AttentionMatrix] = []
+        self._batch: Batch | None = None
+        self._texts: dict[tuple[int, bool, int], WindowText] = {}
 
     def look(
         self,
@@ -337,23 +308,31 @@ class ExampleSearch:
             batch: The batch that the model was called with.
             classes: What its tokens are.
         """
-        if self._texts is None or self._texts.batch is not batch:
-            self._texts = WindowTexts(batch)
-        texts = self._texts
-        by_head: dict[HeadKey, list[_Candidate]] = defaultdict(list)
-        for key, candidate in self._candidates(call, heads, measures, batch, classes):
-            by_head[key].append(candidate)
-        for key, some in by_head.items():
+        new: dict[HeadKey, dict[Rank, _Candidate]] = defaultdict(dict)
+        for one in self._candidates(call, heads, measures, batch, classes):
+            new[one.key][one.rank] = one
+        for key, of_head in new.items():
             kept = {example.rank: example.pattern for example in self.examples.get(key, ())}
-            by_rank = {one.rank: one for one in some if one.rank not in kept}
-            for rank in farthest(kept | {rank: one.pattern for rank, one in by_rank.items()}):
-                if rank in by_rank:
-                    self._found.append(_with_words(key, by_rank[rank], *texts.sides(call, by_rank[rank].row)))
-        self._matrices += self._longest(call, heads, texts)
+            for rank in farthest({rank: one.pattern for rank, one in of_head.items()} | kept):
+                if rank not in kept:
+                    one = of_head[rank]
+                    self._examples.append(_with_words(one, *self._sides(call, batch, one.row)))
+        self._matrices += self._longest(call, heads, batch)
+
+    def _sides(self, call: AttentionCall, batch: Batch, row: int) -> tuple[WindowText, WindowText]:
+        """The texts of the queries and of the templates of a row, each read when it is first asked for."""
+        if batch is not self._batch:
+            self._batch, self._texts = batch, {}
+        lengths = call.query.shape[2], call.key.shape[2]
+        sides = [(row, *side) for side in zip(decoder_sides(call.site.kind, batch), lengths, strict=True)]
+        for side in sides:
+            if side not in self._texts:
+                self._texts[side] = WindowText(batch, row, decoder=side[1], length=side[2])
+        return self._texts[sides[0]], self._texts[sides[1]]
 
     def end_batch(self) -> None:
         """Keep what was found in the batch."""
-        keep_the_farthest(self.examples, self._found)
+        keep_the_farthest(self.examples, self._examples)
         keep_the_longest(self.matrices, self._matrices)
         self.begin_batch()
 
@@ -364,7 +343,7 @@ class ExampleSearch:
         measures: Measures,
         batch: Batch,
         classes: TokenClasses,
-    ) -> Iterator[tuple[HeadKey, _Candidate]]:
+    ) -> Iterator[_Candidate]:
         """Queries that may have to be kept, with their patterns."""
         farthest, keys = measures.farthest, _keys(call, heads)
         index = farthest.positions.clamp(min=0)
@@ -380,16 +359,7 @@ class ExampleSearch:
         own = classes.classes.unsqueeze(1).expand(-1, len(heads), -1).gather(-1, index)
         patterns = torch.stack((own, *(of_side.argmax(-1) for of_side in ends)), -1).cpu()
         # Each kept query costs a sentence in words: those that cannot stay are not looked at.
-        kept = [self.examples.get(key, ()) for key in keys]
-        least = torch.tensor(
-            [
-                max(
-                    LEAST_SHARE * some[0].total_variation if some else 0.0,
-                    some[-1].total_variation if is_full(some) else 0.0,
-                )
-                for some in kept
-            ]
-        )
+        least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
         within = (farthest.positions.cpu() >= 0) & (variation >= least[:, None])
         chosen = within.to(index.device)
         for (row, column, _), position, far, off, pattern, *weights in zip(
@@ -403,25 +373,23 @@ class ExampleSearch:
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)
             place = batch.documents[row], batch.windows[row], position + 1
-            yield keys[column], _Candidate(far, *place, (query, left, reached), row, off, *weights)
+            yield _Candidate(keys[column], far, *place, (query, left, reached), row, off, *weights)
 
-    def _longest(
-        self, call: AttentionCall, heads: Sequence[int], texts: WindowTexts
-    ) -> list[AttentionMatrix]:
+    def _longest(self, call: AttentionCall, heads: Sequence[int], batch: Batch) -> list[AttentionMatrix]:
         """The attention of the window that shows more than what is kept; empty where none does."""
-        batch, keys = texts.batch, _keys(call, heads)
-        lengths = [texts.sides(call, row)[0].length for row in range(len(batch.documents))]
+        keys = _keys(call, heads)
+        lengths = [self._sides(call, batch, row)[0].length for row in range(len(batch.documents))]
         places = list(zip(batch.documents, batch.windows, lengths, strict=True))
-        row, place = max(enumerate(places), key=lambda found: matrix_rank(*found[1]))
-        kept = [self.matrices.get(key) for key in keys]
-        if not place[2] or all(matrix is not None and matrix.rank >= matrix_rank(*place) for matrix in kept):
+        row = max(range(len(places)), key=lambda row: matrix_rank(*places[row]))
+        rank, kept = matrix_rank(*places[row]), [self.matrices.get(key) for key in keys]
+        if not lengths[row] or all(matrix is not None and matrix.rank >= rank for matrix in kept):
             return []
-        queries, templates = texts.sides(call, row)
-        shown, on = queries.beginning(MOST_TOKENS), templates.beginning(MOST_TOKENS)
+        sides = self._sides(call, batch, row)
+        shown, on = (side.beginning(MOST_TOKENS) for side in sides)
         weights = answers(call, row, heads, shown, self._rough)
-        pieces = queries.pieces, templates.pieces
+        pieces = sides[0].pieces, sides[1].pieces
         return [
-            AttentionMatrix.of(key, place, first_order, exact, (shown, on), pieces)
+            AttentionMatrix.of(key, places[row], first_order, exact, (shown, on), pieces)
             for key, first_order, exact in zip(keys, *weights, strict=True)
         ]
 
@@ -430,20 +398,17 @@ def _keys(call: AttentionCall, heads: Sequence[int]) -> list[HeadKey]:
     return [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
 
 
-def _with_words(
-    key: HeadKey, candidate: _Candidate, queries: WindowText, templates: WindowText
-) -> HeadExample:
+def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowText) -> HeadExample:
     """The example with its tokens, its sentence and the heaviest templates under either answer."""
     both = torch.stack((candidate.first_order, candidate.exact))
-    heaviest = both.amax(0)
-    heavy = torch.argsort(heaviest, descending=True, stable=True)[:NUM_TEMPLATES]
+    heavy = both.amax(0).argsort(descending=True, stable=True)[:NUM_TEMPLATES]
     position = candidate.position - 1
     # Queries of another text say nothing about where the templates' weights are.
-    centre = int((both[0] - both[1]).abs().argmax()) if key.kind == "cross" else position
+    centre = int((both[0] - both[1]).abs().argmax()) if candidate.key.kind == "cross" else position
     span = templates.passage(centre, _PASSAGE)
     context, token = queries.context(position, _PASSAGE)
     return HeadExample(
-        key=key,
+        key=candidate.key,
         total_variation=candidate.total_variation,
         relative_deviation=candidate.relative_deviation,
         document=candidate.document,

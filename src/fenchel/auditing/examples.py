@@ -13,9 +13,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import Kind
 from fenchel.auditing.heads import HeadKey, split_key, with_key
-from fenchel.io.batches import Batch, PatchImages
 from fenchel.io.storage import STRICT, Field, Mismatch, NonNegativeInt, PositiveInt, Shown, check_json
 
 
@@ -56,24 +54,21 @@ def unpacked(text: str, packing: Packing) -> list[float]:
     return [(low + 256 * high) / 65535 for low, high in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
-def check_packed(text: str, count: int, where: str, packing: Packing) -> None:
-    """See that a text holds so many weights.
+def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
+    """See that there are so many weights under either answer.
 
     Raises:
-        Mismatch: If it does not.
+        Mismatch: If there are not.
     """
-    try:
-        result = len(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError) as error:
-        raise Mismatch(where, text, "base64") from error
-    if result != count * packing.value:
-        raise Mismatch(where, Shown(f"{result} bytes"), f"{packing.value} for each of {count} weights")
-
-
-def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
-    """See that there are so many weights under either answer."""
     for name in ("first_order", "exact"):
-        check_packed(getattr(weights, name), count, f"{where}.{name}", packing)
+        text = getattr(weights, name)
+        try:
+            size = len(base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError) as error:
+            raise Mismatch(f"{where}.{name}", text, "base64") from error
+        if size != count * packing.value:
+            expected = f"{packing.value} for each of {count} weights"
+            raise Mismatch(f"{where}.{name}", Shown(f"{size} bytes"), expected)
 
 
 _Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+\z")]
@@ -100,22 +95,6 @@ class Picture:
     extra: NonNegativeInt
     first_order: str
     exact: str
-
-    @classmethod
-    def of(cls, images: PatchImages | None, row: int, first_order: Tensor, exact: Tensor) -> Picture | None:
-        """The picture of a query; None where positions are no patches.
-
-        Args:
-            images: The images of the batch.
-            row: The query's.
-            first_order: Attention's weights on all positions, (n,).
-            exact: The exact ones.
-        """
-        grid = None if images is None else images.grid(len(first_order))
-        if images is None or grid is None:
-            return None
-        weights = (packed(part, Packing.FINE) for part in (first_order, exact))
-        return cls(images.thumbnail(row), grid.rows, grid.columns, grid.extra, *weights)
 
     def check(self) -> None:
         """See that there is a weight for every position.
@@ -310,6 +289,14 @@ def is_full(kept: tuple[HeadExample, ...]) -> bool:
     return len(patterns) >= MOST_PATTERNS and len(windows) >= MOST_WINDOWS
 
 
+def least_variation(kept: tuple[HeadExample, ...]) -> float:
+    """What the total variation of a query has to be for it to be kept beside these, at least."""
+    if not kept:
+        return 0.0
+    nearest = kept[-1].total_variation if is_full(kept) else 0.0
+    return max(LEAST_SHARE * kept[0].total_variation, nearest)
+
+
 def farthest(queries: Mapping[Rank, Pattern]) -> list[Rank]:
     """Those of some queries of a head that are kept, farthest first, by their ranks and patterns."""
     in_order = sorted(queries, reverse=True)
@@ -338,11 +325,6 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
             shown = Shown(f"{len(saved)} of {key.kind} layer {key.layer} head {key.head}")
             raise Mismatch("examples", shown, "those that are farthest, farthest first")
     return kept
-
-
-def reads_decoder(kind: Kind, batch: Batch) -> bool:
-    """Whether queries of this kind are tokens of the decoder's own input."""
-    return kind != "encoder_self" and batch.has_decoder
 
 
 MOST_TOKENS = 48
@@ -410,26 +392,19 @@ class AttentionMatrix:
             positions: Queries and keys that are kept, from 0.
             pieces: Texts of all positions of either side; empty where the input is not text.
         """
-        queries, keys = positions
+        keys = list(positions[1])
 
         def kept(weights: Tensor) -> str:
-            chosen = weights[:, list(keys)]
-            rest = (weights.sum(-1, keepdim=True) - chosen.sum(-1, keepdim=True)).clamp(min=0)
-            return packed(torch.cat((chosen, rest), -1), Packing.ROUGH)
+            shown = weights[:, keys]
+            rest = (weights.sum(-1, keepdim=True) - shown.sum(-1, keepdim=True)).clamp(min=0)
+            return packed(torch.cat((shown, rest), -1), Packing.ROUGH)
 
-        def texts(side: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
-            return tuple(side[position] for position in places) if side else ()
-
-        return cls(
-            key,
-            *place,
-            tuple(position + 1 for position in queries),
-            tuple(position + 1 for position in keys),
-            texts(pieces[0], queries),
-            texts(pieces[1], keys),
-            kept(first_order),
-            kept(exact),
+        of_queries, of_keys = (tuple(position + 1 for position in side) for side in positions)
+        queries, texts = (
+            tuple(text[position] for position in side) if text else ()
+            for text, side in zip(pieces, positions, strict=True)
         )
+        return cls(key, *place, of_queries, of_keys, queries, texts, kept(first_order), kept(exact))
 
     @property
     def rank(self) -> tuple[int, int, int]:

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import KINDS, reason_of
-from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import MEASURES, METRICS
-from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses, decoder_sides
 from fenchel.errors import InputError, ProblemError, require_packages
 from fenchel.io.batches import Batch
 from fenchel.io.files import atomic_path
@@ -132,9 +131,9 @@ def query_rows(
     def of_each_head(column: Tensor) -> Any:
         return column.repeat(several).numpy()
 
-    decoder = reads_decoder(site.kind, batch)
-    tokens = _ids(batch, decoder, call.query.shape[2])[rows, positions]
-    keys = _ids(batch, decoder and site.kind != "cross", call.key.shape[2])
+    of_queries, of_keys = decoder_sides(site.kind, batch)
+    tokens = _ids(batch, of_queries, call.query.shape[2])[rows, positions]
+    keys = _ids(batch, of_keys, call.key.shape[2])
     known = {} if batch.tokenizer is None else texts
     weight = torch.ones(len(counted), dtype=torch.float64)
     if population is not None:

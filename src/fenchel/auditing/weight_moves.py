@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.auditing.examples import reads_decoder
+from fenchel.arguments import Kind
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 from fenchel.io.tokens import token_text
@@ -46,6 +46,12 @@ MOVES: tuple[str, ...] = ("attention", "leaves", "reaches")
 MOVE_COLUMNS: tuple[str, ...] = tuple(f"{move}_{name}" for move in MOVES for name in KEY_CLASSES)
 
 """The columns of a query's row that hold it."""
+
+
+def decoder_sides(kind: Kind, batch: Batch) -> tuple[bool, bool]:
+    """Whether the queries, and the keys, of a kind of attention are tokens of the decoder's own input."""
+    queries = kind != "encoder_self" and batch.has_decoder
+    return queries, queries and kind != "cross"
 
 
 @dataclass(frozen=True)
@@ -239,14 +245,13 @@ class TokenClassifier:
             call: The call.
             batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
         """
-        crosses = call.site.kind == "cross"
-        decoder = reads_decoder(call.site.kind, batch)
+        crosses, decoder = call.site.kind == "cross", decoder_sides(call.site.kind, batch)
         dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
         sizes = call.query.shape[2], call.key.shape[2]
         name = (crosses, decoder, len(call.query), *sizes, dtype)
         if name not in self._made:
-            types, own = self._side(batch, decoder, sizes[0])
-            _, classes = self._side(batch, decoder and not crosses, sizes[1])
+            types, own = self._side(batch, decoder[0], sizes[0])
+            _, classes = self._side(batch, decoder[1], sizes[1])
             known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
             beside = corrections = None
             if not crosses:

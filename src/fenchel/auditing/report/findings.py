@@ -247,7 +247,7 @@ def terminal_table(report: AuditState) -> RenderableType:
         farthest.add_row(*name, str(key.layer), str(key.head), *written(numbers))
     parts: list[Any] = [layers, farthest]
     if statistics.not_converged:
-        missed = {kind: statistics.of(kind)["not_converged"] for kind in statistics.kinds}
+        missed: dict[Kind, int] = {kind: statistics.of(kind)["not_converged"] for kind in statistics.kinds}
         by_kind = [
             f"{SHORT_KIND_NAMES[kind].lower()} {count(number)}" for kind, number in missed.items() if number
         ]

@@ -222,8 +222,7 @@ def heat_maps(statistics: AuditStatistics, kind: Kind) -> list[HeadGrid]:
         highest, cells = highest_finite(values), {}
         for index, (head, value) in enumerate(zip(statistics.heads, values, strict=True)):
             if head.key.kind == kind:
-                unbounded = math.isinf(value) or highest is None
-                style = "unbounded" if unbounded else f"q{level(value, highest)}"
+                style = f"q{level(value, highest or 0.0)}" if math.isfinite(value) else "unbounded"
                 cells[head.key[1:]] = Cell(index, style, short(value))
         maps.append(HeadGrid.of(cells, highest, metric, statistic))
     return maps
