@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,22 @@ def embedded_json(data: object) -> str:
 _SHARED, _FOLDER = "fenchel.auditing.report", "page"
 
 
+@cache
+def _environment(package: str) -> Any:
+    """Templates, compiled once, of a package's own folder and of the one that all pages share."""
+    try:
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingExtraError("jinja2", "report") from error
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(one, _FOLDER) for one in dict.fromkeys((package, _SHARED))]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def rendered_page(
     package: str,
     template: str,
@@ -91,17 +108,7 @@ def rendered_page(
     Raises:
         MissingExtraError: If jinja2 is not installed.
     """
-    try:
-        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader(one, _FOLDER) for one in dict.fromkeys((package, _SHARED))]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _environment(package)
     written = ("decimal", "short", "percent", "count", "duration", "plain")
     environment.filters.update({name: getattr(number, name) for name in written}, **(filters or {}))
 
