@@ -30,7 +30,7 @@ from fenchel.auditing.examples import (
     unpacked,
 )
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, Measures
+from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, MeasuredCall, Measures
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
 from fenchel.integrations.capture import AttentionCall
@@ -215,7 +215,7 @@ def searched(*batches: tuple[Tensor, Tensor, Batch]) -> ExampleSearch:
         classifier, call = TokenClassifier(), call_of(counted)
         classifier.begin_batch(batch)
         classes = classifier.of(call, batch)
-        search.look(call, HEADS, measured(variation, counted, classes), batch, classes)
+        search.look(MeasuredCall(call, HEADS, batch, classes, measured(variation, counted, classes)))
         search.end_batch()
     return search
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fenchel.arguments import Kind
-from fenchel.auditing.heads import AttentionModule, HeadKey
+from fenchel.auditing.heads import HeadKey, Modules
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 
@@ -263,11 +262,7 @@ class Importance:
     passes: int
 
 
-def importance(
-    heads: Sequence[HeadKey],
-    manifest: Mapping[str, Any],
-    modules: Mapping[tuple[Kind, int], AttentionModule],
-) -> Importance:
+def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: Modules) -> Importance:
     """How to measure what the heads of an audit do for the model.
 
     Args:
@@ -283,17 +278,17 @@ def importance(
     passes = 3 * len(heads) + 3
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
-    said = f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text"
-    said += " through the model (an audit with the default sample takes about two)"
-    if manifest.get("embeds"):
-        said += ", by its sentence embeddings, or with --label-column by the loss of a classifier"
-    return Importance(f"{said}.", command, passes)
+    by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
+    sentences = (
+        f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text "
+        "through the model (an audit with the default sample takes about two)"
+        f"{by if manifest.get('embeds') else ''}."
+    )
+    return Importance(sentences, command, passes)
 
 
 def suggestions(
-    patterns: Sequence[HeadPattern],
-    manifest: Mapping[str, Any],
-    modules: Mapping[tuple[Kind, int], AttentionModule],
+    patterns: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules
 ) -> list[Suggestion]:
     """The patterns of an audit and a swap for each, that of most moved weight first and still heads last.
 
@@ -326,6 +321,14 @@ def suggestions(
 def is_loaded(manifest: Mapping[str, Any]) -> bool:
     """Whether a model was loaded already and has no name by which to load it again."""
     return manifest.get("model") == manifest.get("model_class") and manifest.get("model") is not None
+
+
+def recorded(manifest: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
+    """Those of the options that a manifest has a value of, to be given again."""
+    given = {option: manifest[option] for option in options if manifest.get(option) is not None}
+    if str(given.get("revision", "")).startswith("sha256:"):
+        del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+    return given
 
 
 def python_words(manifest: Mapping[str, Any], ready_made: str) -> str:
@@ -412,10 +415,7 @@ def _mean(heads: Sequence[HeadPattern], of: Callable[[HeadPattern], float]) -> f
 
 
 def _exact_command(
-    heads: Sequence[HeadPattern],
-    manifest: Mapping[str, Any],
-    modules: Mapping[tuple[Kind, int], AttentionModule],
-    name: str,
+    heads: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules, name: str
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
     if manifest.get("space") == "input":
@@ -424,14 +424,12 @@ def _exact_command(
     return _command(known, manifest, modules, _numbers(known, modules), f"swap-{name}")
 
 
-def _number(key: HeadKey, modules: Mapping[tuple[Kind, int], AttentionModule]) -> int | None:
+def _number(key: HeadKey, modules: Modules) -> int | None:
     module = modules.get((key.kind, key.layer))
     return module.number if module is not None else None
 
 
-def _numbers(
-    heads: Sequence[HeadKey], modules: Mapping[tuple[Kind, int], AttentionModule]
-) -> dict[str, list[int]]:
+def _numbers(heads: Sequence[HeadKey], modules: Modules) -> dict[str, list[int]]:
     """The layers and heads as a swap numbers them."""
     layers = {number for key in heads if (number := _number(key, modules))}
     return {"layers": sorted(layers), "heads": sorted({key.head for key in heads})}
@@ -440,7 +438,7 @@ def _numbers(
 def _command(
     heads: Sequence[HeadKey],
     manifest: Mapping[str, Any],
-    modules: Mapping[tuple[Kind, int], AttentionModule],
+    modules: Modules,
     how: Mapping[str, Sequence[Any]],
     out: str,
 ) -> str | None:
@@ -460,20 +458,13 @@ def _command(
         return None
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
         return None  # whose similarities have no ranking that a swap could change
-    given = {
-        option: manifest[option]
-        for option in ("text_column", "target_column", "max_length", "max_tokens", "dtype")
-        if manifest.get(option) is not None
-    }
-    revision = manifest.get("revision")
-    if revision is not None and not str(revision).startswith("sha256:"):
-        given["revision"] = revision
+    options = ("text_column", "target_column", "max_length", "max_tokens", "dtype", "revision")
+    given = recorded(manifest, options)
     if is_loaded(manifest) or source in FROM_PYTHON:
-        if is_loaded(manifest):
-            given.pop("dtype", None)
-        given.pop("revision", None)
+        left_out = {"revision", "dtype"} if is_loaded(manifest) else {"revision"}
+        given = {option: value for option, value in {**how, **given}.items() if option not in left_out}
+        written = "".join(f", {option}={value!r}" for option, value in given.items())
         first = python_words(manifest, "batches")
-        written = "".join(f", {option}={value!r}" for option, value in {**how, **given}.items())
         return f"fenchel.swap.swap({first}, per_head=True{written}, directory={out!r})"
     whole_file = {"whole_file": True} if manifest.get("whole_file") else {}
     options = {**whole_file, **given, "per_head": True, **how}

@@ -32,12 +32,12 @@ from fenchel.auditing.examples import (
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.solution import Solving, layer_problem, solutions_of
-from fenchel.auditing.weight_moves import KEY_CLASSES, TokenClasses, decoder_sides
+from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 
 if TYPE_CHECKING:
-    from fenchel.auditing.measure import Measures
+    from fenchel.auditing.measure import MeasuredCall
 
 
 def answers(
@@ -291,36 +291,22 @@ class ExampleSearch:
         self._batch: Batch | None = None
         self._texts: dict[tuple[int, bool, int], WindowText] = {}
 
-    def look(
-        self,
-        call: AttentionCall,
-        heads: Sequence[int],
-        measures: Measures,
-        batch: Batch,
-        classes: TokenClasses,
-    ) -> None:
-        """Find the queries of one attention call that are farther than those kept.
-
-        Args:
-            call: The attention call.
-            heads: Numbers of the heads that were measured, from 1.
-            measures: What was measured of them, with the farthest queries and what moves between their keys.
-            batch: The batch that the model was called with.
-            classes: What its tokens are.
-        """
+    def look(self, measured: MeasuredCall) -> None:
+        """Find the queries of one attention call that are farther than those kept."""
         new: dict[HeadKey, dict[Rank, _Candidate]] = defaultdict(dict)
-        for one in self._candidates(call, heads, measures, batch, classes):
+        for one in self._candidates(measured):
             new[one.key][one.rank] = one
         for key, of_head in new.items():
             kept = {example.rank: example.pattern for example in self.examples.get(key, ())}
             for rank in farthest({rank: one.pattern for rank, one in of_head.items()} | kept):
                 if rank not in kept:
                     one = of_head[rank]
-                    self._examples.append(_with_words(one, *self._sides(call, batch, one.row)))
-        self._matrices += self._longest(call, heads, batch)
+                    self._examples.append(_with_words(one, *self._sides(measured, one.row)))
+        self._matrices += self._longest(measured)
 
-    def _sides(self, call: AttentionCall, batch: Batch, row: int) -> tuple[WindowText, WindowText]:
+    def _sides(self, measured: MeasuredCall, row: int) -> tuple[WindowText, WindowText]:
         """The texts of the queries and of the templates of a row, each read when it is first asked for."""
+        call, batch = measured.call, measured.batch
         if batch is not self._batch:
             self._batch, self._texts = batch, {}
         lengths = call.query.shape[2], call.key.shape[2]
@@ -336,27 +322,20 @@ class ExampleSearch:
         keep_the_longest(self.matrices, self._matrices)
         self.begin_batch()
 
-    def _candidates(
-        self,
-        call: AttentionCall,
-        heads: Sequence[int],
-        measures: Measures,
-        batch: Batch,
-        classes: TokenClasses,
-    ) -> Iterator[_Candidate]:
+    def _candidates(self, measured: MeasuredCall) -> Iterator[_Candidate]:
         """Queries that may have to be kept, with their patterns."""
-        farthest, keys = measures.farthest, _keys(call, heads)
+        batch, keys, values = measured.batch, measured.keys, measured.measures.values
+        farthest = measured.measures.farthest
         index = farthest.positions.clamp(min=0)
         variation, deviation = (
-            measures.values[name].gather(-1, index).float().cpu()
-            for name in ("total_variation", "relative_deviation")
+            values[name].gather(-1, index).float().cpu() for name in ("total_variation", "relative_deviation")
         )
         # What the query is, and the classes that lose and gain most.
         ends = [
-            torch.stack([measures.values[f"{side}_{name}"].gather(-1, index) for name in KEY_CLASSES], -1)
+            torch.stack([values[f"{side}_{name}"].gather(-1, index) for name in KEY_CLASSES], -1)
             for side in ("leaves", "reaches")
         ]
-        own = classes.classes.unsqueeze(1).expand(-1, len(heads), -1).gather(-1, index)
+        own = measured.tokens.classes.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         patterns = torch.stack((own, *(of_side.argmax(-1) for of_side in ends)), -1).cpu()
         # Each kept query costs a sentence in words: those that cannot stay are not looked at.
         least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
@@ -375,27 +354,23 @@ class ExampleSearch:
             place = batch.documents[row], batch.windows[row], position + 1
             yield _Candidate(keys[column], far, *place, (query, left, reached), row, off, *weights)
 
-    def _longest(self, call: AttentionCall, heads: Sequence[int], batch: Batch) -> list[AttentionMatrix]:
+    def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
         """The attention of the window that shows more than what is kept; empty where none does."""
-        keys = _keys(call, heads)
-        lengths = [self._sides(call, batch, row)[0].length for row in range(len(batch.documents))]
+        batch, keys = measured.batch, measured.keys
+        lengths = [self._sides(measured, row)[0].length for row in range(len(batch.documents))]
         places = list(zip(batch.documents, batch.windows, lengths, strict=True))
         row = max(range(len(places)), key=lambda row: matrix_rank(*places[row]))
         rank, kept = matrix_rank(*places[row]), [self.matrices.get(key) for key in keys]
         if not lengths[row] or all(matrix is not None and matrix.rank >= rank for matrix in kept):
             return []
-        sides = self._sides(call, batch, row)
+        sides = self._sides(measured, row)
         shown, on = (side.beginning(MOST_TOKENS) for side in sides)
-        weights = answers(call, row, heads, shown, self._rough)
+        weights = answers(measured.call, row, measured.heads, shown, self._rough)
         pieces = sides[0].pieces, sides[1].pieces
         return [
             AttentionMatrix.of(key, places[row], first_order, exact, (shown, on), pieces)
             for key, first_order, exact in zip(keys, *weights, strict=True)
         ]
-
-
-def _keys(call: AttentionCall, heads: Sequence[int]) -> list[HeadKey]:
-    return [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
 
 
 def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowText) -> HeadExample:

@@ -113,6 +113,9 @@ class AttentionModule(NamedTuple):
     number: int
 
 
+Modules = Mapping[tuple[Kind, int], AttentionModule]
+"""The attention module of every layer."""
+
 READS: dict[str, tuple[str, str]] = {
     "text": ("document", "documents"),
     "images": ("image", "images"),

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import TokenClasses, largest_moves, moves_by_class
 from fenchel.errors import InputError
@@ -117,6 +118,32 @@ class Measures:
 
     values: dict[str, Tensor]
     farthest: FarthestQueries
+
+
+@dataclass(frozen=True)
+class MeasuredCall:
+    """An attention call with what is known of its tokens and what was measured.
+
+    Attributes:
+        call: The call, in which the queries that were measured count.
+        heads: Numbers of the heads that were measured, from 1.
+        batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
+        tokens: What its tokens are.
+        measures: What was measured, (B, heads, m).
+        population: (B,), of how many queries of each window those that count are a sample; None where they are all.
+    """
+
+    call: AttentionCall
+    heads: Sequence[int]
+    batch: Batch
+    tokens: TokenClasses
+    measures: Measures
+    population: Tensor | None = None
+
+    @property
+    def keys(self) -> list[HeadKey]:
+        """The heads that were measured."""
+        return [HeadKey(self.call.site.kind, self.call.site.layer, head) for head in self.heads]
 
 
 def measure(

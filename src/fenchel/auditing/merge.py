@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +62,25 @@ def merge(
         check_writable(target)
 
     far_queries, matrices, words = FarQueries(), dict[HeadKey, AttentionMatrix](), dict[int, str]()
-    tables, twins = list[QueryTable](), list[QueryTable | None]()
-    modules: dict[tuple[Kind, int], AttentionModule] = {}
-    manifests: list[tuple[Path, dict[str, Any]]] = []
+    tables, twins, modules = list[QueryTable](), list[QueryTable](), dict[tuple[Kind, int], AttentionModule]()
+    manifests: dict[Path, dict[str, Any]] = {}
     for folder in sources:
         state = _finished(folder)
         _check_compatible(manifests, folder, state.manifest)
-        manifests.append((folder, state.manifest))
+        manifests[folder] = state.manifest
         words |= state.statistics.words
         keep_the_farthest(far_queries, (example for some in state.far_queries.values() for example in some))
         keep_the_longest(matrices, state.matrices.values())
         tables.append(state.statistics.table)
-        twins.append(state.twin and state.twin.table)
+        twins += [] if state.twin is None else [state.twin.table]
         modules |= state.modules
-    shards = _check_complete(manifests, partial=partial)
-    manifest = _merged([manifest for _, manifest in manifests], shards)
-    twin = None if None in twins else _together([twin for twin in twins if twin is not None])
+    manifest = _merged(list(manifests.values()), partial=partial)
+    with_twin = len(twins) == len(sources)
     report = AuditReport(
         manifest,
         AuditStatistics(_together(tables), words),
         far_queries,
-        None if twin is None else AuditStatistics(twin, words),
+        AuditStatistics(_together(twins), words) if with_twin else None,
         modules,
         matrices=matrices,
     )
@@ -123,10 +121,10 @@ def _finished(folder: Path) -> AuditReport:
 
 
 def _check_compatible(
-    manifests: Iterable[tuple[Path, dict[str, Any]]], folder: Path, manifest: dict[str, Any]
+    manifests: Mapping[Path, dict[str, Any]], folder: Path, manifest: dict[str, Any]
 ) -> None:
     indices, count = shards_of(manifest)
-    for other_folder, other in manifests:
+    for other_folder, other in manifests.items():
         differing = differences(other, manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second"))
         other_indices, other_count = shards_of(other)
         if count != other_count:
@@ -144,19 +142,19 @@ def _check_compatible(
             )
 
 
-def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial: bool) -> list[int]:
-    """The shards that there are, in order."""
-    parts = [shards_of(manifest) for _, manifest in manifests]
-    there, count = frozenset[int]().union(*(indices for indices, _ in parts)), parts[0][1]
-    missing = sorted(frozenset(range(count)) - there)
+def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, Any]:
+    """One manifest for all: what agrees, sums of counts, and all places.
+
+    Raises:
+        InputError: If a shard is missing, unless ``partial``.
+    """
+    (_, count), *_ = parts = [shards_of(manifest) for manifest in manifests]
+    shards = sorted(frozenset[int]().union(*(indices for indices, _ in parts)))
+    missing = [f"{index}/{count}" for index in range(count) if index not in shards]
     if missing and not partial:
-        names = ", ".join(f"{index}/{count}" for index in missing)
-        raise InputError(f"shards {names} are missing. Audit them, or merge what is there with --partial.")
-    return sorted(there)
-
-
-def _merged(manifests: Sequence[dict[str, Any]], shards: Sequence[int]) -> dict[str, Any]:
-    """One manifest for all: what agrees, sums of counts, and all places."""
+        raise InputError(
+            f"shards {', '.join(missing)} are missing. Audit them, or merge what is there with --partial."
+        )
     merged = dict(manifests[0])
     for key in COUNTS & {name for manifest in manifests for name in manifest}:
         merged[key] = round(sum(manifest.get(key, 0) for manifest in manifests), 1)
@@ -171,19 +169,15 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: Sequence[int]) -> dict[
         merged[key] = ", ".join(sorted(result)) if result else None
     outcomes = {manifest["twin"] for manifest in manifests}
     merged["twin"] = outcomes.pop() if len(outcomes) == 1 else "not audited on every shard"
-    _, count = shards_of(merged)
-    merged["shard"] = "0/1" if len(shards) == count else f"{','.join(map(str, shards))}/{count}"
+    merged["shard"] = f"{','.join(map(str, shards))}/{count}" if missing else "0/1"
     merged["merged_from"] = len(shards)
     return in_order(merged)
 
 
 def _together(tables: Sequence[QueryTable]) -> QueryTable:
     """The parts of all, in the same order whatever the order of the tables."""
-    return QueryTable(tables[0].folder, sorted((path for table in tables for path in table.parts), key=_name))
-
-
-def _name(path: Path) -> tuple[str, str]:
-    return path.name, str(path)
+    paths = (path for table in tables for path in table.parts)
+    return QueryTable(tables[0].folder, sorted(paths, key=lambda path: (path.name, str(path))))
 
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:

@@ -17,7 +17,7 @@ from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
-from fenchel.auditing.measure import QuerySample, measure, require_fewer, sample_size
+from fenchel.auditing.measure import MeasuredCall, QuerySample, measure, require_fewer, sample_size
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
@@ -95,7 +95,7 @@ class SiteMeasures:
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
         batch = self._batch.of_sequences(len(call.query))
         drawn = None if self._sample is None else self._sample.of(call, batch)
-        tokens, examples = self._tokens.of(call, batch), self._examples
+        tokens = self._tokens.of(call, batch)
         measures = measure(
             call if drawn is None else drawn.of_call(call),
             self._solving,
@@ -105,20 +105,12 @@ class SiteMeasures:
         if drawn is not None:
             # Whoever looks at the site sees a window in which these queries alone count.
             measures, call = drawn.put_back(measures), replace(call, counted=drawn.counted)
-        if examples is not None:
-            examples.look(call, heads, measures, batch, tokens)
+        population = None if drawn is None else drawn.population
+        measured = MeasuredCall(call, heads, batch, tokens, measures, population)
+        if self._examples is not None:
+            self._examples.look(measured)
         self.longest = max(self.longest or 0, call.counted.shape[1])
-        self.rows.append(
-            query_rows(
-                call,
-                heads,
-                measures,
-                batch,
-                tokens,
-                texts=self._tokens.texts,
-                population=None if drawn is None else drawn.population,
-            )
-        )
+        self.rows.append(query_rows(measured, self._tokens.texts))
 
 
 # Another version or device may round otherwise: the files would not be those of an uninterrupted audit.

@@ -9,13 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from fenchel.arguments import Kind, shown
-from fenchel.auditing.heads import AttentionModule, HeadKey, with_key
+from fenchel.arguments import shown
+from fenchel.auditing.heads import HeadKey, Modules, with_key
 from fenchel.correlation import spearman
 from fenchel.errors import InputError
-
-Modules = Mapping[tuple[Kind, int], AttentionModule]
-"""The attention module of every layer."""
 
 _SAME = ("model", "revision", "text_sha256")
 _DEVIATIONS = ("total_variation", "mean_error", "relative_deviation", "predicted_deviation")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fenchel.arguments import KINDS, reason_of
 from fenchel.auditing.heads import MEASURES, METRICS
-from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses, decoder_sides
+from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, decoder_sides
 from fenchel.errors import InputError, ProblemError, require_packages
 from fenchel.io.batches import Batch
 from fenchel.io.files import atomic_path
@@ -28,8 +28,7 @@ from fenchel.io.storage import CHANGED, digest_of_bytes
 if TYPE_CHECKING:
     import polars
 
-    from fenchel.auditing.measure import Measures
-    from fenchel.integrations.capture import AttentionCall
+    from fenchel.auditing.measure import MeasuredCall
 
 ROWS_IN_A_PART = 1 << 18
 """A part is written after the first batch with which it has this many rows."""
@@ -87,39 +86,24 @@ def schema() -> dict[str, Any]:
     }
 
 
-def query_rows(
-    call: AttentionCall,
-    heads: Sequence[int],
-    measures: Measures,
-    batch: Batch,
-    classes: TokenClasses,
-    *,
-    texts: Mapping[int, str],
-    population: Tensor | None = None,
-) -> polars.DataFrame:
+def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataFrame:
     """The rows of the counted queries of one attention call, head by head, in the order of the batch.
 
     Args:
-        call: The attention call.
-        heads: Numbers of the H heads that were measured, from 1.
-        measures: What was measured, (B, H, m).
-        batch: The batch that the model was called with.
-        classes: What its tokens are, all m of them.
+        measured: The attention call, and what was measured on it.
         texts: Text of every token that was seen, by id.
-        population: (B,), of how many queries of each window those that are counted are a sample; None where they are
-            all.
 
     Raises:
         ProblemError: If a measure of a counted query is NaN or negative, or shapes do not match.
     """
     pl = polars_module()
-    site = call.site
-    counted = call.counted.cpu()
+    call, batch, tokens = measured.call, measured.batch, measured.tokens
+    site, counted = call.site, call.counted.cpu()
     rows, positions = counted.nonzero(as_tuple=True)
-    count, several = len(rows), len(heads)
+    count, several = len(rows), len(measured.heads)
     expected = (len(counted), several, counted.shape[1])
 
-    def measured(values: Tensor) -> Any:
+    def counted_only(values: Tensor) -> Any:
         if tuple(values.shape) != expected:
             raise ProblemError(
                 f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
@@ -132,29 +116,29 @@ def query_rows(
         return column.repeat(several).numpy()
 
     of_queries, of_keys = decoder_sides(site.kind, batch)
-    tokens = _ids(batch, of_queries, call.query.shape[2])[rows, positions]
+    ids = _ids(batch, of_queries, call.query.shape[2])[rows, positions]
     keys = _ids(batch, of_keys, call.key.shape[2])
     known = {} if batch.tokenizer is None else texts
     weight = torch.ones(len(counted), dtype=torch.float64)
-    if population is not None:
-        weight = population / counted.sum(1).clamp(min=1)
-    values = {name: measured(value) for name, value in measures.values.items()}
-    _check(values, heads, count, f"{site.kind} layer {site.layer}")
+    if measured.population is not None:
+        weight = measured.population / counted.sum(1).clamp(min=1)
+    values = {name: counted_only(value) for name, value in measured.measures.values.items()}
+    _check(values, measured.heads, count, f"{site.kind} layer {site.layer}")
     for name in ("leaves", "reaches"):
         values[f"{name}_token"] = keys[rows.repeat(several), values[name]]
         values[name] = values[name] + 1
-    text = pl.Series("text", [known.get(token) for token in tokens.tolist()], dtype=pl.String)
+    text = pl.Series("text", [known.get(token) for token in ids.tolist()], dtype=pl.String)
     columns = {
         "kind": pl.repeat(site.kind, count * several, dtype=pl.String, eager=True),
         "layer": pl.repeat(site.layer, count * several, dtype=pl.Int32, eager=True),
-        "head": torch.tensor(list(heads)).repeat_interleave(count).numpy(),
+        "head": torch.tensor(list(measured.heads)).repeat_interleave(count).numpy(),
         "document": of_each_head(torch.tensor(batch.documents)[rows]),
         "window": of_each_head(torch.tensor(batch.windows)[rows]),
         "position": of_each_head(positions + 1),
-        "token": of_each_head(tokens),
+        "token": of_each_head(ids),
         "text": pl.concat([text] * several) if several else text,
-        "type": _named(classes.types.cpu()[rows, positions], TOKEN_TYPES, several),
-        "class": _named(classes.classes.cpu()[rows, positions], KEY_CLASSES, several),
+        "type": _named(tokens.types.cpu()[rows, positions], TOKEN_TYPES, several),
+        "class": _named(tokens.classes.cpu()[rows, positions], KEY_CLASSES, several),
         "weight": of_each_head(weight[rows].double()),
         **{name: value.numpy() for name, value in values.items()},
     }

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
 from fenchel.arguments import Kind
-from fenchel.auditing.advice import FROM_PYTHON, GROUPS, Suggestion, is_loaded, python_words, written_command
+from fenchel.auditing.advice import (
+    FROM_PYTHON,
+    GROUPS,
+    Suggestion,
+    is_loaded,
+    python_words,
+    recorded,
+    written_command,
+)
 from fenchel.auditing.heads import (
     KIND_NAMES,
     METRIC_NAMES,
@@ -128,9 +136,10 @@ def rendered_page(
     return environment.get_template(template).render(values)
 
 
-_TEXT_OPTIONS = ("text_column", "target_column")
-
 _OPTIONS = (
+    "revision",
+    "text_column",
+    "target_column",
     "space",
     "template_scale",
     "closeness",
@@ -180,13 +189,7 @@ def command(manifest: Mapping[str, Any]) -> str:
         >>> command({"model": "demo", "texts": "Python strings", "alpha": 1.0})
         "fenchel.audit('demo', None, texts, alpha=1.0)"
     """
-    given = {
-        name: manifest[name]
-        for name in ("revision", *_TEXT_OPTIONS, *_OPTIONS)
-        if manifest.get(name) is not None
-    }
-    if str(given.get("revision", "")).startswith("sha256:"):
-        del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+    given = recorded(manifest, _OPTIONS)
     if "tokens" in manifest:
         given.setdefault("queries", "all")
     if manifest.get("twin") is not None:
