@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fenchel.arguments import KINDS
+from fenchel.arguments import KINDS, Kind
 from fenchel.auditing.audit_report import AUDIT, AuditReport, require_extras
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
@@ -63,7 +63,6 @@ class SiteMeasures:
         """How many queries the longest window of that batch has; None where nothing was measured."""
         self._options, self._tokens, self._examples = options, tokens, examples
         self._solving = Solving.of(options)
-        self._heads = None if options.heads is None else frozenset(options.heads)
         self._sample = (
             QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
         )
@@ -86,9 +85,8 @@ class SiteMeasures:
 
     def _consume(self, call: AttentionCall) -> None:
         options, site = self._options, call.site
-        heads = tuple(
-            head for head in range(1, site.num_heads + 1) if self._heads is None or head in self._heads
-        )
+        every = range(1, site.num_heads + 1)
+        heads = tuple(head for head in every if options.heads is None or head in options.heads)
         if not heads or not bool(call.counted.any()):
             return
         if options.template_scale == "sqrt_d":
@@ -146,7 +144,7 @@ class Checkpoints:
     """Saves an audit's state every so often, and its files at the end.
 
     Args:
-        directory: The audit's folder.
+        directory: The audit's folder; None to keep everything in memory, but for full parts of its tables.
         state: The audit.
         seconds: Least time between two savings.
         now: Gives the time in seconds.
@@ -154,7 +152,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         state: AuditReport,
         *,
         seconds: float,
@@ -173,34 +171,38 @@ class Checkpoints:
 
         Not before, since until then an option or a text may still turn out to be of no use.
         """
-        if not self._begun:
+        if not self._begun and self.directory is not None:
             (self.directory / STATE_FILE).unlink(missing_ok=True)
             self.state.remove_other_parts()
-            self._begun = True
+        self._begun = True
+
+    def save_if_due(self) -> None:
+        """Save everything counted so far if a part of a table is full, or enough time has passed."""
+        if any(table.full for table in self.state.tables) or (self.directory is not None and self.pace.due):
+            self.save()
 
     def save(self) -> None:
         """Save everything counted so far, unless it is saved already: the rows as a part, then the state."""
-        place = self.state.cursor
-        if place != self._saved:
-            self._write_state()
-            self._saved = place
+        cursor = self.state.cursor
+        if cursor != self._saved:
+            self.state.write_rows()
+            self.state.manifest.update(documents=cursor.documents, tokens=cursor.tokens)
+            if self.directory is not None:
+                self.state.write(self.directory)
+            self._saved = cursor
         self.pace.saved()
 
     def finish(self) -> AuditReport:
         """Write every file of the audit, and mark it as finished when all are there."""
         self.begin()
         self.save()
-        self.state.write_files(self.directory)
-        self.state.finished = True
-        self._write_state()
-        # Of a twin that was given up.
-        self.state.remove_other_parts()
+        if self.directory is not None:
+            self.state.write_files(self.directory)
+            self.state.finished = True
+            self.state.write(self.directory)
+            # Of a twin that was given up.
+            self.state.remove_other_parts()
         return self.state
-
-    def _write_state(self) -> None:
-        self.state.write_rows()
-        self.state.manifest.update(documents=self.state.cursor.documents, tokens=self.state.cursor.tokens)
-        self.state.write(self.directory)
 
 
 class AuditRun:
@@ -214,7 +216,7 @@ class AuditRun:
         batches: What it is to read.
         state: What to start from, and what is added to.
         options: What to measure, and how.
-        checkpoints: Where to save, or None to keep everything in memory.
+        checkpoints: Saves the state.
     """
 
     def __init__(
@@ -223,7 +225,7 @@ class AuditRun:
         batches: Batches,
         state: AuditReport,
         options: AuditOptions,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -261,33 +263,25 @@ class AuditRun:
         state, control = self.state, self.options.control
         if state.manifest["twin"] not in (None, AUDITED):
             return None
-        reason = ""
-        if control == "none":
-            reason = NOT_AUDITED
-        elif control == "auto" and (large := too_large(self.model)) is not None:
-            reason = f"{NOT_AUDITED}: {large}"
-        else:
+        reason = too_large(self.model) if control == "auto" else None
+        if control != "none" and reason is None:
             try:
                 twin = untrained_twin(self.model, self.options.seed)
             except ModelError as error:
                 if control == "twin":
                     raise ModelError(f"{error}. Leave --baseline out, or give --baseline none.") from error
-                reason = f"{NOT_AUDITED}: {error}"
+                reason = str(error)
             else:
                 state.twin = state.twin or state.new_twin()
                 return twin
-        state.manifest["twin"] = reason
+        state.manifest["twin"] = NOT_AUDITED if reason is None else f"{NOT_AUDITED}: {reason}"
         return None
 
     def _run(self, twin: nn.Module | None) -> None:
         clock, before = ProgressClock(self.state.cursor.tokens), self.state.manifest.get("seconds", 0.0)
-        with contextlib.ExitStack() as stack:
-            own = SiteMeasures(self.model, self.options, self._tokens, self._examples)
-            stack.enter_context(own.capture)
-            beside = None
-            if twin is not None:
-                beside = SiteMeasures(twin, self.options, self._tokens)
-                stack.enter_context(beside.capture)
+        own = SiteMeasures(self.model, self.options, self._tokens, self._examples)
+        beside = None if twin is None else SiteMeasures(twin, self.options, self._tokens)
+        with own.capture, contextlib.nullcontext() if beside is None else beside.capture:
             for batch in self.batches.batches(self.state.cursor):
                 self._tokens.begin_batch(batch)
                 own.read(batch)
@@ -296,15 +290,14 @@ class AuditRun:
                 if beside is not None and self.state.twin is not None:
                     with self._cost, seeded(self.options.seed, self.model):
                         beside.read(batch)
-                if self.checkpoints is not None:
-                    self.checkpoints.begin()
+                self.checkpoints.begin()
                 self._name_modules(own.capture.sites)
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)
                 self._tell_time(before, progress)
                 self.options.told.advanced(progress)
-                self._write_if_due()
+                self.checkpoints.save_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
 
@@ -329,13 +322,6 @@ class AuditRun:
         state.cursor = batch.after
         self._counting = False
 
-    def _write_if_due(self) -> None:
-        full = any(table.full for table in self.state.tables)
-        if self.checkpoints is not None and (full or self.checkpoints.pace.due):
-            self.checkpoints.save()
-        elif full:
-            self.state.write_rows()
-
     def _check_sample(self, own: SiteMeasures) -> None:
         # Inputs that are ready do not say beforehand how long they are.
         if self.batches.max_length is None and self.state.cursor.tokens == 0:
@@ -343,17 +329,14 @@ class AuditRun:
             require_fewer(asked if isinstance(asked, int) else None, own.longest)
 
     def _check_heads(self, sites: tuple[AttentionSite, ...]) -> None:
-        existing = max(site.num_heads for site in sites)
-        missing = sorted(head for head in self.options.heads or () if head > existing)
+        counts: dict[Kind, int] = {}
+        for site in sites:
+            counts[site.kind] = max(site.num_heads, counts.get(site.kind, 0))
+        missing = sorted(head for head in self.options.heads or () if head > max(counts.values()))
         if missing:
-            counts = {
-                kind: max(site.num_heads for site in sites if site.kind == kind)
-                for kind in KINDS
-                if any(site.kind == kind for site in sites)
-            }
-            exist = ", ".join(f"{kind} 1 to {count}" for kind, count in counts.items())
+            existing = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if kind in counts)
             raise InputError(
-                f"heads {missing} do not exist in {type(self.model).__name__}, which has {exist}."
+                f"heads {missing} do not exist in {type(self.model).__name__}, which has {existing}."
             )
 
     def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:
@@ -377,7 +360,7 @@ class AuditRun:
 
     def _save_what_is_complete(self, error: BaseException) -> None:
         # Where saving is what failed, or a batch is half counted, the last checkpoint is what stands.
-        if self.checkpoints is None or self._counting or isinstance(error, OutputError):
+        if self.checkpoints.directory is None or self._counting or isinstance(error, OutputError):
             return
         with contextlib.suppress(Exception):  # the first error is the one to be told
             self.checkpoints.save()
@@ -432,30 +415,15 @@ def audit(
         require_fewer(size, batches.max_length)
         asked = asked.model_copy(update={"queries": size or "all"})
         manifest = describe(result, batches, asked, run)
-        if folder is None:
-            return _audited(result, batches, AuditReport(manifest), asked, None)
-        state = open_state(folder, manifest, overwrite=asked.overwrite)
-        if not state.finished:
-            checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
-            return _audited(result, batches, state, asked, checkpoints)
-        if not state.is_written(folder):
-            state.write_files(folder)
-        return state
-
-
-def _audited(
-    found: RunModel,
-    batches: Batches,
-    state: AuditReport,
-    options: AuditOptions,
-    checkpoints: Checkpoints | None,
-) -> AuditReport:
-    """Count all that is left to count."""
-    AuditRun(found.model, batches, state, options, checkpoints).run()
-    if state.cursor.tokens == 0 and options.shard.count == 1:
-        raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
-    if checkpoints is not None:
+        state = AuditReport(manifest)
+        if folder is not None:
+            state = open_state(folder, manifest, overwrite=asked.overwrite)
+            if state.finished:
+                if not state.is_written(folder):
+                    state.write_files(folder)
+                return state
+        checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
+        AuditRun(result.model, batches, state, asked, checkpoints).run()
+        if state.cursor.tokens == 0 and asked.shard.count == 1:
+            raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
         return checkpoints.finish()
-    state.write_rows()
-    state.manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
-    return state
