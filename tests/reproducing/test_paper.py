@@ -11,7 +11,7 @@ import torch
 from benchmarks import architectures, recording
 from fenchel.arguments import ARGUMENTS
 from fenchel.errors import InputError
-from fenchel.reproducing.reproduction import BERT, FIGURES, T5, PaperPanel
+from fenchel.reproducing import BERT, FIGURES, T5, PaperPanel
 from tests.pages import page, python_blocks
 
 

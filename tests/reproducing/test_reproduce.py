@@ -7,8 +7,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
 from fenchel.errors import InputError, ModelError
-from fenchel.reproducing import reproduce
-from fenchel.reproducing.reproduction import Reproduction, finding, layer_rows, markdown
+from fenchel.reproducing import Reproduction, finding, layer_rows, markdown, reproduce
 from tests.auditing.small_audits import some_texts
 from tests.cli.conftest import saved
 

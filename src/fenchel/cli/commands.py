@@ -403,8 +403,7 @@ def reproduce(
         raise typer.BadParameter("Missing option '--text': there is nothing to read.")
     from fenchel.auditing.audit_report import AUDIT
     from fenchel.cli.terminal import observer_of_standard_error, show
-    from fenchel.reproducing import reproduce
-    from fenchel.reproducing.reproduction import finding, terminal_table
+    from fenchel.reproducing import finding, reproduce, terminal_table
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:

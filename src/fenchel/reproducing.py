@@ -1,4 +1,4 @@
-"""The figures of trained models in the papers, figures 4 to 8, and the same figures of a model beside them."""
+"""The papers' figures of trained models by one command each: their numbers beside ours."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from fenchel.run_options import ReproduceOptions, takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+__all__ = ["FIGURES", "PanelResult", "PaperPanel", "Reproduction", "reproduce"]
 
 BERT: Final = "google-bert/bert-base-uncased"
 """The model of figures 4a and 5."""
