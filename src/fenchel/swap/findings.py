@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fenchel.bootstrap import Interval
 from fenchel.drawing import bracketed, count, percent, signed
 from fenchel.run_options import ABLATIONS
 
@@ -85,14 +86,24 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
     )
 
 
-def within(record: Mapping[str, Any], name: str) -> str:
-    """An interval in brackets, such as ``[−0.001, +0.003]``.
+def interval_of(record: Mapping[str, Any], name: str) -> Interval:
+    """What a record of a swap says under a name.
 
     Example:
-        >>> within({"x_low": -0.001, "x_high": 0.0031}, "x")
-        '[−0.0010, +0.0031]'
+        >>> interval_of({"x": 0.001, "x_low": -0.001, "x_high": 0.0031}, "x")
+        Interval(estimate=0.001, low=-0.001, high=0.0031)
     """
-    return bracketed(record[f"{name}_low"], record[f"{name}_high"])
+    return Interval(record[name], record[f"{name}_low"], record[f"{name}_high"])
+
+
+def within(interval: Interval) -> str:
+    """An interval of a difference in brackets, after a space; nothing where there is none.
+
+    Example:
+        >>> within(Interval(0.001, -0.001, 0.0031)), within(Interval(0.001))
+        (' [−0.0010, +0.0031]', '')
+    """
+    return "" if interval.low is None else f" {bracketed(interval.low, interval.high)}"
 
 
 def arm_name(record: Mapping[str, Any]) -> str:
@@ -134,13 +145,14 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         return " ".join(removed)
     arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
     name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
-    quality = results["quality"]
-    if quality is None:
-        first = _moved(name, arm, words)
-    else:
-        first = " ".join([_changed(name, arm, results, words), *_beside(name, arm, arms[0], quality, words)])
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
-    return " ".join(part for part in (first, _smoothed(smoothing, words), *removed) if part)
+    measured = [_moved(name, arm, words)]
+    if (quality := results["quality"]) is not None:
+        others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
+        measured = [_changed(name, arm, results, words)]
+        measured += (f"{_taken(name, other, arm, arms[0], words)}{_spread(arm, other)}." for other in others)
+    smoothed = [] if smoothing is None else [_smoothed(smoothing, words)]
+    return " ".join([*measured, *smoothed, *removed])
 
 
 def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
@@ -149,24 +161,23 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
     for record in results.get("ranking", ()):
         if record["estimator"] not in ABLATIONS or not record["order"]:
             continue
-        order, where = record["order"], record["where"]
+        first, where = record["order"][0], record["where"]
         measure = words.sentences.get(record["measure"]) or (
             "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
         )
-        first = order[0]
         place = f"layer {first['layer']}" + (f", head {first['head']}" if where == "head" else "")
-        told = [one for one in order if one["effect_low"] is not None]
-        sure = sum(one["effect_low"] > 0 or one["effect_high"] < 0 for one in told)
-        spread = within(first, "effect") if first["effect_low"] is not None else "without an interval"
+        effects = [interval_of(one, "effect") for one in record["order"]]
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'is worst at' if quality else 'move most by'} {place}: {signed(first['effect'])} {spread}"
+            f"{'is worst at' if quality else 'move most by'} {place}: {signed(first['effect'])}"
+            f"{within(effects[0]) or ' without an interval'}"
         )
-        if told and quality:
+        known = sum(effect.low is not None for effect in effects)
+        sure = sum(effect.direction != 0 for effect in effects)
+        if known and quality:
             sentence += (
-                f"; of {count(len(told))} {where}s, {count(sure) if sure else 'none'} "
-                f"{'has' if sure == 1 else 'have'} a 95 % interval without 0 (by chance about {0.05 * len(told):.2g} "
-                "would)"
+                f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
+                f"95 % interval without 0 (by chance about {0.05 * known:.2g} would)"
             )
         yield f"{sentence}."
 
@@ -176,43 +187,37 @@ def _level(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
 
 
-def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
-    quality, units, model = results["quality"], results["units"], results["arms"][0]
-    difference = arm[f"{quality}_difference"]
-    head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
-    named = "pairs" if quality == "score_correlation" else "documents"
-    unit = named if named in units else next(iter(units))
-    number = units[unit]
-    low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
-    if low is None or high is None:
-        few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
-        return f"{head}, by {signed(difference)}; {few} no interval, so this may be chance."
-    head += (
-        f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
+def _taken(name: str, quality: str, arm: Mapping[str, Any], model: Mapping[str, Any], words: Wording) -> str:
+    return (
+        f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
+        f"{signed(arm[f'{quality}_difference'])}"
     )
-    if low <= 0 <= high:
-        head += ", which cannot be told from no change"
-    else:
-        head += ", an improvement" if _is_better(quality, difference) else ", for the worse"
-    return f"{head}. {_controlled(arm, results)}"
 
 
-def _is_better(quality: str, difference: float) -> bool:
-    return difference < 0 if quality == "loss" else difference > 0
+def _spread(arm: Mapping[str, Any], quality: str) -> str:
+    return within(interval_of(arm, f"{quality}_difference"))
 
 
-def _beside(
-    called: str, arm: Mapping[str, Any], model: Mapping[str, Any], quality: str, words: Wording
-) -> Iterator[str]:
-    """A sentence for every quality besides the first."""
-    for name in words.sentences:
-        if name == quality or arm.get(name) is None:
-            continue
-        spread = "" if arm[f"{name}_difference_low"] is None else f" {within(arm, f'{name}_difference')}"
-        yield (
-            f"{called} takes {words.sentences[name]} from {_level(model[name])} to {_level(arm[name])}, by "
-            f"{signed(arm[f'{name}_difference'])}{spread}."
-        )
+def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
+    quality, units = results["quality"], results["units"]
+    resampled = "pairs" if quality == "score_correlation" else "documents"
+    unit = resampled if resampled in units else next(iter(units))
+    number = units[unit]
+    taken, spread = _taken(name, quality, arm, results["arms"][0], words), _spread(arm, quality)
+    if not spread:
+        few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
+        return f"{taken}; {few} no interval, so this may be chance."
+    verdict = _verdict(
+        interval_of(arm, f"{quality}_difference"),
+        quality,
+        (", an improvement", ", which cannot be told from no change", ", for the worse"),
+    )
+    return f"{taken}{spread} (95 % over {count(number)} {unit}){verdict}. {_controlled(arm, results)}"
+
+
+def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) -> str:
+    """The words for better, for what cannot be told and for worse, whichever the interval of a difference says."""
+    return words[1 + difference.direction * (1 if quality == "loss" else -1)]
 
 
 def _controlled(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -229,20 +234,18 @@ def _controlled(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
         place = f", and this lies {'within' if inside else 'outside'}"
     elif values:
         spans = f"the control alone gives {values[0]:.4f}"
-    low, high = compared["difference_low"], compared["difference_high"]
-    if low is None or high is None:
+    difference = interval_of(compared, "difference")
+    if difference.low is None:
         return f"There are too few units to choose a control on one half and compare on the other; {spans}."
-    sentence = (
-        f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
-        f"other) it is {signed(compared['difference'])} {within(compared, 'difference')}"
+    verdict = _verdict(
+        difference,
+        quality,
+        ("better than the best of them", "no evidence of more than smoothing", "α alone does better"),
     )
-    if low <= 0 <= high:
-        sentence += ": no evidence of more than smoothing"
-    elif _is_better(quality, compared["difference"]):
-        sentence += ": better than the best of them"
-    else:
-        sentence += ": α alone does better"
-    return f"{sentence}; {spans}{place}."
+    return (
+        f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
+        f"other) it is {signed(difference.estimate)}{within(difference)}: {verdict}; {spans}{place}."
+    )
 
 
 def _alphas(record: Mapping[str, Any]) -> str:
@@ -251,20 +254,23 @@ def _alphas(record: Mapping[str, Any]) -> str:
 
 def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
     if arm.get("embedding_change") is None:
-        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
-        spread = "" if low is None else f" [{percent(low)}, {percent(high)}]"
-        moved = f"{percent(arm['hidden_change'])}{spread}"
-        return f"{name} changes the {words.output} by {moved} of their length on average."
+        change = _share(interval_of(arm, "hidden_change"))
+        return f"{name} changes the {words.output} by {change} of their length on average."
+    kept = interval_of(arm, "ranking_agreement")
+    spread = "; no interval can be given for so few sentences"
+    if kept.low is not None:
+        spread = f" [{kept.low:.4f}, {kept.high:.4f}]"
     return (
         f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
         f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
-        f"correlation of {_level(arm['ranking_agreement'])}"
-        + (
-            f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
-            if arm["ranking_agreement_low"] is not None
-            else "; no interval can be given for so few sentences."
-        )
+        f"correlation of {_level(kept.estimate)}{spread}."
     )
+
+
+def _share(interval: Interval) -> str:
+    """A share with its interval, if it has one."""
+    spread = "" if interval.low is None else f" [{percent(interval.low)}, {percent(interval.high)}]"
+    return f"{percent(interval.estimate)}{spread}"
 
 
 def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
@@ -281,17 +287,12 @@ def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
     return "whether any α comes nearer than the model itself cannot be told"
 
 
-def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
-    if smoothing is None:
-        return ""
+def _smoothed(smoothing: Mapping[str, Any], words: Wording) -> str:
     what = words.output if smoothing["measure"] == "hidden_change" else "embeddings"
-    share = smoothing["share_left"]
-    if share is None or smoothing["share_left_low"] is None:
+    left = interval_of(smoothing, "share_left")
+    if left.low is None:
         return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
-    left = (
-        f"{percent(share)} [{percent(smoothing['share_left_low'])}, {percent(smoothing['share_left_high'])}]"
-    )
     return (
-        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = "
+        f"Of the change of its {what}, {_share(left)} is left between it and the nearest control (first order at α = "
         f"{_alphas(smoothing)}), so {share_left_in_words(smoothing)}."
     )

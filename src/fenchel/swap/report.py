@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
+from fenchel.bootstrap import Interval
 from fenchel.drawing import (
     LEVELS,
+    MISSING,
+    Whisker,
     WhiskerAxis,
     level,
     short,
@@ -35,9 +40,11 @@ from fenchel.io.storage import Record as SavedRecord
 from fenchel.run_options import ABLATIONS
 from fenchel.swap.findings import (
     ESTIMATORS,
+    Wording,
     arm_name,
     by_alpha,
     finding,
+    interval_of,
     share_left_in_words,
     within,
     wording,
@@ -151,40 +158,50 @@ def arm_tables(report: SwapReport) -> list[Record]:
         estimators, with what is ``shown`` and its interval as numbers and as a ``whisker``.
     """
     words = wording(report.manifest)
-    known = {**words.qualities, "hidden_change": f"relative change of the {words.output}", **_MEASURES}
     whole = [record for record in report.arms if record["where"] == "model"]
     whole.sort(key=lambda record: (_ROLES.index(_role(record)), record["alpha"]))
     tables = []
-    for measure, called in known.items():
+    for measure in (*words.qualities, "hidden_change", *_MEASURES):
         if measure not in whole[0]:
             continue
         of_difference = measure in words.qualities
-        drawn = f"{measure}_difference" if of_difference else measure
-        at_model = 0.0 if of_difference else float(whole[0][measure] or 0.0)
-        spans = [tuple(record[f"{drawn}{end}"] for end in ("", "_low", "_high")) for record in whole]
-        axis = WhiskerAxis.of([end for span in spans for end in span], through=at_model)
+        intervals = [interval_of(arm, f"{measure}_difference" if of_difference else measure) for arm in whole]
+        whiskers, model_at = _drawn(intervals, 0.0 if of_difference else float(whole[0][measure] or 0.0))
         rows = [
             {
                 "name": arm_name(record),
                 "role": _role(record),
                 "value": record[measure],
-                "shown": span[0],
-                "low": span[1],
-                "high": span[2],
-                "whisker": axis.whisker(*span),
+                "shown": interval.estimate,
+                "low": interval.low,
+                "high": interval.high,
+                "whisker": whisker,
             }
-            for record, span in zip(whole, spans, strict=True)
+            for record, interval, whisker in zip(whole, intervals, whiskers, strict=True)
         ]
+        called = _measure_in_words(measure, words)
         tables.append(
             {
                 "measure": measure,
                 "words": called,
                 "of_difference": of_difference,
                 "rows": rows,
-                "model_at": axis.place(at_model),
+                "model_at": model_at,
             }
         )
     return tables
+
+
+def _measure_in_words(measure: str, words: Wording) -> str:
+    change = {"hidden_change": f"relative change of the {words.output}"}
+    return {**words.qualities, **change, **_MEASURES}[measure]
+
+
+def _drawn(intervals: Sequence[Interval], through: float) -> tuple[list[Whisker], float]:
+    """Intervals on one line that holds another value too, and where that stands."""
+    spans = [(interval.estimate, interval.low, interval.high) for interval in intervals]
+    axis = WhiskerAxis.of(chain.from_iterable(spans), through=through)
+    return [axis.whisker(*span) for span in spans], axis.place(through)
 
 
 def _nearest_alpha(report: SwapReport) -> float | None:
@@ -200,40 +217,34 @@ def stacks(report: SwapReport) -> list[Record]:
         Of each stack its ``name`` and its ``layers``: the ``layer``'s number, ``bars`` (arm, change, length in percent
         of the longest) and, by estimator, the change at the output where it ``alone`` was swapped.
     """
-    alpha = _nearest_alpha(report)
-    shown = [
-        record for record in report.layers if record["estimator"] != "first_order" or record["alpha"] == alpha
+    alpha, order = _nearest_alpha(report), list(_BARS)
+    shown = [arm for arm in report.layers if arm["estimator"] != "first_order" or arm["alpha"] == alpha]
+    longest = max((arm["hidden_change"] for arm in shown), default=0.0) or 1.0
+    bars: dict[str, dict[int, list[tuple[str, float, float]]]] = {}
+    for arm in sorted(shown, key=lambda arm: order.index(arm["estimator"])):
+        change = arm["hidden_change"]
+        bar = (_BARS[arm["estimator"]], change, round(100 * change / longest, 2))
+        bars.setdefault(arm["stack"], {}).setdefault(arm["layer"], []).append(bar)
+    alone: dict[int, dict[str, float]] = {}
+    for arm in report.arms:
+        if arm["where"] == "layer" and not arm["control"]:
+            alone.setdefault(arm["layer"], {})[arm["estimator"]] = arm["hidden_change"]
+    # An arm numbers the layers of all stacks together.
+    counted_alike = [name for name in bars if name != "output"]
+    return [
+        {
+            "name": name,
+            "layers": [
+                {
+                    "layer": layer,
+                    "bars": own,
+                    "alone": alone.get(layer, {}) if counted_alike == [name] else {},
+                }
+                for layer, own in layers.items()
+            ],
+        }
+        for name, layers in bars.items()
     ]
-    shown.sort(key=lambda record: list(_BARS).index(record["estimator"]))
-    longest = max((record["hidden_change"] for record in shown), default=0.0) or 1.0
-    names = list(dict.fromkeys(record["stack"] for record in report.layers)) if shown else []
-    of_layers = [name for name in names if name != "output"]
-    result = []
-    for name in names:
-        own = [record for record in shown if record["stack"] == name]
-        layers = [
-            {
-                "layer": layer,
-                "bars": [
-                    (
-                        _BARS[record["estimator"]],
-                        record["hidden_change"],
-                        round(100 * record["hidden_change"] / longest, 2),
-                    )
-                    for record in own
-                    if record["layer"] == layer
-                ],
-                "alone": {
-                    arm["estimator"]: arm["hidden_change"]
-                    for arm in report.arms
-                    if of_layers == [name] and arm["where"] == "layer" and arm["layer"] == layer
-                    if not arm["control"]
-                },
-            }
-            for layer in sorted({record["layer"] for record in own})
-        ]
-        result.append({"name": name, "layers": layers})
-    return result
 
 
 def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
@@ -245,15 +256,13 @@ def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
     for arm in report.arms:
         if arm["where"] == "head" and not arm["control"]:
             changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm["hidden_change"]
-    highest = dict.fromkeys((True, False), 0.0)
-    for estimator, own in changes.items():
-        highest[estimator in ABLATIONS] = max(highest[estimator in ABLATIONS], *own.values())
     result = []
-    for estimator, own in changes.items():
-        most = highest[estimator in ABLATIONS]
+    for estimator, by_head in changes.items():
+        alike = [other for other in changes if (other in ABLATIONS) == (estimator in ABLATIONS)]
+        most = max(change for other in alike for change in changes[other].values())
         cells = {
-            place: Cell(number, f"q{level(value, most)}", short(value))
-            for number, (place, value) in enumerate(own.items())
+            key: Cell(number, f"q{level(change, most)}", short(change))
+            for number, (key, change) in enumerate(by_head.items())
         }
         result.append((estimator, HeadGrid.of(cells, most)))
     return result
@@ -273,30 +282,26 @@ def rankings(report: SwapReport) -> list[Record]:
     result = []
     for ranked in sorted(report.ranking, key=lambda record: record["estimator"] not in ABLATIONS):
         order, measure = ranked["order"], ranked["measure"]
-        spans = [tuple(one[f"effect{end}"] for end in ("", "_low", "_high")) for one in order]
-        axis = WhiskerAxis.of([end for span in spans for end in span], through=0.0)
+        intervals = [interval_of(one, "effect") for one in order]
+        whiskers, zero_at = _drawn(intervals, 0.0)
         rows = [
             {
                 **one,
                 "arm": arms[ranked["estimator"], one["layer"], one["head"]],
-                "whisker": axis.whisker(*span),
+                "whisker": whisker,
                 "by_alpha": by_alpha(report.arms, one),
             }
-            for one, span in zip(order, spans, strict=True)
+            for one, whisker in zip(order, whiskers, strict=True)
         ]
-        sure = sum(low is not None and (low > 0 or high < 0) for _, low, high in spans)
-        called = words.qualities.get(
-            measure, _MEASURES.get(measure, f"relative change of the {words.output}")
-        )
         result.append(
             {
                 "estimator": ranked["estimator"],
                 "where": ranked["where"],
-                "measure": called,
+                "measure": _measure_in_words(measure, words),
                 "of_quality": measure in words.qualities,
                 "rows": rows,
-                "zero_at": axis.place(0.0),
-                "sure": sure,
+                "zero_at": zero_at,
+                "sure": sum(interval.direction != 0 for interval in intervals),
             }
         )
     return result
@@ -434,68 +439,68 @@ def terminal_table(report: SwapReport) -> RenderableType:
     units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
     parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
     for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
-        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
-        ablated = {name: [arm for arm in arms if arm["estimator"] == name] for name in ABLATIONS}
-        estimated = [arm for arm in arms if arm["estimator"] not in ABLATIONS]
-        for called, own in (
-            ("swapped alone", estimated),
-            *((f"with {ESTIMATORS[name]}", own) for name, own in ablated.items()),
-        ):
-            most = sorted(own, key=lambda record: -record["hidden_change"])[:_MOST]
-            shown = f"the {len(most)} of {len(own)} that move the output most" if len(own) > _MOST else "all"
-            if own:
+        arms = [arm for arm in report.arms if arm["where"] == where and not arm["control"]]
+        groups = {"swapped alone": [arm for arm in arms if arm["estimator"] not in ABLATIONS]}
+        for name in ABLATIONS:
+            groups[f"with {ESTIMATORS[name]}"] = [arm for arm in arms if arm["estimator"] == name]
+        for called, group in groups.items():
+            most = sorted(group, key=lambda record: -record["hidden_change"])[:_MOST]
+            shown = (
+                f"the {len(most)} of {len(group)} that move the output most" if len(group) > _MOST else "all"
+            )
+            if group:
                 parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
     if whole[0].get("score_correlation", 0) is None:
         parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
     return stacked(*parts)
 
 
-def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
+def _table(title: str, records: list[Record], report: SwapReport, labels: list[str]) -> Any:
     from rich.text import Text
 
+    rows = [list(_cells(record, report, labels)) for record in records]
     made = titled_table(title)
-    columns = [*labels, "Attention"]
-    words = wording(report.manifest)
-    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
-    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
-    for name in qualities:
-        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
-    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
-    embedding = "embedding_change" in records[0]
-    if embedding:
-        columns += ["1 − cosine", "Ranking kept"]
-    for column in columns:
+    for column, _ in rows[0]:
         made.add_column(
             column.replace(" ", "\n", 1),
             justify="left" if column == "Attention" else "right",
             min_width=len("[−0.0001,") if column.startswith("Difference") else None,
             overflow="fold",
         )
-    for record in records:
-        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
-        for quality in qualities:
-            cells += [_number(record[quality]), _difference(record, quality)]
-        cells.append(_number(record["hidden_change"]))
-        if labels:
-            same = by_alpha(report.arms, record)
-            cells.append(f"{short(same[0])} to {short(same[1])}" if same else "–")
-        if embedding:
-            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
-        made.add_row(*map(Text, cells))
+    for row in rows:
+        made.add_row(*(Text(cell) for _, cell in row))
     return made
+
+
+def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tuple[str, str]]:
+    """The headings of a row of a table and what stands under them."""
+    words = wording(report.manifest)
+    for label in labels:
+        yield label, str(record[label.lower()])
+    yield "Attention", arm_name(record)
+    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
+    for name in [name for name in words.qualities if name in record][: 1 if labels else None]:
+        yield _HEADINGS.get(name, words.tiles[name]), _number(record[name])
+        yield "Difference [95 %]", _difference(record, name)
+    yield words.change.capitalize(), _number(record["hidden_change"])
+    if labels:
+        same = by_alpha(report.arms, record)
+        yield "The same by α", f"{short(same[0])} to {short(same[1])}" if same else MISSING
+    if "embedding_change" in record:
+        yield "1 − cosine", _number(record["embedding_change"])
+        yield "Ranking kept", _number(record["ranking_agreement"])
 
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return MISSING
     return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
 
 
-def _difference(record: dict[str, Any], quality: str) -> str:
-    name = f"{quality}_difference"
+def _difference(record: Record, quality: str) -> str:
     if record["estimator"] == "model":
         return ""
-    if record[f"{name}_low"] is None:
-        return signed(record[name])
-    interval = within(record, name)
-    return "0" if interval == "[0, 0]" else f"{signed(record[name])}\n{interval}"
+    difference = interval_of(record, f"{quality}_difference")
+    if (difference.low, difference.high) == (0, 0):
+        return "0"
+    return signed(difference.estimate) + within(difference).replace(" ", "\n", 1)
