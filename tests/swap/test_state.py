@@ -98,8 +98,6 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "alphas x": _field("manifest", "alphas", to=["x"]),
     "a negative alpha": _field("manifest", "alphas", to=[-1.0, 1.0]),
     "another task": _field("manifest", "task", to="telepathy"),
-    "negative resamples": _field("manifest", "bootstrap", to=-100),
-    "a seed of text": _field("manifest", "seed", to="0"),
     "stacks that are no numbers": _field("manifest", "stacks", to={"layers": "two"}),
     "other stacks": _field("manifest", "stacks", to={"layers": 9}),
     "another cursor": _field("cursor", to={"chapter": 1}),
@@ -156,6 +154,16 @@ def test_embeddings_of_other_arms_are_another_swap(folder: Path) -> None:
     write_tensors(path, STATE_FORM, {**tensors, **fewer}, described)
     with pytest.raises(InputError, match=r"another swap than .*; they differ in number of arms: 3 there, 4"):
         resumed(folder, "sentences")
+
+
+@pytest.mark.parametrize("change", [{"bootstrap": -100}, {"seed": "0"}, {"per_head": None}])
+def test_an_option_that_was_changed_is_another_swap(folder: Path, kind: str, change: dict[str, Any]) -> None:
+    path = folder / STATE_FILE
+    tensors, described = read_tensors(path, STATE_FORM)
+    write_tensors(path, STATE_FORM, tensors, {**described, "manifest": {**described["manifest"], **change}})
+    name = next(iter(change)).replace("_", " ")
+    with pytest.raises(InputError, match=f"another swap than the one asked for; they differ in {name}: "):
+        resumed(folder, kind)
 
 
 @pytest.mark.parametrize("name", ["swap-sick-test.json", "swap-sick-1500.json"])

@@ -11,11 +11,11 @@ from fenchel.correlation import midranks, spearman
 from fenchel.swap.conditions import Arm
 from fenchel.swap.statistics import (
     Metric,
+    Tables,
     against_best_control,
     halves,
     ranking_agreement,
     score_correlation,
-    tabulated,
     token_mean,
 )
 from fenchel.swap.tasks import sampled_pairs
@@ -156,7 +156,7 @@ def test_windows_of_a_document_are_drawn_together():
 
     def width(documents: torch.Tensor) -> tuple[float | None, dict[str, int]]:
         measured = {**windows, "documents": documents}
-        found = tabulated(arms, measured, {"layers": 1}, None, Bootstrap(500))
+        found = Tables(arms, measured, {"layers": 1}, None, Bootstrap(500), unit="windows").results()
         low, high = (found["arms"][1][f"loss_difference_{end}"] for end in ("low", "high"))
         assert found["arms"][1]["loss_difference"] == pytest.approx(float(level.mean()))
         return None if low is None else high - low, found["units"]

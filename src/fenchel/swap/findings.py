@@ -132,7 +132,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     """What came out for the exact estimator, or for the last one where exact was not asked for, and of ablations.
 
     Args:
-        results: What ``tabulated`` returned.
+        results: The tables of a swap.
         words: What its numbers are called.
 
     Returns:

@@ -313,7 +313,7 @@ class SwapReport:
 
     Attributes:
         manifest: The model, the text, the options and the versions.
-        results: The tables, see ``fenchel.swap.statistics.tabulated``.
+        results: The tables, see ``fenchel.swap.statistics.Tables``.
     """
 
     manifest: dict[str, Any]

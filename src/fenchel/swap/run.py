@@ -16,15 +16,7 @@ from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
 from fenchel.io.batches import Cursor
 from fenchel.io.files import check_writable, removed_if_empty
-from fenchel.io.runs import (
-    ProgressClock,
-    RunKind,
-    Saved,
-    SavingPace,
-    claimed,
-    differences,
-    versions,
-)
+from fenchel.io.runs import ProgressClock, RunKind, Saved, SavingPace, claimed, differences, versions
 from fenchel.io.storage import (
     Field,
     Form,
@@ -33,9 +25,7 @@ from fenchel.io.storage import (
     NonNegativeInt,
     OpenRecord,
     PositiveFloat,
-    PositiveInt,
     Record,
-    Seed,
     Shown,
     TensorSchema,
     check_tensors,
@@ -48,7 +38,7 @@ from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_o
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
-from fenchel.swap.statistics import tabulated
+from fenchel.swap.statistics import Tables
 from fenchel.swap.tasks import LanguageTask, Measure, SentenceTask
 
 STATE_FILE = "swap-state.safetensors"
@@ -153,11 +143,7 @@ def swap(
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(run.model.config, "hidden_size", 0)))
         manifest = {**_described(run, asked), **task.description()}
-        state = (
-            SwapState(manifest)
-            if folder is None or asked.overwrite
-            else _open_state(folder, manifest, len(arms))
-        )
+        state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(run.model, task, arms, state, sites, asked).run()
         report = _reported(arms, task, state, asked)
@@ -193,8 +179,8 @@ def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOp
         )
     pairs = task if isinstance(task, SentenceTask) else None
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = tabulated(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
-    return SwapReport(state.manifest, tables)
+    tables = Tables(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
+    return SwapReport(state.manifest, tables.results())
 
 
 class SwapRun:
@@ -347,33 +333,16 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
 
 
 class _SavedManifest(OpenRecord):
+    """What is taken from a saved manifest; all else has to be as it is asked for."""
+
     model: NonEmptyStr
-    model_class: NonEmptyStr
     task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
     estimators: list[NonEmptyStr]
     alphas: Annotated[list[PositiveFloat], Field(min_length=1)]
-    bootstrap: PositiveInt
-    batch_size: PositiveInt
-    tol: PositiveFloat | None
-    seed: Seed
-    ablations: list[NonEmptyStr] = Field(default_factory=list)
-    per_layer: bool
-    per_head: bool
-    layers: list[PositiveInt] | None
-    heads: list[PositiveInt] | None
     documents: NonNegativeInt = 0
     tokens: NonNegativeInt = 0
     sentences: NonNegativeInt = 0
-    truncated: NonNegativeInt = 0
-    scored_pairs: NonNegativeInt = 0
-    ranked_pairs: NonNegativeInt = 0
-    max_length: PositiveInt | None = None
-    stride: PositiveInt | None = None
-    max_tokens: PositiveInt | None = None
-    mask_probability: Annotated[float, Field(gt=0, le=1)] = 1.0
     stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    unit: NonEmptyStr = ""
-    trained_with: NonEmptyStr = ""
     measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
 
 
@@ -433,9 +402,9 @@ class SwapState:
         if not self.parts:
             return {}
         joined = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
-        self.parts = [joined]
         order = joined["documents"].argsort(stable=True)
-        return {name: values[order] for name, values in joined.items()}
+        self.parts = [{name: values[order] for name, values in joined.items()}]
+        return self.parts[0]
 
     def write(self, directory: Path) -> None:
         """Save into a folder, in one step: the file there is the old state or the new one."""
@@ -539,18 +508,19 @@ SWAP = RunKind("swap", STATE_FILE, FILES, _saved)
 """What a swap leaves in its folder."""
 
 
-def _open_state(directory: Path, manifest: dict[str, Any], arms: int) -> SwapState:
-    """What a swap starts from in a folder that ``SWAP.refuse_occupied`` let pass: nothing, or what was saved.
+def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:
+    """What a swap starts from: nothing, or what was saved in a folder that ``SWAP.refuse_occupied`` let pass.
 
     Args:
-        directory: The folder.
+        directory: The folder, if there is one.
         manifest: The swap that is wanted.
         arms: How many arms it has.
+        overwrite: Start anew whatever is there.
 
     Raises:
         InputError: If the folder holds another swap, or a damaged one.
     """
-    if not (directory / STATE_FILE).exists():
+    if directory is None or overwrite or not (directory / STATE_FILE).exists():
         return SwapState(manifest)
     state = SwapState.read(directory)
     there = {**state.manifest, "number of arms": arms if state.arms is None else state.arms}

@@ -173,43 +173,6 @@ def named(name: str, interval: Interval | None) -> Record:
     }
 
 
-def tabulated(
-    arms: Sequence[Arm],
-    measured: Mapping[str, Tensor],
-    stacks: Mapping[str, int],
-    pairs: SentenceTask | None,
-    bootstrap: Bootstrap,
-    *,
-    unit: str = "windows",
-) -> Record:
-    """The tables.
-
-    Args:
-        arms: The arms, the model itself first.
-        measured: What ``SwapRun`` added to the state; the first dimension are the units.
-        stacks: Number of layers of each stack, the one of the output last.
-        pairs: Which sentences are compared; None for language modelling and for examples.
-        bootstrap: How intervals are made.
-        unit: What is counted where there are no pairs, in the plural. Documents are resampled, with all of theirs.
-
-    Returns:
-        ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
-        ``against_control`` (better or worse than the best control, where there is a loss or a score), ``smoothing``
-        (what the nearest control leaves of the change) and ``ranking`` (see there): JSON values only.
-    """
-    tables = _Tables(list(arms), measured, stacks, pairs, bootstrap, unit)
-    records = tables.arms()
-    return {
-        "units": tables.units,
-        "quality": tables.quality_name,
-        "arms": records,
-        "layers": tables.layers(),
-        "against_control": tables.against_control(),
-        "smoothing": tables.smoothing(),
-        "ranking": ranking(records, tables.quality_name),
-    }
-
-
 def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
     """Heads, or layers where no head was swapped alone, in the order of their measured effect.
 
@@ -227,7 +190,7 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
     measure = quality or ("embedding_change" if "embedding_change" in arms[0] else "hidden_change")
     name, worse = (f"{quality}_difference", 1 if quality == "loss" else -1) if quality else (measure, 1)
 
-    def place(record: Record) -> tuple[bool, float]:
+    def position(record: Record) -> tuple[bool, float]:
         return record["effect"] is None, -worse * (record["effect"] or 0.0)
 
     result = []
@@ -240,47 +203,72 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
             for arm in alone
             if arm["where"] == where and arm["estimator"] == estimator
         ]
-        result.append(
-            {
-                "estimator": estimator,
-                "where": where,
-                "measure": measure,
-                "order": sorted(order, key=place),
-            }
-        )
+        ranked = {"estimator": estimator, "where": where, "measure": measure}
+        result.append({**ranked, "order": sorted(order, key=position)})
     return result
 
 
-class _Tables:
+class Tables:
+    """The tables of a swap.
+
+    Args:
+        arms: The arms, the model itself first.
+        measured: What ``SwapRun`` added to the state; the first dimension are the units.
+        stacks: Number of layers of each stack, the one of the output last.
+        pairs: Which sentences are compared; None for language modelling and for examples.
+        bootstrap: How intervals are made.
+        unit: What a row of what was measured is called, in the plural. Documents are resampled, with all of theirs.
+    """
+
     def __init__(
         self,
-        arms: list[Arm],
+        arms: Sequence[Arm],
         measured: Mapping[str, Tensor],
         stacks: Mapping[str, int],
         pairs: SentenceTask | None,
         bootstrap: Bootstrap,
+        *,
         unit: str,
     ) -> None:
-        self._arms, self._measured, self._stacks, self._bootstrap = arms, measured, stacks, bootstrap
+        self._arms, self._stacks, self._bootstrap = arms, stacks, bootstrap
         self._keys = [arm.key for arm in arms]
         self._controls = [arm for arm in arms if arm.is_model_wide_control]
         # Without α = 1, which is the model itself.
         self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
-        self._embeddings = measured.get("embeddings")
         self.units = {unit: len(measured["documents"])}
         self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
-        self._ranking: Metric | None = None
-        if pairs is not None and self._embeddings is not None:
-            self._similar(pairs, self._embeddings)
+        hidden = self._columns(measured["hidden"][:, :, -1])
+        self._changes = {"hidden_change": token_mean(hidden, measured["tokens"][:, -1])}
+        if pairs is not None:
+            self._compare_embeddings(pairs, measured["embeddings"])
+        counts = measured["counts"]
         if (losses := measured.get("losses")) is not None:
-            self._qualities["loss"] = token_mean(
-                self._columns(losses), measured.get("labels", measured["counts"])
-            )
+            self._qualities["loss"] = token_mean(self._columns(losses), measured.get("labels", counts))
         if (scores := measured.get("scores")) is not None:
-            counts = measured["counts"]
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
+        self.quality = next(iter(self._qualities), None)
+        """The first of the qualities, by which arms are compared."""
+
+    def results(self) -> Record:
+        """Everything as JSON values.
+
+        Returns:
+            ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
+            ``against_control`` (better or worse than the best control, where there is a loss or a score), ``smoothing``
+            (what the nearest control leaves of the change) and ``ranking`` (see there).
+        """
+        arms = self.arms()
+        return {
+            "units": self.units,
+            "quality": self.quality,
+            "arms": arms,
+            "layers": self.layers(),
+            "against_control": self.against_control(),
+            "smoothing": self.smoothing(),
+            "ranking": ranking(arms, self.quality),
+        }
 
     def _by_document(self, measured: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """What was measured, summed over the units of a document where there are several."""
@@ -296,15 +284,10 @@ class _Tables:
             for name, values in {**measured, "counts": ones}.items()
         }
 
-    @property
-    def quality_name(self) -> str | None:
-        """The first of the qualities, by which arms are compared."""
-        return next(iter(self._qualities), None)
-
     def _columns(self, values: Tensor) -> dict[str, Tensor]:
         return {key: values[:, index].double() for index, key in enumerate(self._keys)}
 
-    def _similar(self, task: SentenceTask, embeddings: Tensor) -> None:
+    def _compare_embeddings(self, task: SentenceTask, embeddings: Tensor) -> None:
         def similarities(pairs: Tensor) -> dict[str, Tensor]:
             # An arm at a time: all of them at once would be several times the embeddings.
             result = {}
@@ -320,21 +303,20 @@ class _Tables:
                 f"the model finds all {len(own)} pairs of sentences equally similar ({float(own[0]):.4g}), so there is "
                 "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
             )
-        if task.by_sentence:
-            self._ranking = ranking_agreement(ranked, self._keys[0], task.ranked, len(embeddings))
-        else:
-            self._ranking = score_correlation(ranked, own)
+        self._moved = {key: _apart(embeddings[:, i], embeddings[:, 0]) for i, key in enumerate(self._keys)}
+        self._changes["embedding_change"] = token_mean(self._moved, torch.ones(len(embeddings)))
+        self._changes["ranking_agreement"] = (
+            ranking_agreement(ranked, self._keys[0], task.ranked, len(embeddings))
+            if task.by_sentence
+            else score_correlation(ranked, own)
+        )
         if task.scored is not None and task.scores is not None:
             self.units["pairs"] = len(task.scored)
             scored = similarities(task.scored)
             self._qualities["score_correlation"] = score_correlation(scored, task.scores)
 
     def arms(self) -> list[Record]:
-        changes = token_mean(
-            self._columns(self._measured["hidden"][:, :, -1]), self._measured["tokens"][:, -1]
-        )
-        apart = self._embedding_changes()
-        embedding = None if apart is None else token_mean(apart, torch.ones(len(self._measured["documents"])))
+        """A record an arm."""
         own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
         records = []
         for arm in self._arms:
@@ -349,14 +331,12 @@ class _Tables:
             }
             for name, metric in self._qualities.items():
                 record |= self._quality(name, metric, arm.key, own[name])
-            record |= self._interval("hidden_change", changes, arm.key)
-            if embedding is not None and apart is not None:
-                record |= self._interval("embedding_change", embedding, arm.key)
-                record["embedding_change_p95"] = float(torch.quantile(apart[arm.key], 0.95))
-            if self._ranking is not None:
-                # One head of many changes it by next to nothing; thousands of resamples each would take longest of all.
-                with_interval = arm.where == "model" and arm.estimator is not None
-                record |= self._interval("ranking_agreement", self._ranking, arm.key, with_interval)
+            for name, metric in self._changes.items():
+                # One head of many changes a ranking by next to nothing, and resampling it would take longest of all.
+                with_interval = name != "ranking_agreement" or arm.where == "model"
+                record |= self._interval(name, metric, arm.key, with_interval)
+                if name == "embedding_change":
+                    record["embedding_change_p95"] = float(torch.quantile(self._moved[arm.key], 0.95))
             records.append(record)
         return records
 
@@ -378,36 +358,32 @@ class _Tables:
         return named(name, level) | named(f"{name}_difference", apart)
 
     def layers(self) -> list[Record]:
-        records, place = [], 0
-        for stack_number, (stack, count) in enumerate(self._stacks.items()):
-            tokens = self._measured["tokens"][:, stack_number]
-            for layer in range(1, count + 1):
-                metric = token_mean(self._columns(self._measured["hidden"][:, :, place]), tokens)
-                place += 1
-                records += [
-                    {
-                        "stack": stack,
-                        "layer": layer,
-                        "estimator": arm.estimator,
-                        "alpha": arm.alpha,
-                        **self._interval("hidden_change", metric, arm.key),
-                    }
-                    for arm in [*self._controls, *self._estimators]
-                ]
+        """A record for every layer and model-wide arm."""
+        numbered = [
+            (index, stack, layer)
+            for index, (stack, count) in enumerate(self._stacks.items())
+            for layer in range(1, count + 1)
+        ]
+        records = []
+        for (index, stack, layer), hidden in zip(numbered, self._measured["hidden"].unbind(-1), strict=True):
+            metric = token_mean(self._columns(hidden), self._measured["tokens"][:, index])
+            for arm in [*self._controls, *self._estimators]:
+                place = {"stack": stack, "layer": layer, "estimator": arm.estimator, "alpha": arm.alpha}
+                records.append(place | self._interval("hidden_change", metric, arm.key))
         return records
 
     def against_control(self) -> list[Record]:
-        name = self.quality_name
-        if name is None or not self._others:
+        """A record for every model-wide estimator, where there is a quality and a control."""
+        if self.quality is None or not self._others:
             return []
         records = []
         for arm in self._estimators:
-            metric = self._qualities[name]
+            metric = self._qualities[self.quality]
             result = against_best_control(metric, arm.key, list(self._others), self._bootstrap)
             records.append(
                 {
                     "estimator": arm.estimator,
-                    "measure": name,
+                    "measure": self.quality,
                     "best_alpha": self._others[result.best],
                     "chosen_alphas": [self._others[key] for key in result.chosen],
                     **named("difference", result.compared),
@@ -416,23 +392,32 @@ class _Tables:
         return records
 
     def smoothing(self) -> list[Record]:
-        records = []
+        """A record for every model-wide estimator that changes anything, where there is a control."""
+        embeddings, records = self._measured.get("embeddings"), []
+        others = [self._keys[0], *(control.key for control in self._controls)]
         for number, arm in enumerate(self._estimators if self._others else ()):
-            apart = self._distances(number, arm)
-            own = apart.pop(self._keys[0])
+            # Distances of each unit to the model and to each control, and how much they are of.
+            if embeddings is None:
+                columns = self._measured["distances"][:, number].double().unbind(-1)
+                measure, of = "hidden_change", float(self._measured["tokens"][:, -1].sum())
+            else:
+                apart = embeddings[:, self._keys.index(arm.key)]
+                columns = [_apart(apart, embeddings[:, self._keys.index(key)]) for key in others]
+                measure, of = "embedding_change", len(embeddings)
+            own, *to_controls = columns
             if not float(own.sum()) > 0:
                 continue
-            metric = token_mean(apart, own)
-            result = against_best_control(metric, None, list(self._others), self._bootstrap)
-            embeds = self._embeddings is not None
-            count = float(len(own) if embeds else self._measured["tokens"][:, -1].sum())
+            distances = dict(zip(others[1:], to_controls, strict=True))
+            result = against_best_control(
+                token_mean(distances, own), None, list(self._others), self._bootstrap
+            )
             records.append(
                 {
                     "estimator": arm.estimator,
-                    "measure": "embedding_change" if embeds else "hidden_change",
-                    "distance_to_model": float(own.sum()) / count,
+                    "measure": measure,
+                    "distance_to_model": float(own.sum()) / of,
                     "distance_to_control": [
-                        {"alpha": control.alpha, "distance": float(apart[control.key].sum()) / count}
+                        {"alpha": control.alpha, "distance": float(distances[control.key].sum()) / of}
                         for control in self._controls
                     ],
                     "nearest_alpha": self._others[result.best],
@@ -441,22 +426,6 @@ class _Tables:
                 }
             )
         return records
-
-    def _embedding_changes(self) -> dict[str, Tensor] | None:
-        embeddings = self._embeddings
-        if embeddings is None:
-            return None
-        return {key: _apart(embeddings[:, index], embeddings[:, 0]) for index, key in enumerate(self._keys)}
-
-    def _distances(self, number: int, arm: Arm) -> dict[str, Tensor]:
-        """Distance a unit of an estimator's arm to the model and to each control."""
-        others = [self._keys[0], *(control.key for control in self._controls)]
-        embeddings = self._embeddings
-        if embeddings is None:
-            distances = self._measured["distances"][:, number].double()
-            return {key: distances[:, place] for place, key in enumerate(others)}
-        own = embeddings[:, self._keys.index(arm.key)]
-        return {key: _apart(own, embeddings[:, self._keys.index(key)]) for key in others}
 
     def _interval(self, name: str, metric: Metric, arm: str, with_interval: bool = True) -> Record:
         if not with_interval or arm == self._keys[0]:
