@@ -34,6 +34,11 @@ class Interval:
     high: float | None = None
 
     @property
+    def span(self) -> tuple[float, float | None, float | None]:
+        """Estimate and ends."""
+        return self.estimate, self.low, self.high
+
+    @property
     def direction(self) -> int:
         """1 if all of it lies above 0, −1 if all of it lies below, else 0; 0 where there is none.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from fenchel.errors import MissingExtraError
@@ -264,6 +265,22 @@ class WhiskerAxis:
         return Whisker(
             middle if low is None else self.place(low), middle if high is None else self.place(high), at
         )
+
+
+Span = tuple[float | None, float | None, float | None]
+"""A value, and the ends of its interval."""
+
+
+def whiskers(spans: Iterable[Span], *, through: float = 0.0) -> tuple[list[Whisker], float]:
+    """Values with their intervals on one line, which holds another value too, and where that stands.
+
+    Example:
+        >>> whiskers([(1.0, None, 2.0)])
+        ([Whisker(low_at=50.0, high_at=96.0, at=50.0)], 4.0)
+    """
+    spans = list(spans)
+    axis = WhiskerAxis.of(chain.from_iterable(spans), through=through)
+    return [axis.whisker(*span) for span in spans], axis.place(through)
 
 
 def duration(seconds: float) -> str:

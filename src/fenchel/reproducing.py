@@ -392,44 +392,39 @@ def markdown(found: Reproduction) -> str:
     """The reproduction as a page of Markdown."""
     manifest = found.manifest
     text = Path(str(manifest.get("texts"))).name
-    lines = [
+    paragraphs = [
         f"# {found.figure} of the paper, with {_escaped(_called(found.model))}",
-        "",
         _escaped(found.standing),
-        "",
         f"Read: {_escaped(text)}, {count(manifest.get('tokens'))} tokens in windows of at most "
         f"{manifest.get('max_length')}. In the papers {SETTING}. They do not say {UNSAID}. Here every λ* is solved to "
         f"a certificate of {manifest.get('tol'):g}.",
-        "",
         _escaped(finding(found)),
-        "",
         "*Predicted* is what the covariance of the preference alone makes of the deviation; *twin* is the same "
         "configuration with weights that were never trained, on the same text.",
+        "The distributions are drawn in audit/report.html.",
     ]
-    lines += ["", "The distributions are drawn in audit/report.html."]
     for result in found.panels:
-        lines += ["", f"## {_title(result)}", ""]
+        columns = _columns(result)
+        paragraphs.append(f"## {_title(result)}")
         if result.own_scale is not None:
-            lines += [_OWN_SCALE, ""]
+            paragraphs.append(_OWN_SCALE)
         if result.panel.remark:
-            lines += [f"Of the paper's numbers: {result.panel.remark}.", ""]
-        lines += _markdown_table(["Layer", *_columns(result)], layer_rows(result))
-        if result.panel.by == "head":
-            columns = _columns(result)
-            for heading, name in _BY_HEAD.items():
-                if (rows := columns.get(heading)) is None:
-                    continue
-                heads = max(map(len, rows))
-                table = [
-                    [str(layer), *map(short, row), *[MISSING] * (heads - len(row))]
-                    for layer, row in enumerate(rows, start=1)
-                ]
-                called = name.format(model=_escaped(result.panel.model))
-                lines += ["", f"### {called}, by head", ""]
-                lines += _markdown_table(["Layer", *(f"Head {n + 1}" for n in range(heads))], table)
+            paragraphs.append(f"Of the paper's numbers: {result.panel.remark}.")
+        paragraphs.append(_markdown_table(["Layer", *columns], layer_rows(result)))
+        for heading, name in _BY_HEAD.items() if result.panel.by == "head" else ():
+            if (rows := columns.get(heading)) is None:
+                continue
+            heads = max(map(len, rows))
+            table = [
+                [str(layer), *map(short, row), *[MISSING] * (heads - len(row))]
+                for layer, row in enumerate(rows, start=1)
+            ]
+            paragraphs.append(f"### {name.format(model=_escaped(result.panel.model))}, by head")
+            paragraphs.append(_markdown_table(["Layer", *(f"Head {n + 1}" for n in range(heads))], table))
     if found.missing:
-        lines += ["", f"Not shown, since the model has no such attention: {', '.join(found.missing)}."]
-    return "\n".join(lines) + "\n"
+        missing = ", ".join(found.missing)
+        paragraphs.append(f"Not shown, since the model has no such attention: {missing}.")
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _columns(result: PanelResult) -> dict[str, Means]:
@@ -488,9 +483,8 @@ def _title(result: PanelResult) -> str:
     return name + (": mean over heads (least–largest head)" if result.panel.by == "head" else "")
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *rows))
 
 
 def _range(values: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, METRICS, SHORT_KIND
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Comparison, comparable
-from fenchel.drawing import WhiskerAxis, bracketed, count, json_number, short, signed, stacked, titled_table
+from fenchel.drawing import bracketed, count, json_number, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError, require_packages
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
@@ -142,17 +142,17 @@ def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], f
     """The heads that moved most, each with its interval drawn on an axis that all of them share; and where 0 stands."""
     changes = {key: comparison.changes[key][metric] for key in comparison.moved(metric)[:_MOST_ROWS]}
     spans = [(change.median, change.interval.low, change.interval.high) for change in changes.values()]
-    axis = WhiskerAxis.of([end for span in spans for end in span], through=0.0)
+    drawn, zero_at = whiskers(spans)
     rows = [
         {
             "key": key,
             "change": change,
             "interval": bracketed(change.interval.low, change.interval.high),
-            "whisker": axis.whisker(*span),
+            "whisker": whisker,
         }
-        for (key, change), span in zip(changes.items(), spans, strict=True)
+        for (key, change), whisker in zip(changes.items(), drawn, strict=True)
     ]
-    return rows, axis.place(0.0)
+    return rows, zero_at
 
 
 def _data(comparison: Comparison) -> dict[str, Any]:
@@ -262,9 +262,8 @@ def terminal_table(comparison: Comparison) -> RenderableType:
         *("Metric", "rose", "fell", "rank\ncorrelation"),
     )
     for metric in METRICS:
-        kept = comparison.rank_correlation(metric)
-        numbers = [count(number) for number in comparison.directions(metric)]
-        heads.add_row(METRIC_NAMES[metric], *numbers, "–" if kept is None else signed(kept))
+        numbers = map(count, comparison.directions(metric))
+        heads.add_row(METRIC_NAMES[metric], *numbers, signed(comparison.rank_correlation(metric)))
     title = f"{METRIC_NAMES[METRIC]}: the heads that moved most"
     moved = table(title, "Head", "first", "last", "change", "95 %")
     for key in comparison.moved(METRIC)[:_MOST_IN_TERMINAL]:

@@ -19,7 +19,7 @@ from fenchel.integrations.transformers.backend import own_estimators
 from fenchel.integrations.transformers.registry import attention_modules, calls_registry
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
-from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
+from fenchel.nn.inference import OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
 from fenchel.run_options import ABLATIONS, SwapOptions
 
@@ -126,10 +126,6 @@ class Arm:
         )
 
 
-MODEL = Arm()
-"""The model as it is."""
-
-
 def head_control_alphas(alphas: Sequence[float]) -> list[float]:
     """The α of the controls of single heads, of which there are many: the lowest, one in the middle, the highest.
 
@@ -167,40 +163,36 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
     layers, heads, ablations = options.layers, options.heads, options.ablations or ()
     per_layer, per_head, alphas = options.per_layer, options.per_head, options.alphas
     either = ("--per-layer or --per-head", per_layer or per_head)
-    for option, chosen, (flags, wanted) in (
+    for option, asked, (flags, wanted) in (
         ("layers", layers, either),
         ("heads", heads, ("--per-head", per_head)),
         ("ablations", ablations or None, either),
     ):
-        if chosen is not None and not wanted:
-            raise InputError(
-                f"{option} {sorted(chosen)} were chosen, but none is swapped alone. Add {flags}."
-            )
-    own = [site for site in sites if layers is None or site.number in layers]
-    missing = sorted(set(layers or ()) - {site.number for site in sites})
-    if missing:
+        if asked is not None and not wanted:
+            raise InputError(f"{option} {sorted(asked)} were chosen, but none is swapped alone. Add {flags}.")
+    chosen = [site for site in sites if layers is None or site.number in layers]
+    if missing := sorted(set(layers or ()) - {site.number for site in sites}):
         listed = ", ".join(f"{site.number} {site.name}" for site in (sites[0], sites[-1]))
         raise InputError(
             f"layers {missing} do not exist: this model has {len(sites)} that attend ({listed})."
         )
-    most = max((site.heads for site in own), default=0)
-    missing = sorted(head for head in heads or () if head > most)
-    if missing:
+    most = max((site.heads for site in chosen), default=0)
+    if missing := sorted(head for head in heads or () if head > most):
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
     if per_head or ablations:
-        _refuse_together(sites, own, ablated=bool(ablations))
+        _refuse_together(sites, chosen, ablated=bool(ablations))
 
-    estimated = [(estimator, 1.0) for estimator in estimators_of(options.estimators)]
-    alone = [*estimated, *((ablation, 1.0) for ablation in ablations)]
-    arms = [MODEL, *(Arm("first_order", alpha) for alpha in alphas), *(Arm(*way) for way in estimated)]
+    estimators = estimators_of(options.estimators)
+    alone = [(name, 1.0) for name in (*estimators, *ablations)]
+    arms = [Arm(), *(Arm("first_order", alpha) for alpha in alphas), *map(Arm, estimators)]
     if per_layer:
         ways = [*alone, *(("first_order", alpha) for alpha in alphas if alpha != 1)]
-        arms += [Arm(*way, layer=site.number, name=site.name) for site in own for way in ways]
+        arms += [Arm(*way, layer=site.number, name=site.name) for site in chosen for way in ways]
     if per_head:
         ways = [*alone, *(("first_order", alpha) for alpha in head_control_alphas(alphas))]
         arms += [
             Arm(*way, layer=site.number, head=head, name=site.name)
-            for site in own
+            for site in chosen
             for head in range(1, site.heads + 1)
             if heads is None or head in heads
             for way in ways
@@ -228,19 +220,19 @@ def sites_of(model: Any) -> list[Site]:
             layer does not say how many heads it has.
     """
     if has_own_layers(model):
-        return [
-            Site(
-                number,
-                name or type(model).__name__,
-                layer.num_heads,
-                isinstance(layer, TransportAttention | ContinuousAttention),
-            )
-            for number, (name, layer) in enumerate(_switchable_layers(model).items(), start=1)
-        ]
+        _check_switchable(model)
     return [
-        Site(number, name, _heads(module, name))
-        for number, (module, name) in enumerate(attention_modules(model).items(), start=1)
+        Site(number, name, _heads(module, name), isinstance(module, TransportAttention | ContinuousAttention))
+        for number, (name, module) in enumerate(attending_modules(model).items(), start=1)
     ]
+
+
+def attending_modules(model: Any) -> dict[str, nn.Module]:
+    """The attention layers of ``fenchel.nn`` by name, in the order of the model; without any, those of transformers."""
+    if has_own_layers(model):
+        layers: dict[str, Any] = attention_layers(model)
+        return {name or type(model).__name__: layer for name, layer in layers.items()}
+    return {name: module for module, name in attention_modules(model).items()}
 
 
 def _heads(module: Any, name: str) -> int:
@@ -282,16 +274,14 @@ def as_first_order(model: Any) -> str | None:
     return " and ".join(sorted(trained_with - {"first_order"})) or None
 
 
-def _switchable_layers(model: nn.Module) -> dict[str, AttendingLayer]:
-    """The attention layers of ``fenchel.nn`` in a model, by qualified name, in its order.
+def _check_switchable(model: nn.Module) -> None:
+    """See that all attention is in layers of ``fenchel.nn`` that infer by first order, of which a swap starts.
 
     Raises:
-        ModelError: If some attention is none of them, or a layer infers by another estimator than first order, of which
-            a swap starts.
+        ModelError: If it is not.
     """
     check_all_attend(model)
-    layers = attention_layers(model)
-    for name, layer in layers.items():
+    for name, layer in attention_layers(model).items():
         called = name or type(model).__name__
         if layer.other is not None:
             raise ModelError(
@@ -304,7 +294,6 @@ def _switchable_layers(model: nn.Module) -> dict[str, AttendingLayer]:
                 "estimator to 'first_order' and swap the model then, or leave it as it is and compare outputs yourself "
                 "inside and outside of fenchel.nn.use_estimator(model, ...)."
             )
-    return layers
 
 
 def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractContextManager[None]:

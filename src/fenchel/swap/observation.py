@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
-from fenchel.integrations.transformers.registry import attention_modules
 from fenchel.io.batches import Batch, Cursor
 from fenchel.loading import on_device
-from fenchel.nn.inference import attention_layers
-from fenchel.swap.conditions import Site, has_own_layers
+from fenchel.swap.conditions import Site, attending_modules
 
 IGNORED = -100
 """A label that no loss counts."""
@@ -220,17 +218,17 @@ def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stac
         ModelError: If a layer is not called, or what it or the model returns has no row for each of the inputs, or is
             NaN or infinite.
     """
-    inputs, kind, layers = step.inputs_for(model), type(model).__name__, _layers(model)
+    inputs, kind, layers = step.inputs_for(model), type(model).__name__, attending_modules(model)
     rows = next((len(value) for value in inputs.values() if value.dim()), 1)
     with torch.no_grad(), _listening(layers) as outputs:
         output = model(**inputs)
     states = []
     for name, layer in layers.items():
-        called, first = name or kind, getattr(layer, "batch_first", True)
-        calls = [_positions(one, rows, called, batch_first=first) for one in outputs[name]]
+        first = getattr(layer, "batch_first", True)
+        calls = [_positions(one, rows, name, batch_first=first) for one in outputs[name]]
         if not calls:
             raise ModelError(
-                f"{called} did not attend in this forward, so nothing changes where it is swapped. Give the model "
+                f"{name} did not attend in this forward, so nothing changes where it is swapped. Give the model "
                 "every input that it has layers for, or give the submodule that the inputs go through"
             )
         states.append(torch.cat(calls, 1))
@@ -259,13 +257,6 @@ def _listening(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Te
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Attention layers of ``fenchel.nn``; without any, the attention modules of transformers."""
-    if has_own_layers(model):
-        return {name: module for name, module in model.named_modules() if name in attention_layers(model)}
-    return {name: module for module, name in attention_modules(model).items()}
 
 
 def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> Tensor:

@@ -151,8 +151,7 @@ class Given:
         tokenizer: Its tokenizer or image processor, if one was given.
         texts: Texts; or batches of ready-made inputs.
         pairs: Scored pairs of sentences.
-        loss: Of an output and its target, for each example.
-        score: Likewise, higher is better.
+        measures: The loss and the score of an output and its target, as far as they were given.
         options: What was asked for.
     """
 
@@ -160,22 +159,15 @@ class Given:
     tokenizer: Any
     texts: Any
     pairs: Any
-    loss: Measure | None
-    score: Measure | None
+    measures: Mapping[str, Measure]
     options: SwapOptions
 
     def __post_init__(self) -> None:
-        for name, measure in self._measures.items():
+        for name, measure in self.measures.items():
             if not callable(measure):
                 raise InputError(
                     f"{name} is {shown(measure)}; expected a function of what the model returns and the target."
                 )
-
-    @property
-    def _measures(self) -> dict[str, Measure]:
-        """The loss and the score, as far as they were given."""
-        measures = {"loss": self.loss, "score": self.score}
-        return {name: measure for name, measure in measures.items() if measure is not None}
 
     def opened(self) -> Callable[[], Loaded]:
         """What loads the model, to be called once texts, pairs and images are seen to be there.
@@ -186,7 +178,9 @@ class Given:
         """
         options, texts = self.options, self.texts
         if options.loader is not None:
-            given = {name: getattr(self, name) for name in ("tokenizer", "texts", "pairs", "loss", "score")}
+            given = {name: getattr(self, name) for name in ("tokenizer", "texts", "pairs")} | {
+                **self.measures
+            }
             also = {name: getattr(options, name) for name in ("images", "revision", "max_pairs")}
             refuse_beside_loader(options.loader, **given, **also)
             _refuse_options_of_text(options, "what a loader loads were")
@@ -228,7 +222,7 @@ class Given:
                 "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both; or the file "
                 "that loads the folder of a run (--loader FILE)."
             )
-        for name in self._measures:
+        for name in self.measures:
             raise InputError(
                 f"{name} cannot be given with a model of transformers, of which a swap measures the loss or the "
                 "embeddings of texts (--text FILE). It is for batches of inputs, from Python, or for a model with "
@@ -273,9 +267,9 @@ class Given:
 
     def _of_images(self, source: ImageFiles) -> Loaded:
         # The classes are measured where nothing was given to be.
-        labels = None if self._measures else source.labels
+        labels = None if self.measures else source.labels
         found = self._loaded(classifies=labels is not None)
-        measured: dict[str, Any] = {"measures": self._measures}
+        measured: dict[str, Any] = {"measures": self.measures}
         if labels is not None:
             _check_classifies(found.model, "images")
             named = zip(map("image {}".format, source.paths), labels, strict=True)
@@ -286,20 +280,20 @@ class Given:
         """Texts for a model with layers of ``fenchel.nn``."""
         found = self._loaded()
         windows = batches_of(documents, found, self.options)
-        return found, ExampleTask(windows, unit="windows", measures=self._measures)
+        return found, ExampleTask(windows, unit="windows", measures=self.measures)
 
     def _of_batches(self, batches: list[Any]) -> Loaded:
         found = self._loaded()
         inputs, targets = _parted(batches, found.model)
         ready = ReadyBatches(inputs, config=getattr(found.model, "config", None))
-        if not self._measures and (measures := own_measures(inputs)):
+        if not self.measures and (measures := own_measures(inputs)):
             return found, ExampleTask(ready, unit="examples", targets=_whole, measures=measures)
 
         def target(batch: Batch) -> Any:
             result = targets[batch.after.document - 1]
             return dict(batch.inputs) if result is None else result
 
-        return found, ExampleTask(ready, unit="examples", targets=target, measures=self._measures)
+        return found, ExampleTask(ready, unit="examples", targets=target, measures=self.measures)
 
     def _of_texts(self, documents: Documents | None, scored: ScoredPairs | None) -> Loaded:
         """Texts for a model of transformers to name their classes, to predict or to embed."""
@@ -358,21 +352,16 @@ def own_measures(batches: Iterable[Any]) -> dict[str, Measure]:
     first = next(iter(batches), None)
     if not isinstance(first, Mapping) or not isinstance(first.get("inputs"), Mapping):
         return {}
-    return {name: own_measure(name) for name in ("loss", "score") if first.get(name) is not None}
+    return {name: partial(_own_measure, name) for name in ("loss", "score") if first.get(name) is not None}
 
 
-def own_measure(name: str) -> Measure:
-    """The loss or the score that each batch brings with it, as a measure whose target is the batch."""
-
-    def measure(output: Any, batch: Batch) -> Tensor:
-        own = getattr(batch, name)
-        if own is None:
-            raise InputError(
-                f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
-            )
-        return own(mapped(output, _on_processor))
-
-    return measure
+def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
+    measure = getattr(batch, name)
+    if measure is None:
+        raise InputError(
+            f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
+        )
+    return measure(mapped(output, _on_processor))
 
 
 def _on_processor(output: Tensor) -> Tensor:

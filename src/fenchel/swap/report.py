@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
-from fenchel.bootstrap import Interval
 from fenchel.drawing import (
     LEVELS,
     MISSING,
-    Whisker,
-    WhiskerAxis,
     level,
     short,
     signed,
     stacked,
     titled_table,
+    whiskers,
 )
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
@@ -166,7 +163,8 @@ def arm_tables(report: SwapReport) -> list[Record]:
             continue
         of_difference = measure in words.qualities
         intervals = [interval_of(arm, f"{measure}_difference" if of_difference else measure) for arm in whole]
-        whiskers, model_at = _drawn(intervals, 0.0 if of_difference else float(whole[0][measure] or 0.0))
+        at_model = 0.0 if of_difference else float(whole[0][measure] or 0.0)
+        drawn, model_at = whiskers((interval.span for interval in intervals), through=at_model)
         rows = [
             {
                 "name": arm_name(record),
@@ -177,7 +175,7 @@ def arm_tables(report: SwapReport) -> list[Record]:
                 "high": interval.high,
                 "whisker": whisker,
             }
-            for record, interval, whisker in zip(whole, intervals, whiskers, strict=True)
+            for record, interval, whisker in zip(whole, intervals, drawn, strict=True)
         ]
         called = _measure_in_words(measure, words)
         tables.append(
@@ -195,13 +193,6 @@ def arm_tables(report: SwapReport) -> list[Record]:
 def _measure_in_words(measure: str, words: Wording) -> str:
     change = {"hidden_change": f"relative change of the {words.output}"}
     return {**words.qualities, **change, **_MEASURES}[measure]
-
-
-def _drawn(intervals: Sequence[Interval], through: float) -> tuple[list[Whisker], float]:
-    """Intervals on one line that holds another value too, and where that stands."""
-    spans = [(interval.estimate, interval.low, interval.high) for interval in intervals]
-    axis = WhiskerAxis.of(chain.from_iterable(spans), through=through)
-    return [axis.whisker(*span) for span in spans], axis.place(through)
 
 
 def _nearest_alpha(report: SwapReport) -> float | None:
@@ -283,7 +274,7 @@ def rankings(report: SwapReport) -> list[Record]:
     for ranked in sorted(report.ranking, key=lambda record: record["estimator"] not in ABLATIONS):
         order, measure = ranked["order"], ranked["measure"]
         intervals = [interval_of(one, "effect") for one in order]
-        whiskers, zero_at = _drawn(intervals, 0.0)
+        drawn, zero_at = whiskers(interval.span for interval in intervals)
         rows = [
             {
                 **one,
@@ -291,7 +282,7 @@ def rankings(report: SwapReport) -> list[Record]:
                 "whisker": whisker,
                 "by_alpha": by_alpha(report.arms, one),
             }
-            for one, whisker in zip(order, whiskers, strict=True)
+            for one, whisker in zip(order, drawn, strict=True)
         ]
         result.append(
             {

@@ -129,7 +129,8 @@ def swap(
         True
     """
     asked = SwapOptions.checked(**options)
-    given = Given(model, tokenizer, texts, pairs, loss, score, asked)
+    measures = {name: one for name, one in (("loss", loss), ("score", score)) if one is not None}
+    given = Given(model, tokenizer, texts, pairs, measures, asked)
     require_packages("report", "scipy")
     folder, load = asked.directory, given.opened()
     with removed_if_empty(folder), claimed(folder, extra="report"):
