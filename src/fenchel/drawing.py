@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from fenchel.errors import MissingExtraError
+from fenchel.errors import require_packages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -305,12 +305,11 @@ def titled_table(title: str) -> Table:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    try:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
+    require_packages("cli", "rich")
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
 
 
@@ -320,10 +319,9 @@ def stacked(*parts: Any) -> RenderableType:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    try:
-        from rich.console import Group
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
+    require_packages("cli", "rich")
+    from rich.console import Group
+    from rich.text import Text
+
     sentences = ((part, "") if isinstance(part, str) else part for part in parts)
     return Group(*(Text(*part) if isinstance(part, tuple) else part for part in sentences))

@@ -66,7 +66,7 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
     for site, own in _own_names(model).items():
         if own == name:
             continue
-        where = f"{site or type(model).__name__} of {type(model).__name__}" if site else type(model).__name__
+        where = f"{site} of {type(model).__name__}" if site else type(model).__name__
         if own == ORDERS_OF_HEADS:
             remedy = "an audit measures one for all; pass --even-so (even_so=True) to measure that one nevertheless"
         elif own is None:
@@ -92,8 +92,7 @@ def _own_names(model: nn.Module) -> dict[str, str | None]:
     """The closeness of every place that attends, by its name."""
     layers = attention_layers(model)
     if layers:
-        result = ((name, getattr(layer, "effective_closeness", None)) for name, layer in layers.items())
-        return {name: None if near is None else name_of(near) for name, near in result}
+        return {name: name_of(getattr(layer, "effective_closeness", None)) for name, layer in layers.items()}
     return {name: name_of(closeness_of(module)) for module, name in attention_modules(model).items()}
 
 
@@ -229,6 +228,18 @@ def describe(
     model = found.model
     device, dtype = device_and_dtype(model)
     reads = getattr(batches, "reads", "text")
+    conventions = LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS
+    sentences = (
+        _SQRT_D if options.template_scale == "sqrt_d" else conventions[options.space],
+        closeness_sentence(options.closeness),
+        _own_estimators(model),
+    )
+    only_if_given = {
+        "queries": options.queries if isinstance(options.queries, int) else None,
+        "even_so": options.even_so and attends_otherwise(model, options.closeness),
+        "reads": None if reads == "text" else reads,
+        "embeds": reads == "text" and _embeds(found),
+    }
     return in_order(
         {
             **versions(SCHEMA),
@@ -238,16 +249,13 @@ def describe(
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(device),
             **options.recorded,
-            **({"queries": options.queries} if isinstance(options.queries, int) else {}),
-            **({"even_so": True} if options.even_so and attends_otherwise(model, options.closeness) else {}),
+            **{name: value for name, value in only_if_given.items() if value},
             "max_length": batches.max_length,
             "stride": batches.stride,
             "batch_size": getattr(batches, "batch_size", None),
             "baseline": options.control,
             "twin": None,
             "texts": batches.description,
-            **({} if reads == "text" else {"reads": reads}),
-            **({"embeds": True} if reads == "text" and _embeds(found) else {}),
             **({} if run is None else run.manifest),
             "text_sha256": batches.text_sha256,
             "documents": 0,
@@ -255,17 +263,7 @@ def describe(
             "seconds": 0.0,
             "shard": str(options.shard),
             "merged_from": None,
-            "convention": " ".join(
-                sentence
-                for sentence in (
-                    _SQRT_D
-                    if options.template_scale == "sqrt_d"
-                    else (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
-                    closeness_sentence(options.closeness),
-                    _own_estimators(model),
-                )
-                if sentence
-            ),
+            "convention": " ".join(filter(None, sentences)),
         }
     )
 

@@ -108,10 +108,16 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
         manifest(model="a b; rm -rf /", layers=[1, 3], max_tokens=500, whole_file=True, text_column="c")
     )
     assert line == (
-        "fenchel audit 'a b; rm -rf /' --text pride-and-prejudice.txt --whole-file --text-column c "
-        "--space input --alpha 1 --tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 "
-        "--dtype float32 --layers 1,3 --seed 0 --queries all --baseline none --out audit"
+        "fenchel audit 'a b; rm -rf /' --text pride-and-prejudice.txt --dtype float32 --space input --alpha 1 "
+        "--tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 --layers 1,3 --whole-file "
+        "--text-column c --seed 0 --queries all --baseline none --out audit"
     )
+
+
+def test_the_command_is_of_the_shard_unless_that_was_merged() -> None:
+    assert "--shard 1/3 " in command(manifest(shard="1/3"))
+    assert "shard='1/3'" in command(manifest(shard="1/3", texts="Python strings"))
+    assert "shard" not in command(manifest(shard="0/1")) + command(manifest(shard="0,2/3", merged_from=2))
 
 
 def printed(report: AuditReport, width: int = 120) -> str:

@@ -31,6 +31,7 @@ from fenchel.auditing.heads import (
     counted_in_words,
     head_name,
 )
+from fenchel.auditing.manifest import KEYS
 from fenchel.auditing.report.findings import headline, measured, model_name
 from fenchel.auditing.report.plots import (
     AXES,
@@ -48,7 +49,8 @@ from fenchel.auditing.report.plots import (
 )
 from fenchel.auditing.twin import AUDITED
 from fenchel.drawing import LEVELS, SCALE, duration, plain, stylesheet
-from fenchel.errors import MissingExtraError
+from fenchel.errors import require_packages
+from fenchel.run_options import AuditOptions
 
 if TYPE_CHECKING:
     from fenchel.auditing.state import AuditState
@@ -76,10 +78,9 @@ _SHARED, _FOLDER = "fenchel.auditing.report", "page"
 @cache
 def _environment(package: str) -> Any:
     """Templates, compiled once, of a package's own folder and of the one that all pages share."""
-    try:
-        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "report") from error
+    require_packages("report", "jinja2")
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
     return Environment(
         loader=ChoiceLoader([PackageLoader(one, _FOLDER) for one in dict.fromkeys((package, _SHARED))]),
         autoescape=True,
@@ -136,24 +137,11 @@ def rendered_page(
     return environment.get_template(template).render(values)
 
 
-_OPTIONS = (
-    "revision",
-    "text_column",
-    "target_column",
-    "space",
-    "template_scale",
-    "closeness",
-    "alpha",
-    "tol",
-    "max_length",
-    "stride",
-    "batch_size",
-    "max_tokens",
-    "queries",
-    "dtype",
-    "layers",
-    "heads",
-    "seed",
+# The others say where an audit ran, or are written otherwise.
+_OPTIONS = tuple(
+    name
+    for name in KEYS
+    if name in AuditOptions.model_fields and name not in ("device", "loader", "baseline")
 )
 
 _ABSENT = {
@@ -190,16 +178,16 @@ def command(manifest: Mapping[str, Any]) -> str:
         "fenchel.audit('demo', None, texts, alpha=1.0)"
     """
     given = recorded(manifest, _OPTIONS)
+    if given.get("shard") == "0/1" or manifest.get("merged_from") is not None:
+        given.pop("shard", None)
     if "tokens" in manifest:
         given.setdefault("queries", "all")
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
-    flags = {flag: True for flag in ("whole_file", "even_so") if manifest.get(flag)}
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
-        given |= flags
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
-    return written_command("audit", manifest, flags | given, "audit")
+    return written_command("audit", manifest, given, "audit")
 
 
 def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -210,10 +198,8 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         if value is None:
             text = _ABSENT.get(name, "none")
-        elif isinstance(value, (list, tuple)):
-            text = ", ".join(str(part) for part in value)
-        elif isinstance(value, Mapping):
-            text = ", ".join(str(part) for part in value.values())
+        elif isinstance(value, (list, tuple, Mapping)):
+            text = ", ".join(map(str, value.values() if isinstance(value, Mapping) else value))
         elif name in ("seconds", "estimated_seconds"):
             text = duration(value)
         else:
