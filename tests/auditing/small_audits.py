@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from polars import selectors
 from torch import Tensor
 
 from fenchel.arguments import Kind
@@ -99,7 +101,10 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
 def assert_same_audit(one: Path, other: Path) -> None:
     """See that two folders hold the same rows, and files with the same numbers."""
     left, right = AuditReport.load(one), AuditReport.load(other)
-    assert_close(rows_of(one), rows_of(other))
+    rows = [report.queries.sort(*PLACE).collect() for report in (left, right)]
+    real = selectors.float()
+    assert rows[0].drop(real).equals(rows[1].drop(real))
+    np.testing.assert_allclose(*(each.select(real).to_numpy() for each in rows), rtol=1e-6, atol=1e-12)
     timed = {"seconds": 0, "estimated_seconds": 0}
     assert left.manifest | timed == right.manifest | timed
     assert_close(list(numbers_of(left)), list(numbers_of(right)))

@@ -206,7 +206,7 @@ def test_a_disk_that_fills_up_while_writing(run, tmp_path, monkeypatch):
 def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch):
     """One that is killed instead: tests/auditing/test_checkpoint.py."""
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("\n".join(some_texts(count=40)))
+    Path("text.txt").write_text("\n".join(some_texts(count=20)))
     arguments = ["audit", str(model), "--text", "text.txt", *SMALL["audit"].split(), "--out"]
     assert main([*arguments, "whole"]) == 0
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}

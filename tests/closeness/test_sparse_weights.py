@@ -52,8 +52,7 @@ def by_bisection(f: Tensor, log_u: Tensor | None, a: float, csiszar: bool) -> np
 
         reach = 2000 if a == 0 else (np.max(u ** (-order)) if csiszar else 1) / order + 1
         low, high = g.max() - reach, g.max() + reach
-        for _ in range(200):
-            middle = (low + high) / 2
+        while low < (middle := (low + high) / 2) < high:
             low, high = (middle, high) if weights(middle).sum() >= 1 else (low, middle)
         p = weights(low)
         found[row, kept] = p / p.sum()
