@@ -4,14 +4,13 @@ import collections
 import itertools
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.bounds import ESTIMATORS, check, check_constrained
-from benchmarks.hard_problems import EXTENDED, L, hard_problem, solution_of
+from benchmarks.bounds import ESTIMATORS, check, check_constrained, wide
+from benchmarks.hard_problems import EXTENDED, hard_problem, solution_of
 from fenchel import Discrete, Estimate, FenchelError, InferenceProblem, OptimalTransport, ProblemError
 from fenchel.functional import attention
 from tests.problems import random_problem
@@ -23,6 +22,14 @@ needs_extended = pytest.mark.skipif(not EXTENDED, reason="longdouble has no more
 def broken(problem: InferenceProblem, estimate: Estimate) -> list[str]:
     truths = [solution_of(problem, query) for query in range(problem.shape[0])]
     return check(problem, estimate, truths, collections.Counter())
+
+
+def relative_error(problem: InferenceProblem, estimate: Estimate) -> float:
+    """How far the first query's dual point is from the solution, over the length of that."""
+    truth = solution_of(problem, 0).dual
+    return float(
+        np.linalg.norm((wide(estimate.dual[0]) - truth).astype(float)) / np.linalg.norm(truth.astype(float))
+    )
 
 
 @needs_extended
@@ -63,10 +70,8 @@ def test_short_evidence_is_solved_to_its_tolerance(length: float, dtype: torch.d
     """Σ = 4/3 or so: λ* is about αz / (1 + αΣ), where a difference of weights that loses its digits would leave αz."""
     problem = single([[1.0, 0.5], [-1.0, 1.0], [0.5, -2.0]], [length, -2 * length], 3.0, dtype)
     estimate = problem.solve("exact")
-    truth = solution_of(problem, 0)
     assert bool(estimate.converged.all())
-    apart = np.linalg.norm((estimate.dual[0].double().numpy().astype(L) - truth.dual).astype(float))
-    assert apart <= 1e-6 * np.linalg.norm(truth.dual.astype(float))
+    assert relative_error(problem, estimate) <= 1e-6
     assert broken(problem, estimate) == []
     assert broken(problem, problem.solve("first_order")) == []
 
@@ -194,38 +199,6 @@ def test_scores_that_float32_does_not_hold_are_refused() -> None:
         attention(query, key, key, alpha=1e32, scale=1.0, estimator="exact")
 
 
-def in_many_digits(problem: InferenceProblem, row: int) -> tuple[Any, Any]:
-    """λ* and p* of one row, by Newton's method with halved steps on the dual in 300 bits."""
-    t, z = (mpmath.matrix(x.double().tolist()) for x in (problem.templates, problem.evidence[row]))
-    log_u = mpmath.matrix(problem.preference.to(torch.float64).log_weights.flatten().tolist())
-    alpha, centre = mpmath.mpf(float(problem.alpha)), t.T * mpmath.ones(t.rows, 1) / t.rows
-    t = t - mpmath.ones(t.rows, 1) * centre.T
-
-    def weights(lam: Any) -> tuple[Any, Any]:
-        logits = log_u + t * lam
-        w = logits.apply(lambda x: mpmath.exp(x - max(logits)))
-        return w / sum(w), max(logits) + mpmath.log(sum(w))
-
-    lam = mpmath.zeros(t.cols, 1)
-    target = z + t.T * weights(lam)[0]
-
-    def dual(lam: Any) -> Any:
-        return (lam.T * target)[0] - mpmath.norm(lam) ** 2 / (2 * alpha) - weights(lam)[1]
-
-    for _ in range(500):
-        p, _ = weights(lam)
-        gradient = target - lam / alpha - t.T * p
-        if alpha * mpmath.norm(gradient) <= mpmath.mpf(10) ** -40 * mpmath.norm(lam):
-            return lam, p
-        apart = t - mpmath.ones(t.rows, 1) * (t.T * p).T
-        step = mpmath.lu_solve(apart.T * mpmath.diag(list(p)) * apart + mpmath.eye(t.cols) / alpha, gradient)
-        length, before = mpmath.mpf(1), dual(lam)
-        while dual(lam + length * step) < before and length > mpmath.mpf(2) ** -100:
-            length /= 2
-        lam += length * step
-    raise AssertionError("the referee did not arrive")
-
-
 def any_problem(seed: int) -> InferenceProblem:
     """Finite, of any scale: templates repeated, far from 0 or of many lengths; |z| from 1e-16 to 1e6; alone or not."""
     generator = torch.Generator().manual_seed(seed)
@@ -257,22 +230,15 @@ def any_problem(seed: int) -> InferenceProblem:
     )
 
 
+@needs_extended
 def test_nothing_wrong_is_claimed_of_problems_of_any_scale() -> None:
     converged = 0
-    with mpmath.workprec(300):
-        for seed in range(60):
-            problem = any_problem(seed)
-            tol = 1e-3 if problem.dtype == torch.float32 else 1e-6
-            found = problem.solve("exact", tol=tol, throw=False)
-            lam, p = in_many_digits(problem, 0)
-            dual, mean, weights = (
-                mpmath.matrix(x[0].double().tolist()) for x in (found.dual, found.mean, found.weights)
-            )
-            t = mpmath.matrix(problem.templates.double().tolist())
-            assert mpmath.norm(dual - lam) <= float(found.dual_error[0]), seed
-            assert mpmath.norm(mean - t.T * p) <= float(found.mean_error[0]), seed
-            assert mpmath.norm(weights - p, 1) / 2 <= float(found.total_variation_error[0]), seed
-            if bool(found.converged[0]):
-                converged += 1
-                assert mpmath.norm(dual - lam) <= tol * (1 + 1e-6) * mpmath.norm(lam), seed
+    for seed in range(60):
+        problem = any_problem(seed)
+        tol = 1e-3 if problem.dtype == torch.float32 else 1e-6
+        found = problem.solve("exact", tol=tol, throw=False)
+        assert broken(problem, found) == [], seed
+        if bool(found.converged[0]):
+            converged += 1
+            assert relative_error(problem, found) <= tol * (1 + 1e-6), seed
     assert converged >= 55

@@ -6,21 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
 from torch import Tensor
 
 from fenchel import ConvergenceError, Discrete, Gaussian, InferenceProblem, ProblemError, Tsallis
 from fenchel.preference import Tilted
 from fenchel.reliability import alpha_from_noise, noise_from_alpha
 from tests.conformance.toys import Exponential
-from tests.problems import (
-    by_dense_newton,
-    problem_with_known_answer,
-    problems,
-    random_problem,
-    rows_of,
-    stacked,
-)
+from tests.problems import problem_with_known_answer, random_problem
 
 
 def test_gradient_ascent_says_where_it_did_not_arrive() -> None:
@@ -144,22 +136,6 @@ def test_a_closed_form_of_ones_own_takes_the_place_of_conjugate_gradients() -> N
         InferenceProblem(Exponential(MEANS), z).solve("exact", tol=1e-10).dual.sum(), z
     )
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
-
-
-@settings(max_examples=60, deadline=None)
-@given(problems())
-def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
-    estimate = problem.solve("exact", tol=1e-9, throw=False)
-    answers = [by_dense_newton(*row[1:]) for row in rows_of(problem)]
-    referee, weights = (stacked(problem, list(each)) for each in zip(*answers, strict=True))
-    referee_error = problem.alpha * problem.dual_gradient(referee).norm(dim=-1)
-    assert bool((referee_error <= 1e-5 * (problem.alpha * problem.evidence.norm(dim=-1))).all())
-    # Both say how far at most they are from λ*, and weights follow λ with the norm of the templates as factor.
-    rounding = 1e-13 * float(referee.norm(dim=-1).max())
-    apart = float((estimate.dual_error + referee_error).max()) + rounding
-    assert float((estimate.dual - referee).norm(dim=-1).max()) <= apart
-    longest = float(problem.preference.templates.norm(dim=-1).max())
-    assert float((estimate.weights - weights).abs().max()) <= 1e-12 + longest * apart
 
 
 EDGES = {
