@@ -100,7 +100,7 @@ def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceT
 
 def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     task = sentences(["w1 w2 w3", "w1", "w1 w2 w3 ", "w4 w5"])
-    assert (task.count, task.documents) == (3, 4)
+    assert task.count == 3
     assert [step.batch.documents for step in task.steps(Cursor())] == [(2, 3, 1)]
     assert task.ranked is not None
     assert task.ranked.tolist() == [[0, 1], [0, 2], [1, 2]]

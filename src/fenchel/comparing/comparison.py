@@ -543,12 +543,13 @@ class Comparison:
         ]
 
     def _values(self, *place: Any) -> dict[str, list[float | None]]:
-        result: dict[str, list[float | None]] = {}
-        for metric in METRICS:
-            shapes = [audit.distribution(metric, *place) for audit in self.audits]
-            result[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
-            result[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
-        return result
+        return {
+            f"{metric}_{name}": [
+                _finite(getattr(audit.distribution(metric, *place), called)) for audit in self.audits
+            ]
+            for metric in METRICS
+            for name, called in STATISTICS.items()
+        }
 
     def _differences(self, key: HeadKey) -> Iterator[tuple[str, float | None]]:
         for metric, change in self.changes[key].items():

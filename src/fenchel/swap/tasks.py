@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,12 +44,14 @@ class CutTexts:
     Args:
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration.
-        max_length: Tokens of a text, special ones included. Default: what tokenizer and model can take, at most 512.
+        options: Tokens of a text, special ones included (by default what tokenizer and model can take, at most 512),
+            tokens that are read of all texts together, and texts in a batch.
     """
 
-    def __init__(self, tokenizer: Any, config: Any, max_length: int | None) -> None:
-        self.tokenizer, self.config = tokenizer, config
-        self.max_length = longest_window(tokenizer, config, max_length)
+    def __init__(self, tokenizer: Any, config: Any, options: SwapOptions) -> None:
+        self.tokenizer, self.config, self._batch_size = tokenizer, config, options.batch_size
+        self.max_length = longest_window(tokenizer, config, options.max_length)
+        self._left = options.max_tokens or math.inf
         self._padding = padding_token(tokenizer, config)
         self.prefix, self.suffix = special_tokens(tokenizer)
         self._room = self.max_length - len(self.prefix) - len(self.suffix)
@@ -60,6 +63,11 @@ class CutTexts:
             )
         self.truncated = 0
 
+    @property
+    def enough(self) -> bool:
+        """Whether as many tokens were read as are to be."""
+        return self._left <= 0
+
     def ids(self, text: str) -> tuple[int, ...]:
         """The tokens of a text."""
         ids = list[int]()
@@ -69,19 +77,20 @@ class CutTexts:
                 break
         check_known(ids[: self._room], self.tokenizer, self.config)
         self.truncated += len(ids) > self._room
-        return (*self.prefix, *ids[: self._room], *self.suffix)
+        result = (*self.prefix, *ids[: self._room], *self.suffix)
+        self._left -= len(result)
+        return result
 
-    def batches(self, texts: Mapping[int, tuple[int, ...]], start: int, size: int) -> Iterator[Batch]:
+    def batches(self, texts: Mapping[int, tuple[int, ...]], start: Cursor) -> Iterator[Batch]:
         """Texts in batches, each a document.
 
         Args:
             texts: The tokens of each text, by the number of its document.
-            start: How many of them to leave out.
-            size: Texts in a batch.
+            start: Where to begin.
         """
-        numbers, rows = list(texts), list(texts.values())
+        numbers, rows, size = list(texts), list(texts.values()), self._batch_size
         lengths = [len(row) for row in rows]
-        for begin in range(start, len(rows), size):
+        for begin in range(start.document, len(rows), size):
             end, widest = min(begin + size, len(rows)), max(lengths[begin : begin + size])
             ids = torch.full((end - begin, widest), self._padding)
             for row, tokens in zip(ids, rows[begin:end], strict=True):
@@ -240,7 +249,7 @@ class SentenceTask:
         options: SwapOptions,
     ) -> None:
         self._documents, self._pairs, self._options = documents, pairs, options
-        self._cut = CutTexts(tokenizer, config, options.max_length)
+        self._cut = CutTexts(tokenizer, config, options)
         bare = len(self._cut.prefix) + len(self._cut.suffix)
         self._numbers: dict[str, int] = {}
         self._ids: list[tuple[int, ...]] = []
@@ -251,28 +260,22 @@ class SentenceTask:
                 self._ids.append(self._cut.ids(text))
             return self._numbers[text]
 
-        read: list[int] = []
-        tokens = 0
+        read: set[int] = set()
         for document in documents or ():
             if document.target is not None:
                 raise InputError(
                     "a target column was named, but sentences are embedded and nothing is written for them. "
                     "Leave it out."
                 )
-            if tokens >= (options.max_tokens or float("inf")):
+            if self._cut.enough:
                 break
-            known = len(self._ids)
-            read.append(number(document.text.strip()))
-            if len(self._ids) > known:
-                tokens += len(self._ids[-1])
-        self.documents = len(read)
-        of_documents = sorted(set(read))
-        different = len({self._ids[index] for index in of_documents})
+            read.add(number(document.text.strip()))
+        different = len(set(self._ids))
         if documents is not None and different < 3:
             raise InputError(
-                f"{documents.description} has {different} sentence{'' if different == 1 else 's'} "
-                "that the tokenizer tells apart"
-                "; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs (--pairs)."
+                f"{documents.description} has {different} sentence{'' if different == 1 else 's'} that the tokenizer "
+                "tells apart; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs "
+                "(--pairs)."
             )
         self.scored: Tensor | None = None
         self.scores: Tensor | None = None
@@ -285,26 +288,21 @@ class SentenceTask:
                 f"{source} has no token to embed: the tokenizer turns every sentence into nothing. Check the file and "
                 "the tokenizer."
             )
-        kinds = set() if self.scored is None else {self._kind(*pair) for pair in self.scored.tolist()}
-        if pairs is not None and len(kinds) < 2:
-            raise InputError(
-                f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far as "
-                "the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
-            )
+        if pairs is not None and self.scored is not None:
+            compared = [frozenset(self._ids[index] for index in pair) for pair in self.scored.tolist()]
+            # Two equal sentences are of similarity 1, whichever they are.
+            if len({pair if len(pair) == 2 else None for pair in compared}) < 2:
+                raise InputError(
+                    f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far "
+                    "as the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
+                )
         # Whether the ranked pairs are of all sentences, so that sentences and not pairs are what can be resampled.
         self.by_sentence = documents is not None
         ranked = self.scored
         if documents is not None:
-            ranked = torch.tensor(of_documents)[
-                sampled_pairs(len(of_documents), options.sample_pairs, options.seed)
-            ]
+            ranked = torch.tensor(sorted(read))[sampled_pairs(len(read), options.sample_pairs, options.seed)]
         assert ranked is not None  # noqa: S101 - there are texts, pairs or both
         self.ranked = ranked
-
-    def _kind(self, first: int, second: int) -> frozenset[tuple[int, ...]]:
-        """What the similarity of two sentences depends on, and 1 where they are equal."""
-        different = frozenset({self._ids[first], self._ids[second]})
-        return different if len(different) == 2 else frozenset()
 
     @property
     def count(self) -> int:
@@ -337,7 +335,7 @@ class SentenceTask:
         sentences = dict(
             sorted(enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0]))
         )
-        return map(Step, self._cut.batches(sentences, start.document, self._options.batch_size))
+        return map(Step, self._cut.batches(sentences, start))
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
@@ -385,17 +383,14 @@ class LabelledTexts:
 
     def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
         self.description, self.text_sha256 = documents.description, documents.text_sha256
-        self._batch_size = options.batch_size
-        self._cut = CutTexts(tokenizer, config, options.max_length)
+        self._cut = CutTexts(tokenizer, config, options)
         self._texts: dict[int, tuple[int, ...]] = {}
         labels: dict[str, str | None] = {}
-        tokens = 0
         for number, document in enumerate(documents, start=1):
-            if tokens >= (options.max_tokens or float("inf")):
+            if self._cut.enough:
                 break
             self._texts[number] = self._cut.ids(document.text)
             labels[f"document {document.number}"] = document.target
-            tokens += len(self._texts[number])
         self.labels = class_numbers(labels, config)
 
     @property
@@ -405,7 +400,7 @@ class LabelledTexts:
 
     def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
         """The batches from a place on."""
-        return self._cut.batches(self._texts, start.document, self._batch_size)
+        return self._cut.batches(self._texts, start)
 
 
 def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
