@@ -41,6 +41,7 @@ _UNSAID = {"closeness": "softmax"}
 _DRAWN = ("queries", "seed")
 """What decides which queries of a window are measured: audits that differ in it are compared by those of both."""
 
+_TIMED = ("seconds", "estimated_seconds")
 _ADVICE = "Audit one of them again with the options of the other."
 _FEWEST_RANKS = 3
 _RESAMPLES = 1000
@@ -105,11 +106,11 @@ def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audi
     """
     if not 2 <= len(audits) <= _MOST_AUDITS:
         number = "1 audit was" if len(audits) == 1 else f"{len(audits)} audits were"
-        raise InputError(
-            f"{number} given; expected two or more, such as compare('before', 'after')."
-            if len(audits) < 2
-            else f"{number} given; expected at most {_MOST_AUDITS}. Leave some checkpoints out."
+        few, many = (
+            "two or more, such as compare('before', 'after')",
+            f"at most {_MOST_AUDITS}. Leave some out",
         )
+        raise InputError(f"{number} given; expected {few if len(audits) < 2 else many}.")
     given = [_given(audit, position) for position, audit in enumerate(audits, start=1)]
     called = _names(given, names)
     _refuse_repetition(given, called)
@@ -327,25 +328,6 @@ def median_intervals(
     return [Bootstrap.together(estimate, found, fewest) for estimate, found in together]
 
 
-def what_differs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The entries in which manifests differ although they can be compared: model, text, options, versions.
-
-    Args:
-        manifests: Of two audits or more.
-
-    Returns:
-        By name, the value of each.
-
-    Example:
-        >>> what_differs([{"model": "a", "seed": 0}, {"model": "b", "seed": 0}])
-        {'model': ['a', 'b']}
-    """
-    names = [*KEYS, *sorted({name for manifest in manifests for name in manifest} - set(KEYS))]
-    timed = {"seconds", "estimated_seconds"}
-    values = {name: [manifest.get(name) for manifest in manifests] for name in names if name not in timed}
-    return {name: found for name, found in values.items() if any(value != found[0] for value in found[1:])}
-
-
 @dataclass(frozen=True)
 class Change:
     """A metric of one head in two audits.
@@ -408,8 +390,13 @@ class Comparison:
 
     @cached_property
     def differing(self) -> dict[str, list[Any]]:
-        """What else the audits differ in: models, texts, options, versions."""
-        return what_differs([audit.manifest for audit in self.audits])
+        """The entries in which the manifests differ, such as model, text and versions: by name, the value of each."""
+        manifests = [audit.manifest for audit in self.audits]
+        names = [*KEYS, *sorted({name for manifest in manifests for name in manifest} - set(KEYS))]
+        values = {
+            name: [manifest.get(name) for manifest in manifests] for name in names if name not in _TIMED
+        }
+        return {name: of for name, of in values.items() if any(value != of[0] for value in of[1:])}
 
     @cached_property
     def changes(self) -> dict[HeadKey, dict[str, Change]]:
@@ -543,13 +530,12 @@ class Comparison:
         ]
 
     def _values(self, *place: Any) -> dict[str, list[float | None]]:
-        return {
-            f"{metric}_{name}": [
-                _finite(getattr(audit.distribution(metric, *place), called)) for audit in self.audits
-            ]
-            for metric in METRICS
-            for name, called in STATISTICS.items()
-        }
+        result: dict[str, list[float | None]] = {}
+        for metric in METRICS:
+            shapes = [audit.distribution(metric, *place) for audit in self.audits]
+            result[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
+            result[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
+        return result
 
     def _differences(self, key: HeadKey) -> Iterator[tuple[str, float | None]]:
         for metric, change in self.changes[key].items():

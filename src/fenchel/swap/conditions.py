@@ -179,8 +179,14 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
     most = max((site.heads for site in chosen), default=0)
     if missing := sorted(head for head in heads or () if head > most):
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
-    if per_head or ablations:
-        _refuse_together(sites, chosen, ablated=bool(ablations))
+    together = next((site for site in chosen if site.together), None)
+    if together is not None and (per_head or ablations):
+        others = ",".join(str(site.number) for site in sites if not site.together)
+        otherwise = "Leave the ablations out" if ablations else "Use --per-layer"
+        raise InputError(
+            f"layer {together.number}, {together.name}, has heads that infer together, so none can "
+            f"be swapped alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
+        )
 
     estimators = estimators_of(options.estimators)
     alone = [(name, 1.0) for name in (*estimators, *ablations)]
@@ -198,18 +204,6 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
             for way in ways
         ]
     return arms
-
-
-def _refuse_together(sites: Sequence[Site], chosen: Sequence[Site], *, ablated: bool) -> None:
-    together = next((site for site in chosen if site.together), None)
-    if together is None:
-        return
-    others = ",".join(str(site.number) for site in sites if not site.together)
-    otherwise = "Leave the ablations out" if ablated else "Use --per-layer"
-    raise InputError(
-        f"layer {together.number}, {together.name}, has heads that infer together, so none can "
-        f"be swapped alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
-    )
 
 
 def sites_of(model: Any) -> list[Site]:

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
-from fenchel.drawing import (
-    LEVELS,
-    MISSING,
-    level,
-    short,
-    signed,
-    stacked,
-    titled_table,
-    whiskers,
-)
+from fenchel.drawing import LEVELS, MISSING, level, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError
 from fenchel.io.files import check_writable, write_text
 from fenchel.io.storage import (
@@ -216,26 +207,19 @@ def stacks(report: SwapReport) -> list[Record]:
         change = arm["hidden_change"]
         bar = (_BARS[arm["estimator"]], change, round(100 * change / longest, 2))
         bars.setdefault(arm["stack"], {}).setdefault(arm["layer"], []).append(bar)
-    alone: dict[int, dict[str, float]] = {}
+    alone: dict[tuple[str, int], dict[str, float]] = {}
+    of_layers = [name for name in bars if name != "output"]
     for arm in report.arms:
-        if arm["where"] == "layer" and not arm["control"]:
-            alone.setdefault(arm["layer"], {})[arm["estimator"]] = arm["hidden_change"]
-    # An arm numbers the layers of all stacks together.
-    counted_alike = [name for name in bars if name != "output"]
-    return [
-        {
-            "name": name,
-            "layers": [
-                {
-                    "layer": layer,
-                    "bars": own,
-                    "alone": alone.get(layer, {}) if counted_alike == [name] else {},
-                }
-                for layer, own in layers.items()
-            ],
-        }
-        for name, layers in bars.items()
-    ]
+        # An arm numbers the layers of all stacks together.
+        if arm["where"] == "layer" and not arm["control"] and len(of_layers) == 1:
+            alone.setdefault((of_layers[0], arm["layer"]), {})[arm["estimator"]] = arm["hidden_change"]
+    result = []
+    for name, by_layer in bars.items():
+        layers = [
+            {"layer": n, "bars": drawn, "alone": alone.get((name, n), {})} for n, drawn in by_layer.items()
+        ]
+        result.append({"name": name, "layers": layers})
+    return result
 
 
 def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
@@ -410,8 +394,8 @@ class SwapReport:
                 f"{directory} holds no swap ({FILES[0]} is not there). Give the folder that fenchel swap --out made."
             )
         saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
-        results = {name: saved[name] for name in saved if name not in ("manifest", "finding")}
-        return cls(saved["manifest"], results)
+        del saved["finding"]
+        return cls(saved.pop("manifest"), saved)
 
 
 def terminal_table(report: SwapReport) -> RenderableType:

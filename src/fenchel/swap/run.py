@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -184,10 +184,11 @@ def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOp
     return SwapReport(state.manifest, tables.results())
 
 
+@dataclass
 class SwapRun:
     """A swap under way.
 
-    Args:
+    Attributes:
         model: The model, with a language-model head if the task has labels.
         task: What it is asked to do.
         arms: The arms, the model itself first.
@@ -196,24 +197,19 @@ class SwapRun:
         options: What was asked for.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        arms: Sequence[Arm],
-        state: SwapState,
-        sites: Sequence[Site],
-        options: SwapOptions,
-    ) -> None:
-        self._model, self._task, self._arms, self._state = model, task, list(arms), state
-        self._sites, self._options = sites, options
+    model: Any
+    task: Task
+    arms: Sequence[Arm]
+    state: SwapState
+    sites: Sequence[Site]
+    options: SwapOptions
+
+    def __post_init__(self) -> None:
         self._means: dict[int, Tensor] | None = None
-        self._observer, self._directory = options.told, options.directory
-        self._pace = SavingPace(options.checkpoint_seconds)
-        self._clock = ProgressClock(state.cursor.tokens)
-        self._fraction = 0.0
-        self._checked = False
-        self._before: float = state.manifest.get("seconds", 0.0)
+        self._pace = SavingPace(self.options.checkpoint_seconds)
+        self._clock = ProgressClock(self.state.cursor.tokens)
+        self._fraction, self._checked = 0.0, False
+        self._before: float = self.state.manifest.get("seconds", 0.0)
 
     def run(self) -> None:
         """Count every step that the state has not counted.
@@ -225,14 +221,13 @@ class SwapRun:
             ModelError: If the model says something that cannot be compared.
             ConvergenceError: If an exact solve does not reach its tolerance.
         """
-        self._observer.started(self._state.manifest)
+        self.options.told.started(self.state.manifest)
         try:
-            with evaluating(self._model), seeded(int(self._state.manifest["seed"]), self._model):
-                ablated = {arm.layer for arm in self._arms if arm.estimator == "mean"}
-                if ablated:
-                    chosen = [site for site in self._sites if site.number in ablated]
-                    self._means = mean_outputs(self._model, self._task, chosen)
-                for step in self._task.steps(self._state.cursor):
+            with evaluating(self.model), seeded(self.options.seed, self.model):
+                ablated = {arm.layer for arm in self.arms if arm.estimator == "mean"}
+                if chosen := [site for site in self.sites if site.number in ablated]:
+                    self._means = mean_outputs(self.model, self.task, chosen)
+                for step in self.task.steps(self.state.cursor):
                     self._count(step)
         except BaseException as error:
             if not isinstance(error, OutputError):
@@ -240,29 +235,29 @@ class SwapRun:
                     self._save()
             raise
         finally:
-            self._observer.finished()
+            self.options.told.finished()
         self._save()
 
     def _count(self, step: Step) -> None:
-        self._state.add(self._measure(step), step.batch.after)
+        self.state.add(self._measure(step), step.batch.after)
         self._fraction = step.batch.fraction or 0.0
-        if self._directory is not None and self._pace.due:
+        if self.options.directory is not None and self._pace.due:
             self._save()
 
     def _save(self) -> None:
-        if self._directory is not None and self._state.parts:
-            self._state.write(self._directory)
+        if self.options.directory is not None and self.state.parts:
+            self.state.write(self.options.directory)
         self._pace.saved()
 
     def _measure(self, step: Step) -> dict[str, Tensor]:
-        own = self._observe(self._arms[0], step)
+        own = self._observe(self.arms[0], step)
         self._check_control(own, step)
-        self._state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
+        self.state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
         # The model and its controls come before the arms that are compared with them.
         compared = [last]
         columns: defaultdict[str, list[Tensor]] = defaultdict(list)
-        for done, arm in enumerate(self._arms, start=1):
+        for done, arm in enumerate(self.arms, start=1):
             seen = own if arm.estimator is None else self._observe(arm, step)
             changes = [stack.changes(before) for stack, before in zip(seen.stacks, own.stacks, strict=True)]
             columns["hidden"].append(torch.cat(changes, -1).float())
@@ -275,7 +270,7 @@ class SwapRun:
                 elif arm.is_model_wide_estimator:
                     apart = [seen.stacks[-1].apart(other, last) for other in compared]
                     columns["distances"].append(torch.stack(apart, -1).float())
-            self._tell(step, done / len(self._arms))
+            self._tell(step, done / len(self.arms))
         labels = {} if step.labels is None else {"labels": (step.labels != IGNORED).sum(-1).double()}
         return {
             "documents": torch.tensor(step.batch.documents),
@@ -286,8 +281,8 @@ class SwapRun:
 
     def _observe(self, arm: Arm, step: Step) -> Observation:
         try:
-            with arm.installed(self._model, self._options.tol, self._means):
-                return self._task.observed(self._model, step)
+            with arm.installed(self.model, self.options.tol, self._means):
+                return self.task.observed(self.model, step)
         except ConvergenceError as error:
             raise ConvergenceError(
                 f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
@@ -304,7 +299,7 @@ class SwapRun:
         allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
         if not mean <= allowed:
             raise ModelError(
-                f"{type(self._model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, and "
+                f"{type(self.model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, and "
                 f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap "
                 "of it means anything. Use a model of another family"
             )
@@ -315,8 +310,8 @@ class SwapRun:
         if batch.fraction is not None:
             fraction = self._fraction + share * (batch.fraction - self._fraction)
         progress = self._clock.progress(batch.after.documents, batch.after.tokens, fraction)
-        self._state.manifest["seconds"] = round(self._before + progress.seconds, 1)
-        self._observer.advanced(progress)
+        self.state.manifest["seconds"] = round(self._before + progress.seconds, 1)
+        self.options.told.advanced(progress)
 
 
 def _check_room(arms: int, sentences: int, width: int) -> None:
@@ -393,11 +388,6 @@ class SwapState:
         self.cursor = after
         self.manifest.update(documents=after.documents, tokens=after.tokens)
 
-    @property
-    def arms(self) -> int | None:
-        """How many arms were measured; None before the first step."""
-        return self.parts[0]["hidden"].shape[1] if self.parts else None
-
     def measured(self) -> dict[str, Tensor]:
         """What all steps measured, in the order of the documents."""
         if not self.parts:
@@ -473,29 +463,30 @@ def _check_measured(
         )
 
 
-_ANY = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
+def _of(dtype: torch.dtype, *shape: str, **how: Any) -> TensorSchema:
+    return TensorSchema((dtype,), shape, **how)
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     """The tensors that the steps of a task give."""
+    task = manifest["task"]
     result = {
-        "documents": TensorSchema(
-            (torch.int64,), ("units",), least=1, rising=manifest["task"] == "embedding"
-        ),
-        "tokens": TensorSchema((torch.float64,), ("units", "stacks"), least=0),
-        "hidden": TensorSchema((torch.float32,), ("units", "arms", "layers"), least=0, finite=False),
+        "documents": _of(torch.int64, "units", least=1, rising=task == "embedding"),
+        "tokens": _of(torch.float64, "units", "stacks", least=0),
+        "hidden": _of(torch.float32, "units", "arms", "layers", least=0, finite=False),
     }
-    if manifest["task"] == "embedding":
-        return result | {"embeddings": TensorSchema((torch.float32,), ("units", "arms", "width"))}
-    if manifest["task"] == "examples":
+    if task == "embedding":
+        return result | {"embeddings": _of(torch.float32, "units", "arms", "width")}
+    if task == "examples":
         columns = {"loss": "losses", "score": "scores"}
-        result |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
+        measured = [column for name, column in columns.items() if name in manifest.get("measures", {})]
+        result |= dict.fromkeys(measured, _of(torch.float64, "units", "arms", finite=False))
     else:
-        result["losses"] = replace(_ANY, least=0)
-        result["labels"] = TensorSchema((torch.float64,), ("units",), least=0)
+        result["losses"] = _of(torch.float64, "units", "arms", least=0, finite=False)
+        result["labels"] = _of(torch.float64, "units", least=0)
     if estimators_of(manifest["estimators"]):
         sizes = ("units", "estimators", "model and controls")
-        result["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
+        result["distances"] = _of(torch.float32, *sizes, least=0, finite=False)
     return result
 
 
@@ -524,7 +515,7 @@ def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, 
     if directory is None or overwrite or not (directory / STATE_FILE).exists():
         return SwapState(manifest)
     state = SwapState.read(directory)
-    there = {**state.manifest, "number of arms": arms if state.arms is None else state.arms}
+    there = {**state.manifest, "number of arms": state.parts[0]["hidden"].shape[1] if state.parts else arms}
     asked = {**manifest, "number of arms": arms}
     SWAP.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
     return state

@@ -165,7 +165,7 @@ def against_best_control(
 
 def named(name: str, interval: Interval | None) -> Record:
     """An estimate and the ends of its interval under a name, missing where they are not known."""
-    values = (None, None, None) if interval is None else (interval.estimate, interval.low, interval.high)
+    values = (None, None, None) if interval is None else interval.span
     # An undefined value (a ranking of equal similarities) is missing: JSON knows no NaN.
     return {
         key: None if value is None or value != value else float(value)

@@ -17,14 +17,7 @@ from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.loading import LanguageHead
 from fenchel.io.batches import Batch, Cursor, ImageBatches
 from fenchel.io.documents import Documents
-from fenchel.io.tokens import (
-    check_known,
-    longest_window,
-    padding_token,
-    pieces,
-    special_tokens,
-    token_ids,
-)
+from fenchel.io.tokens import check_known, longest_window, padding_token, pieces, special_tokens, token_ids
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
@@ -437,11 +430,7 @@ def classified(labels: Tensor) -> dict[str, Any]:
     def score(output: Any, target: Tensor) -> Tensor:
         return output.logits.argmax(-1) == target
 
-    return {
-        "targets": target,
-        "measures": {"loss": loss, "score": score},
-        "names": {"score": "accuracy"},
-    }
+    return {"targets": target, "measures": {"loss": loss, "score": score}, "names": {"score": "accuracy"}}
 
 
 class ExampleTask:
