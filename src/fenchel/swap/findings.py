@@ -146,8 +146,9 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
     name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
-    measured = [_moved(name, arm, words)]
-    if (quality := results["quality"]) is not None:
+    if (quality := results["quality"]) is None:
+        measured = [_moved(name, arm, words)]
+    else:
         others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
         measured = [_changed(name, arm, results, words)]
         measured += (f"{_taken(name, other, arm, arms[0], words)}{_spread(arm, other)}." for other in others)
