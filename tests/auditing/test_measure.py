@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
 from torch import Tensor
 
 import fenchel
@@ -21,7 +23,6 @@ from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.integrations.transformers.loading import load_model
-from tests.problems import by_dense_newton
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
 
@@ -294,9 +295,9 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
         attention = model.encoder.layer[layer - 1].attention.self
         width = attention.attention_head_size
         rows = slice((head - 1) * width, head * width)
-        query = x @ attention.query.weight[rows].T + attention.query.bias[rows]
+        queries = x @ attention.query.weight[rows].T + attention.query.bias[rows]
         t = (x / math.sqrt(width)).numpy()
-        z = (query @ attention.key.weight[rows]).numpy()
+        z = (queries @ attention.key.weight[rows]).numpy()
     n = len(t)
     u = np.full(n, 1 / n)
     mu = u @ t
@@ -305,11 +306,21 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
         for name in ("relative_deviation", "total_variation", "mean_error", "gap", "predicted_deviation")
     }
     covariance = (t - mu).T @ (u[:, None] * (t - mu))
+
+    def weights(lam: np.ndarray) -> np.ndarray:
+        return softmax(t @ lam)
+
+    def hessian(lam: np.ndarray) -> np.ndarray:
+        p = weights(lam)
+        return np.eye(len(lam)) + t.T @ (p[:, None] * t) - np.outer(p @ t, p @ t)
+
     for evidence in z:
-        logits = t @ evidence
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        lam, exact = by_dense_newton(t, u, evidence, 1.0)
+
+        def falling(lam: np.ndarray, target: np.ndarray = mu + evidence) -> tuple[float, np.ndarray]:
+            return lam @ lam / 2 + logsumexp(t @ lam) - lam @ target, lam + weights(lam) @ t - target
+
+        lam = minimize(falling, 0 * evidence, jac=True, hess=hessian, method="trust-exact").x
+        p, exact = weights(evidence), weights(lam)
         found["relative_deviation"].append(float(np.linalg.norm(lam - evidence) / np.linalg.norm(lam)))
         found["total_variation"].append(np.abs(p - exact).sum() / 2)
         found["mean_error"].append(float(np.linalg.norm((p - exact) @ t) / np.linalg.norm(exact @ t)))
