@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
 from fenchel.closeness import KL, AbstractCloseness
-from fenchel.tensors import SMALL, dot, listed, norm, summed, total
+from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -333,6 +333,13 @@ class TemplateFamily(Family):
         return max(abs(low), abs(high))
 
     @cached_property
+    def is_plain_softmax(self) -> bool:
+        """Whether weights are a softmax of logits alone: the log weights are known, all equal, and need no gradient."""
+        log_u = self.log_preference
+        known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
+        return known and self.level is None
+
+    @cached_property
     def rest_weights(self) -> Tensor:
         """The weights at λ = 0, (g or 1, r or 1, n)."""
         return self.closeness.rest(self.log_preference)
@@ -436,7 +443,10 @@ class TemplatePoint(Point):
         self.family, self.templates, self.lam = family, family.templates, lam
         self._closeness, self._preference = family.closeness, family.log_preference
         self._logits = lam @ self.templates.mT
-        self.weights = self._closeness.weights(self._logits, self._preference)
+        if family.is_plain_softmax:
+            self.weights = self._logits.softmax(-1)
+        else:
+            self.weights = self._closeness.weights(self._logits, self._preference)
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -444,8 +454,8 @@ class TemplatePoint(Point):
         if not self._closeness.is_softmax:
             return total(torch.special.entr(self.weights))
         # From logits: as many logarithms as rows, not as weights. What weighs nothing is far below and counts nothing.
-        logits = self._preference + self._logits
-        below = (logits - logits.amax(-1, keepdim=True)).clamp(min=-1e4)
+        below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
+        below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
         return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
 
     @cached_property

@@ -414,7 +414,10 @@ def norm(x: Tensor) -> Tensor:
     if x.dtype != torch.float64:
         if is_on_host(x):
             result = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            if bool(((result > SQUARED[0]) & (result < SQUARED[1])).all()):
+            if result.numel() == 0:
+                return result
+            low, high = (bound.item() for bound in result.detach().aminmax())
+            if low > SQUARED[0] and high < SQUARED[1]:
                 return result
         # float64 holds the squares of all narrower numbers.
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)

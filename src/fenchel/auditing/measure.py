@@ -174,8 +174,9 @@ def measure(
         for solution in solutions_of(problem, counted, solving):
             where = g, h, q = solution.block.where
             weights, result = solution.weights(), solution.measures()
-            first, exact = (part.unflatten(1, solution.converged.shape[1:]) for part in weights)
-            moved = first - exact
+            first, moved = (
+                part.unflatten(1, solution.converged.shape[1:]) for part in (weights[0], solution.moved)
+            )
             result["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
             result |= largest_moves(moved)
             if tokens is not None:

@@ -336,6 +336,11 @@ class BlockSolution:
         """Attention's weights and the exact ones, each (g, r, n)."""
         return self.first.weights, self._exact.weights
 
+    @cached_property
+    def moved(self) -> Tensor:
+        """Attention's weights less the exact ones, (g, r, n)."""
+        return self.first.weights - self._exact.weights
+
     def _length(self, lam: Tensor) -> Tensor:
         """‖λ‖ with the part outside of the span, (g, r, 1)."""
         return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
@@ -367,7 +372,7 @@ class BlockSolution:
         }
         # No evidence: λ* = αz = 0, and every estimator is exact.
         values |= {name: values[name].masked_fill(size == 0, 0) for name in SCALED}
-        values["total_variation"] = total((at_first.weights - at_exact.weights).abs()) / 2
+        values["total_variation"] = total(self.moved.abs()) / 2
         values["entropy"] = at_first.entropy
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 

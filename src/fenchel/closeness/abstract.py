@@ -88,7 +88,8 @@ class AbstractCloseness(ABC):
         ):
             counted = counted.masked_fill(hidden, 0)
         level: Any = SMALL * self._modulus_column()
-        small = counted.abs().amax(-1, keepdim=True) <= level
+        # The largest and the smallest are read; an array of absolute values would be written.
+        small = torch.maximum(counted.amax(-1, keepdim=True), -counted.amin(-1, keepdim=True)) <= level
         known = values_are_known(small)
         if not known or bool(small.any()):
             # What is small is so already.
