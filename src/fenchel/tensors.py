@@ -6,10 +6,11 @@ Checks run at every call of an attention, and inside of what is compiled, export
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from types import EllipsisType, UnionType
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,29 @@ _REQUIRED = {
 }  # callers say what None is
 
 
+Size = int | None | tuple[int, ...]
+"""What one dimension of a tensor has to be: a number, any (None), or one of some."""
+
+
+def has_shape(tensor: Tensor, sizes: Sequence[Size | EllipsisType]) -> bool:
+    """Whether a tensor has some sizes; an ellipsis at their start stands for any number of dimensions.
+
+    Example:
+        >>> has_shape(torch.ones(2, 3), (None, (1, 3))), has_shape(torch.ones(2, 3), (..., 2))
+        (True, False)
+    """
+    shape = tuple(tensor.shape)
+    if sizes and sizes[0] is ...:
+        sizes = sizes[1:]
+        shape = shape[max(0, len(shape) - len(sizes)) :]
+    if len(shape) != len(sizes):
+        return False
+    for size, wanted in zip(shape, sizes, strict=True):
+        if wanted is not None and not (size in wanted if isinstance(wanted, tuple) else size == wanted):
+            return False
+    return True
+
+
 def check_tensor(
     name: str,
     tensor: Any,
@@ -42,9 +66,12 @@ def check_tensor(
     *,
     dtypes: Collection[torch.dtype] = FLOATING,
     dims: int | None = None,
+    sizes: Sequence[Size | EllipsisType] | None = None,
+    device: torch.device | None = None,
+    other: str = "query",
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Hold a tensor against what can be computed with: dense, of one of some dtypes, of a number of dimensions.
+    """Hold a tensor against what can be computed with: dense, of one of some dtypes, of a shape, on a device.
 
     Args:
         name: What the user calls it; a plural ends in "s".
@@ -52,6 +79,9 @@ def check_tensor(
         form: Its shape in words, such as "(batch, heads, tokens, dim)".
         dtypes: Those that it may have.
         dims: How many dimensions, if they are fixed.
+        sizes: Those that it has to have, as :func:`has_shape` takes them.
+        device: Where it has to be.
+        other: What else is there.
         error: What to raise.
 
     Raises:
@@ -79,6 +109,10 @@ def check_tensor(
         )
     if dims is not None and tensor.dim() != dims:
         raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {dims} dimensions {form}")
+    if sizes is not None and not has_shape(tensor, sizes):
+        raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {form}")
+    if device is not None:
+        check_device(name, tensor, device, other, error=error)
 
 
 def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -112,8 +146,7 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
         ProblemError: Naming both.
     """
     if tensor.dtype != dtype and not is_under_autocast(tensor):
-        have = "have" if name.endswith("s") else "has"
-        raise ProblemError(f"{name} {have} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
+        raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 
 class Placed(Protocol):
@@ -138,12 +171,35 @@ def check_vectors(
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
-    check_tensor(name, tensor, form)
-    if tensor.dim() == 0 or tensor.shape[-1] != width:
-        have = "have" if name.endswith("s") else "has"
-        raise ProblemError(f"{name} {have} shape {tuple(tensor.shape)}; expected {form}")
-    check_device(name, tensor, like.device, other)
+    check_tensor(name, tensor, form, sizes=(..., width), device=like.device, other=other)
     check_dtype(name, tensor, like.dtype, other)
+
+
+def has(name: str) -> str:
+    """The verb that goes with the name of an argument."""
+    return "have" if name.endswith("s") else "has"
+
+
+def check_type(
+    name: str,
+    value: Any,
+    kind: type | UnionType,
+    expected: str,
+    *,
+    error: type[FenchelError] = ProblemError,
+) -> None:
+    """Hold an argument against a class.
+
+    Raises:
+        FenchelError: Of the type ``error``: "NAME is VALUE; expected EXPECTED."
+
+    Example:
+        >>> check_type("network", 3, torch.nn.Module, "a torch.nn.Module")
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: network is 3; expected a torch.nn.Module.
+    """
+    if not isinstance(value, kind):
+        raise error(f"{name} is {shown(value)}; expected {expected}.")
 
 
 def check_flags(**flags: Any) -> None:
@@ -206,15 +262,38 @@ def positive_tensor(
     if value.dim() or value.is_meta:
         check_device(argument, value, device)
     value = value.to(device)
-    if values_are_known(value):
-        computed = value.to(dtype)
-        good = (computed > 0) & (computed < math.inf)
-        if not bool(good.all()):
-            bad = value.detach()[~good].flatten()[0].item()
-            raise ProblemError(
-                f"{argument} holds {shown(bad)}; expected {ARGUMENTS[argument].expected} in every entry"
-            )
+    expected = f"{ARGUMENTS[argument].expected} in every entry"
+    check_entries(argument, value, lambda x: (x.to(dtype) > 0) & (x.to(dtype) < math.inf), expected)
     return value
+
+
+def first_index(which: Tensor) -> tuple[int, ...]:
+    """Where the first True of a bool tensor is."""
+    return tuple(which.nonzero()[0].tolist())
+
+
+def check_entries(
+    name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
+) -> None:
+    """Hold every entry of a tensor against a rule, where values are known.
+
+    Raises:
+        ProblemError: Naming the first entry that breaks it, and where it is.
+    """
+    if not values_are_known(tensor):
+        return
+    fine = good(tensor.detach())
+    if bool(fine.all()):
+        return
+    where = first_index(~fine)
+    value = tensor.detach()[where].item()
+    at = f" at index {where}" if where else ""
+    count = int((~fine).sum())
+    others = f" (one of {count} such entries)" if count > 1 else ""
+    holds = "hold" if name.endswith("s") else "holds"
+    raise ProblemError(
+        f"{name} {holds} {value:.6g}{at}{others}; expected {expected}{remedy and ': ' + remedy}"
+    )
 
 
 def is_under_autocast(tensor: Tensor) -> bool:

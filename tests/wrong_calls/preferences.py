@@ -206,7 +206,7 @@ def inputs() -> Iterator[Target]:
         ("query_inputs", Location(OURS, WIDTH, 9), blind),
         ("query_inputs", GaussianWindow(OURS, predict_location=True, query_dim=WIDTH), blind),
         ("key_dim=5", Context(OURS, 5), {}),
-        ("answered with shape", Context(OURS, network=nn.Identity()), {}),
+        ("network has shape", Context(OURS, network=nn.Identity()), {}),
         ("max_keys=6", LearnedBias(OURS, 20, 6), {}),
         ("max_queries=6", LearnedBias(OURS, 6, 20), {"query_offset": 3}),
         ("max_keys=6", Location(OURS, WIDTH, 6), {}),
@@ -224,7 +224,7 @@ def inputs() -> Iterator[Target]:
         yield Target(f"{type(of).__name__}() {number}", asked, given(of=Causal(), changes={}), wrong)
         if of.lowers and "cpu" not in name and not changes.get("query_offset"):
             lowered = {name: {"asked": together(of=of, changes=changes, how="score_mod")}}
-            if name not in ("answered with shape", "key_dim=5"):
+            if name not in ("network has shape", "key_dim=5"):
                 yield Target(
                     f"{type(of).__name__} {number}, lowered", asked, given(of=Causal(), changes={}), lowered
                 )

@@ -37,7 +37,6 @@ class AbstractCloseness(ABC):
 
     def bind(self, preference: Discrete) -> Self:
         """This closeness, knowing the templates of a preference; itself where templates do not matter to it."""
-        del preference
         return self
 
     def support(self, preference: Discrete) -> Tensor:
@@ -106,12 +105,10 @@ class AbstractCloseness(ABC):
 
         None where it is not known; bounds at small potentials are then those of a difference.
         """
-        del potential, log_preference
         return None
 
     def usable(self, log_preference: Tensor) -> Tensor | None:
         """Which templates weight of some query can reach, bool (..., 1, N); None where that is all of them."""
-        del log_preference
         return None
 
     def rounding(
@@ -141,7 +138,6 @@ class AbstractCloseness(ABC):
         Args:
             largest_error: The largest error of the potential, (..., m).
         """
-        del largest_error
         return 0.0
 
     curved: bool = True
@@ -273,7 +269,6 @@ class KL(AbstractCloseness):
         r"""The tilted preference :math:`p_i \propto u_i e^{f_i}`, shape (..., m, n)."""
         return torch.softmax(log_preference + potential, -1)
 
-    @override
     def rest(self, log_preference: Tensor) -> Tensor:
         """U itself."""
         return log_preference.softmax(-1)
@@ -295,7 +290,6 @@ class KL(AbstractCloseness):
 
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """P itself."""
-        del log_preference
         return weights
 
     def __repr__(self) -> str:
@@ -352,19 +346,15 @@ class Hard(AbstractCloseness):
     def usable(self, log_preference: Tensor) -> Tensor:
         return log_preference.amax(-2, keepdim=True) >= LEAST_LOG_WEIGHT
 
-    @override
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
         """Weights are what they are; which score is the largest is in :meth:`pairing_error`."""
-        del largest_error, count
         return torch.zeros_like(mean_error), 0.0
 
-    @override
     def pairing_error(self, largest_error: Tensor) -> Tensor:
         """The largest of scores that are off may be lower than the largest by twice that, and what is tied by more."""
         return TIED * largest_error
 
     @property
-    @override
     def modulus(self) -> float:
         """0: it is not strongly convex."""
         return 0.0

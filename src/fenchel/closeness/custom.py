@@ -14,7 +14,7 @@ from fenchel.arguments import shown
 from fenchel.closeness.abstract import AbstractCloseness, Operator
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.tensors import check_flags, checked_argument, positive_tensor
+from fenchel.tensors import check_flags, check_type, checked_argument, positive_tensor
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
@@ -191,10 +191,8 @@ def check_closeness(
         >>> sorted(check_closeness(KL()).worst)[:3]
         ['curvature', 'equality', 'gradient']
     """
-    if not isinstance(closeness, AbstractCloseness):
-        raise ProblemError(
-            f"closeness is a {type(closeness).__name__}; expected one of fenchel.closeness, or a fenchel.Divergence"
-        )
+    expected = "one of fenchel.closeness, or a fenchel.Divergence"
+    check_type("closeness", closeness, AbstractCloseness, expected)
     points = checked_argument("count", points, name="points")
     tol, seed = checked_argument("tol", tol), checked_argument("seed", seed)
     generator = torch.Generator().manual_seed(seed)
@@ -206,8 +204,7 @@ def check_closeness(
         log_u = drawn(1, 6)
         log_u[0, 4] = -torch.inf
         preference = Discrete(drawn(6, 3), log_u)
-    elif not isinstance(preference, Discrete):
-        raise ProblemError(f"preference is a {type(preference).__name__}; expected a fenchel.Discrete")
+    check_type("preference", preference, Discrete, "a fenchel.Discrete")
     preference, name = preference.to(torch.float64), repr(closeness)
     closeness = closeness.to(torch.float64)
     # Being tried is what some do when they are bound.

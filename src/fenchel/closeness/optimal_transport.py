@@ -25,6 +25,7 @@ from fenchel.tensors import (
     UNIT,
     Box,
     check_device,
+    check_entries,
     check_flags,
     check_tensor,
     checked_argument,
@@ -33,6 +34,8 @@ from fenchel.tensors import (
     summed,
     values_are_known,
 )
+
+FORM = "that broadcasts to (..., 1), or a number"
 
 
 class OptimalTransport(AbstractCloseness):
@@ -110,13 +113,9 @@ class OptimalTransport(AbstractCloseness):
             check_device("gamma", self.gamma, templates.device, "templates")
         # In float32 what float64 holds may be 0, or infinity.
         given = self.gamma.to(templates.device)
-        form = "that broadcasts to (..., 1), or a number"
-        gamma = positive_tensor("gamma", given, templates.device, templates.dtype, form).to(templates.dtype)
-        if gamma.dim() and gamma.shape[-1] != 1:
-            raise ProblemError(
-                f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all "
-                "queries of a set of templates"
-            )
+        gamma = positive_tensor("gamma", given, templates.device, templates.dtype, FORM).to(templates.dtype)
+        if gamma.dim():
+            check_tensor("gamma", gamma, "a number or (..., 1), one for a set of templates", sizes=(..., 1))
         joined = copy.copy(self)
         joined.gamma = gamma
         self._check_allowed(support)
@@ -133,20 +132,15 @@ class OptimalTransport(AbstractCloseness):
         templates, atoms = preference.templates, self.atoms
         if atoms is None:
             return templates
-        if atoms.dim() < 2 or atoms.shape[-1] != templates.shape[-1]:
-            raise ProblemError(
-                f"atoms have shape {tuple(atoms.shape)}, but templates have dimension {templates.shape[-1]} (shape "
-                f"{tuple(templates.shape)}); expected (..., N - n, {templates.shape[-1]})"
-            )
-        check_device("atoms", atoms, templates.device, "templates")
-        if values_are_known(atoms) and not bool(torch.isfinite(atoms).all()):
-            raise ProblemError("atoms contain NaN or infinity; every entry must be finite")
+        d, device = templates.shape[-1], templates.device
+        form = f"(..., N - n, {d}), as templates have shape {tuple(templates.shape)}"
+        check_tensor("atoms", atoms, form, sizes=(..., None, d), device=device, other="templates")
+        check_entries("atoms", atoms, torch.isfinite, "finite numbers")
         atoms = atoms.to(templates.dtype)
         lead = check_together(atoms=atoms.shape[:-2], templates=templates.shape[:-2])
         parts = [part.expand(*lead, *part.shape[-2:]) for part in (templates, atoms)]
         return torch.cat(parts, -2)
 
-    @override
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Transport cost by an inner Sinkhorn iteration, shape (..., m); see :func:`transport_value`."""
         matrix = self._joined_matrix()[..., : log_preference.shape[-1]]
@@ -163,19 +157,16 @@ class OptimalTransport(AbstractCloseness):
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         return self._coupling(potential, log_preference).weights()
 
-    @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
         r""":math:`v \mapsto \tfrac1\gamma\sum_i u_i (\operatorname{diag} p_i - p_i p_i^\top) v`."""
         coupling = self._coupling(potential, log_preference)
         u, p, gamma = log_preference.exp(), coupling.weights(), self._gamma_matrix()
         return lambda vector: (p * vector - coupling.spread(u * coupling.expectation(vector))) / gamma
 
-    @override
     def rest(self, log_preference: Tensor) -> Tensor:
         """The true preference ũ (37), shape (..., m or 1, N)."""
         return self.weights(log_preference.new_zeros(1, self._joined_matrix().shape[-2]), log_preference)
 
-    @override
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         """What :class:`~fenchel.KL` has, of each source's weights at f = 0."""
         at_rest = self._coupling(torch.zeros_like(potential), log_preference)
@@ -195,7 +186,6 @@ class OptimalTransport(AbstractCloseness):
         return relative.masked_fill(~(error <= LINEAR), torch.inf), 4 * UNIT
 
     @property
-    @override
     def modulus(self) -> Tensor:
         """γ: the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
         return self.gamma
@@ -225,11 +215,9 @@ class OptimalTransport(AbstractCloseness):
         if self.allowed is None:
             return
         check_device("allowed", self.allowed, support.device, "templates")
-        if self.allowed.dim() == 0 or self.allowed.shape[-1] != support.shape[-2]:
-            raise ProblemError(
-                f"allowed has shape {tuple(self.allowed.shape)}; expected (..., m or 1, {support.shape[-2]}), one "
-                "for each template of the preference, then each atom"
-            )
+        count = support.shape[-2]
+        form = f"(..., m or 1, {count}), one for each template of the preference, then each atom"
+        check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., count))
         if values_are_known(self.allowed) and not bool(self.allowed.any(-1).all()):
             raise ProblemError(
                 "allowed is False for every template in some row; expected one that its query may use"
@@ -267,9 +255,7 @@ class OptimalTransport(AbstractCloseness):
 def _checked_gamma(gamma: float | Tensor) -> Tensor:
     if not isinstance(gamma, Tensor):
         return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64, device="cpu")
-    return positive_tensor(
-        "gamma", gamma, gamma.device, gamma.dtype, "that broadcasts to (..., 1), or a number"
-    )
+    return positive_tensor("gamma", gamma, gamma.device, gamma.dtype, FORM)
 
 
 def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
@@ -337,12 +323,10 @@ class AbstractCost(ABC):
 
     def rounding(self, templates: Tensor) -> float:
         """How far at most entries of :meth:`matrix`, evaluated in float64, are from the cost."""
-        del templates
         return 0.0
 
     def part(self, box: Box) -> Self:
         """The same cost for the sets of templates in a box of their leading dimensions."""
-        del box
         return self
 
 
@@ -423,20 +407,14 @@ class GivenCost(AbstractCost):
 
     def __init__(self, matrix: Tensor) -> None:
         check_tensor("cost", matrix, "(..., N, N), or the name of a cost")
-        if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
-            raise ProblemError(
-                f"cost has shape {tuple(matrix.shape)}; expected a square matrix (..., N, N) over the templates, the "
-                "preference's own first, then the atoms"
-            )
+        form = "a square matrix (..., N, N) over the templates, the preference's own first, then the atoms"
+        check_tensor("cost", matrix, form, sizes=(..., None, matrix.shape[-1] if matrix.dim() else 0))
         self.given = matrix
         if values_are_known(matrix):
             self._check_values(matrix.detach())
 
     def _check_values(self, values: Tensor) -> None:
-        if bool(torch.isnan(values).any()):
-            raise ProblemError("cost contains NaN; expected numbers >= 0, or inf where weight cannot move")
-        if bool((values < 0).any()):
-            raise ProblemError(f"cost has the negative entry {float(values.min()):g}; expected numbers >= 0")
+        check_entries("cost", values, lambda x: x >= 0, "numbers >= 0, or inf where weight cannot move")
         diagonal = values.diagonal(dim1=-2, dim2=-1)
         if not bool(torch.isfinite(diagonal).all()):
             raise ProblemError(
@@ -459,11 +437,11 @@ class GivenCost(AbstractCost):
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:
         check_device("cost", self.given, templates.device, "templates")
-        if self.given.shape[-1] != templates.shape[-2]:
+        count, n = templates.shape[-2], sources.shape[-2]
+        if self.given.shape[-1] != count:
             raise ProblemError(
-                f"cost is {tuple(self.given.shape)}, but there are {templates.shape[-2]} templates "
-                f"({sources.shape[-2]} of the preference and {templates.shape[-2] - sources.shape[-2]} atoms); "
-                "expected one row and column for each"
+                f"cost is {tuple(self.given.shape)}, but there are {count} templates ({n} of the preference and "
+                f"{count - n} atoms); expected one row and column for each"
             )
 
     @override

@@ -41,7 +41,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import check_tensor, is_onnx_export, values_are_known
+from fenchel.tensors import check_entries, check_tensor, is_onnx_export, values_are_known
 
 
 def sparse_weights(
@@ -96,16 +96,10 @@ def _check(potential: Any, log_preference: Any, a: Any) -> None:
         check_tensor("log_preference", log_preference, "that broadcasts to (..., n), or None")
         parts["log_preference"] = log_preference
     if isinstance(a, Tensor):
-        check_tensor("a", a, "that broadcasts to (..., 1), or a number")
+        sizes = (..., 1) if a.dim() else ()
+        check_tensor("a", a, "(..., 1), one order for all scores of a row, or a number", sizes=sizes)
         parts["a"] = a
-        if a.dim() and a.shape[-1] != 1:
-            raise ProblemError(
-                f"a has shape {tuple(a.shape)}; expected (..., 1), one order for all scores of a row"
-            )
-        if values_are_known(a) and not bool(((a >= 0) & (a <= 1)).all()):
-            raise ProblemError(
-                "a, the order less 1, holds numbers outside [0, 1]; expected orders from 1 to 2"
-            )
+        check_entries("a", a, lambda x: (x >= 0) & (x <= 1), "orders less 1, from 0 to 1")
     elif not isinstance(a, (int, float)) or not 0 <= a <= 1:
         raise ProblemError(f"a is {shown(a)}; expected the order less 1, from 0 to 1")
     if not potential.dim():

@@ -55,6 +55,7 @@ from fenchel.preference import Discrete
 from fenchel.tensors import (
     UNIT,
     check_device,
+    check_entries,
     check_tensor,
     checked_argument,
     positive_tensor,
@@ -204,7 +205,6 @@ class Tsallis(AbstractCloseness):
     def usable(self, log_preference: Tensor) -> Tensor:
         return log_preference.amax(-2, keepdim=True) >= LEAST_LOG_WEIGHT
 
-    @override
     def rounding(
         self, mean_error: Tensor, largest_error: Tensor, count: int
     ) -> tuple[Tensor, float | Tensor]:
@@ -239,7 +239,6 @@ class Tsallis(AbstractCloseness):
         )
 
     @property
-    @override
     def modulus(self) -> float | Tensor:
         r""":math:`\theta n^{1-\beta}` in Bregman's sense, by :math:`\sum_i p_i^{1-a} \le n^a`; θ in Csiszár's."""
         if self._is_softmax or self._csiszar:
@@ -287,15 +286,9 @@ def _checked_order(order: Any) -> float | Tensor:
         except ProblemError as error:
             raise ProblemError(f"{str(error).rstrip('.')}: {why}") from None
     check_tensor("order", order, FORM)
-    if values_are_known(order):
-        outside = ~((order >= 1) & (order <= 2))
-        if bool(outside.any()):
-            where = tuple(int(i) for i in outside.nonzero()[0])
-            bad = float(order.detach()[where])
-            raise ProblemError(
-                f"order holds {bad:g} at index {where}; expected numbers from 1 to 2 in every entry: {why}; for a "
-                "learned order, 1 + torch.sigmoid(...) stays inside"
-            )
+    expected = f"numbers from 1 to 2 in every entry: {why}"
+    remedy = "for a learned order, 1 + torch.sigmoid(...) stays inside"
+    check_entries("order", order, lambda x: (x >= 1) & (x <= 2), expected, remedy)
     return order
 
 

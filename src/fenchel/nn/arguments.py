@@ -25,6 +25,7 @@ from fenchel.tensors import (
     checked_argument,
     is_causal_bias,
     may_attend,
+    values_are_known,
     without_causal_bias,
 )
 
@@ -128,6 +129,19 @@ def check_pixels(owner: str, grid: tuple[int, int], keys: int, last: int) -> Non
             f"there are {keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} pixels of "
             f"the grid {grid[0]} x {grid[1]} that {owner} was built with."
         )
+
+
+def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None:
+    """Indices, where values are known, are below a count, and at least 0, or -1 for none.
+
+    Raises:
+        ProblemError: Naming the argument, one that is not, and what was expected.
+    """
+    if indices.numel() and values_are_known(indices):
+        smallest, largest = (int(end) for end in indices.aminmax())
+        if smallest < -1 or largest >= count:
+            wrong = smallest if smallest < -1 else largest
+            raise ProblemError(f"{name} contain {wrong}; expected {expected}")
 
 
 def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
@@ -237,9 +251,7 @@ def check_pair(query: Tensor, key: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key)):
         check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
         if tensor.shape[-1] == 0:
-            raise ProblemError(
-                f"{name} has shape {tuple(tensor.shape)}; expected at least one dimension, the last"
-            )
+            raise ProblemError(f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0")
 
 
 def check_heads(owner: str, heads: int, query: Tensor) -> None:
@@ -410,28 +422,24 @@ def torch_masks(
     if is_causal_bias(attn_mask):
         attention = without_causal_bias("attn_mask", attn_mask, queries, keys, device)
     elif attn_mask is not None:
-        _check("attn_mask", attn_mask, device)
-        shared, own = (queries, keys), (batch * heads, queries, keys)
-        if attn_mask.shape not in (shared, own):
-            raise ProblemError(
-                f"attn_mask has shape {tuple(attn_mask.shape)}; expected (L, S) = {shared} or "
-                f"(N * num_heads, L, S) = {own}"
-            )
+        shared, of_heads = (queries, keys), (batch * heads, queries, keys)
+        form = f"(L, S) = {shared} or (N * num_heads, L, S) = {of_heads}"
+        _check("attn_mask", attn_mask, form, (shared, of_heads), device)
         attention = _as_preference(attn_mask if attn_mask.dim() == 2 else attn_mask.reshape(sizes))
     if key_padding_mask is not None:
-        _check("key_padding_mask", key_padding_mask, device)
         name, expected = ("(N, S)", (batch, keys)) if batched else ("(S,)", (keys,))
-        if key_padding_mask.shape != expected:
-            raise ProblemError(
-                f"key_padding_mask has shape {tuple(key_padding_mask.shape)}; expected {name} = {expected}"
-            )
+        _check("key_padding_mask", key_padding_mask, f"{name} = {expected}", (expected,), device)
         padding = _as_preference(key_padding_mask.reshape(batch, keys))
     return TorchMasks(attention, padding)
 
 
-def _check(name: str, mask: Tensor, device: torch.device) -> None:
+def _check(
+    name: str, mask: Tensor, form: str, shapes: tuple[tuple[int, ...], ...], device: torch.device
+) -> None:
     check_tensor(name, mask, "of bool (True = masked) or floating point (added to the scores)", dtypes=MASK)
     check_device(name, mask, device)
+    if mask.shape not in shapes:
+        raise ProblemError(f"{name} has shape {tuple(mask.shape)}; expected {form}")
 
 
 def _as_preference(mask: Tensor) -> Tensor:

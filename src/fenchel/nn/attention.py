@@ -48,7 +48,7 @@ from fenchel.nn.inference import (
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
-from fenchel.tensors import MASK, check_flags, check_tensor, without_causal_bias
+from fenchel.tensors import MASK, check_flags, check_tensor, check_type, without_causal_bias
 
 
 class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
@@ -402,7 +402,6 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
         """The problem with what the kind of layer adds to it; here nothing."""
-        del inputs, given
         return problem
 
     def _can_fuse(self, problem: Problem, inputs: AttentionInputs, masks: TorchMasks) -> bool:
@@ -481,26 +480,18 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
 def _check_problem(preference: Any, evidence: Any) -> None:
     """Check what makes attention an inference problem."""
-    if preference is not None and not isinstance(preference, AbstractPreference):
-        raise ProblemError(
-            f"preference is a {type(preference).__name__}; expected one of fenchel.nn.preference, such as Causal(), "
-            "or None"
-        )
-    if evidence is not None and (
-        not isinstance(evidence, nn.Module) or isinstance(evidence, AbstractPreference)
-    ):
-        raise ProblemError(
-            f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
-        )
+    expected = "one of fenchel.nn.preference, such as Causal(), or None"
+    check_type("preference", preference, AbstractPreference | None, expected)
+    expected = "a module of fenchel.nn.evidence, or None"
+    check_type("evidence", evidence, nn.Module | None, expected)
+    if isinstance(evidence, AbstractPreference):
+        raise ProblemError(f"evidence is {shown(evidence)}; expected {expected}")
 
 
 def _check_cache(cache: Any, query_offset: int | None) -> None:
     """Check that a cache is one, and that it alone says where the queries are."""
-    if cache is None:
-        return
-    if not isinstance(cache, KeyValueCache):
-        raise ProblemError(f"cache is {shown(cache)}; expected a fenchel.nn.KeyValueCache, or None")
-    if query_offset is not None:
+    check_type("cache", cache, KeyValueCache | None, "a fenchel.nn.KeyValueCache, or None")
+    if cache is not None and query_offset is not None:
         raise ProblemError(
             f"query_offset is {query_offset} and a cache is given; expected one of them, since queries follow the "
             f"{cache.seen} tokens that the cache has seen"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import check_device, check_tensor, checked_argument
+from fenchel.tensors import check_tensor, checked_argument
 
 INDEX = (torch.int32, torch.int64)
 
@@ -83,12 +83,12 @@ class KeyValueCache:
             raise ProblemError(
                 "the cache is empty, so there is nothing to reorder; call the layer with it first"
             )
-        check_tensor("index", index, "(sequences,), int32 or int64", dtypes=INDEX, dims=1)
-        check_device("index", index, self.keys.device, "the cache")
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.keys.shape[0]:
+        form, device, count = "(sequences,), int32 or int64", self.keys.device, self.keys.shape[0]
+        check_tensor("index", index, form, dtypes=INDEX, dims=1, device=device, other="the cache")
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
             raise ProblemError(
                 f"index has entries from {int(index.min())} to {int(index.max())}; expected numbers of the "
-                f"{self.keys.shape[0]} sequences of the cache, from 0"
+                f"{count} sequences of the cache, from 0"
             )
         self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
         if self.key_inputs is not None:

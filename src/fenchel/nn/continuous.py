@@ -47,8 +47,8 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
-from fenchel.preference.abstract import check_entries, widened
-from fenchel.tensors import check_flags, checked_argument, refuse_onnx
+from fenchel.preference.abstract import widened
+from fenchel.tensors import check_entries, check_flags, checked_argument, refuse_onnx
 
 EVIDENCE = ("content", "query")
 
@@ -371,7 +371,6 @@ class QueryPlace(nn.Module):
         self, query: Tensor, key: Tensor, places: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E)."""
-        del key, places, counted
         raw = self.map(query).unflatten(-1, (self._heads, -1)).transpose(1, 2)
         raw = widened(raw)
         centre, rest = raw[..., : self._k].sigmoid(), raw[..., self._k :]

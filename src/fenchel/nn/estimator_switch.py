@@ -15,7 +15,7 @@ from fenchel.functional.inference import estimator_object
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
-from fenchel.tensors import checked_argument
+from fenchel.tensors import check_type, checked_argument
 
 
 @contextmanager
@@ -73,8 +73,7 @@ def use_estimator(
         >>> (weights == layer(x, x, x, average_attn_weights=False)[1]).flatten(2).all(-1).all(0)
         tensor([ True, False, False,  True])
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"model is {shown(model)}; expected a torch.nn.Module")
+    check_type("model", model, nn.Module, "a torch.nn.Module", error=ModelError)
     if not isinstance(estimator, Estimator):
         checked("estimator", estimator)
     solver = estimator_object(estimator, tol, max_steps)
@@ -84,8 +83,7 @@ def use_estimator(
     if not known:
         raise ModelError(
             f"{type(model).__name__} has no attention layer of fenchel.nn, so there is nothing to switch. "
-            "Give a module "
-            "with MultiheadAttention in it; for a model of transformers use "
+            "Give a module with MultiheadAttention in it; for a model of transformers use "
             "fenchel.integrations.transformers.use_backend"
         )
     chosen = chosen_layers(model, tuple(known), layers)
@@ -102,8 +100,7 @@ def use_estimator(
     if silent and (layers is not None or len(silent) == len(chosen)):
         raise ModelError(
             f"{_called(silent[0], model)} was to infer by {solver.name!r}, but was not called inside of "
-            "use_estimator. Call "
-            "the model inside of the block, or leave this layer out of layers"
+            "use_estimator. Call the model inside of the block, or leave this layer out of layers"
         )
 
 

@@ -32,7 +32,7 @@ from fenchel.nn.arguments import (
     template_scale,
 )
 from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
-from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
+from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type
 
 __all__ = [
     "AbstractEvidence",
@@ -240,23 +240,16 @@ class NetworkEvidence(AbstractEvidence):
 
     def __init__(self, network: nn.Module, scale: float | None = None) -> None:
         super().__init__(scale)
-        if not isinstance(network, nn.Module):
-            raise ProblemError(
-                f"NetworkEvidence got network of type {type(network).__name__}; expected a torch.nn.Module."
-            )
+        check_type("network of NetworkEvidence", network, nn.Module, "a torch.nn.Module")
         self.network = network
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """The network's answer, and the key as it is."""
         check_pair(query, key)
         evidence = self.network(query)
-        check_tensor("the answer of NetworkEvidence's network", evidence, "(B, H, m, d)")
-        expected = (*query.shape[:-1], key.shape[-1])
-        if tuple(evidence.shape) != expected:
-            raise ProblemError(
-                f"NetworkEvidence's network answered a query of shape {tuple(query.shape)} with shape "
-                f"{tuple(evidence.shape)}; expected {expected}, the last being the dimension of the keys."
-            )
+        sizes = (*query.shape[:-1], key.shape[-1])
+        form = f"(B, H, m, d) = {sizes}, the last being the dimension of the keys"
+        check_tensor("the answer of NetworkEvidence's network", evidence, form, sizes=sizes)
         return evidence, key, template_scale(self.scale, key)
 
 

@@ -18,7 +18,7 @@ from fenchel.nn.cache import KeyValueCache
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
+from fenchel.tensors import check_dtype, check_flags, check_tensor
 
 VARIANCES = ("input", "learned", "given")
 ANSWERS = ("values", "memories")
@@ -219,17 +219,12 @@ class MixtureAttention(MultiheadAttention):
             )
         if variances is None or not isinstance(key, Tensor):
             return None
-        form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
-        check_tensor("variances", variances, form)
+        *lead, _ = key.shape
+        sizes = (*lead, (self.embed_dim, self.num_heads, 1))
+        form = f"{sizes}, in the layout of key, with a last dimension of embed_dim, num_heads or 1"
         weight = self.out_proj.weight
-        check_device("variances", variances, weight.device, "the layer")
+        check_tensor("variances", variances, form, sizes=sizes, device=weight.device, other="the layer")
         check_dtype("variances", variances, weight.dtype, "the layer")
-        wanted = tuple(key.shape[:-1])
-        if variances.shape[:-1] != wanted or variances.shape[-1] not in (1, self.num_heads, self.embed_dim):
-            raise ProblemError(
-                f"variances have shape {tuple(variances.shape)}; expected {(*wanted, self.embed_dim)}, "
-                f"{(*wanted, self.num_heads)} or {(*wanted, 1)}: {form}"
-            )
         return SequenceLayout(self.batch_first, batched=key.dim() == 3).to_batch_first(variances)
 
     def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:

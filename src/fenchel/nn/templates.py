@@ -21,18 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_sizes
+from fenchel.nn.arguments import check_indices, check_sizes
 from fenchel.preference.abstract import widened
 from fenchel.tensors import (
     BOOL,
     WHOLE,
-    check_device,
     check_flags,
     check_tensor,
+    check_type,
     checked_argument,
     log_weights,
     may_attend,
-    values_are_known,
 )
 
 
@@ -102,16 +101,10 @@ class AbstractTemplateBank(nn.Module, ABC):
         """
 
     def _check_labels(self, labels: Tensor) -> None:
-        form = "(N,), the class of each input, -1 where it is not known"
-        check_tensor("labels", labels, form, dtypes=WHOLE, dims=1)
-        check_device("labels", labels, self.templates.device, "the bank")
-        if labels.numel() and values_are_known(labels):
-            smallest, largest = (int(end) for end in labels.aminmax())
-            if smallest < -1 or largest >= self.classes:
-                wrong = smallest if smallest < -1 else largest
-                raise ProblemError(
-                    f"labels contain {wrong}; expected classes 0 to {self.classes - 1}, or -1 where it is not known"
-                )
+        form, device = "(N,), the class of each input, -1 where it is not known", self.templates.device
+        check_tensor("labels", labels, form, dtypes=WHOLE, dims=1, device=device, other="the bank")
+        expected = f"classes 0 to {self.classes - 1}, or -1 where it is not known"
+        check_indices("labels", labels, self.classes, expected)
 
     def extra_repr(self) -> str:
         """Sizes, and who may use what."""
@@ -240,21 +233,14 @@ class RunningTemplateBank(AbstractTemplateBank):
                 self._move(label, tokens[shown], there[shown])
 
     def _check_inputs(self, inputs: Tensor, labels: Tensor, padding: Tensor | None) -> None:
-        count = len(labels)
-        check_tensor("inputs", inputs, f"(N, S, {self.embed_dim})", dims=3)
-        if inputs.shape[0] != count or inputs.shape[-1] != self.embed_dim:
-            raise ProblemError(
-                f"inputs have shape {tuple(inputs.shape)}; expected (N, S, E) with N = {count}, as many as labels, and "
-                f"E = {self.embed_dim}"
-            )
-        check_device("inputs", inputs, self.templates.device, "the bank")
+        sizes = (len(labels), None, self.embed_dim)
+        form = f"(N, S, E) with N = {sizes[0]}, as many as labels, and E = {self.embed_dim}"
+        place: dict[str, Any] = {"device": self.templates.device, "other": "the bank"}
+        check_tensor("inputs", inputs, form, sizes=sizes, **place)
         if padding is not None:
-            check_tensor("padding", padding, "(N, S), True where there is no token", dtypes=BOOL)
-            if padding.shape != inputs.shape[:2]:
-                raise ProblemError(
-                    f"padding has shape {tuple(padding.shape)}; expected (N, S) = {tuple(inputs.shape[:2])}"
-                )
-            check_device("padding", padding, self.templates.device, "the bank")
+            sizes = tuple(inputs.shape[:2])
+            form = f"(N, S) = {sizes}, True where there is no token"
+            check_tensor("padding", padding, form, dtypes=BOOL, sizes=sizes, **place)
 
     def _move(self, label: int, tokens: Tensor, there: Tensor) -> None:
         own = tokens[there]
@@ -342,8 +328,7 @@ def norm_penalty(model: nn.Module) -> Tensor:
         >>> loss = output.square().mean() + 0.1 * norm_penalty(layer)
         >>> loss.backward()
     """
-    if not isinstance(model, nn.Module):
-        raise ProblemError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     kept = [module for module in model.modules() if getattr(module, "keep_norm_penalty", False)]
     if not kept:
         raise ProblemError(

@@ -18,6 +18,7 @@ from fenchel.nn.arguments import (
     SequenceLayout,
     TorchCall,
     check_choice,
+    check_indices,
     check_parameters,
     check_positive,
     check_widths,
@@ -33,10 +34,11 @@ from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.tensors import (
     BOOL,
     WHOLE,
-    check_device,
     check_dtype,
+    check_entries,
     check_flags,
     check_tensor,
+    check_type,
     checked_argument,
     values_are_known,
 )
@@ -265,8 +267,8 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
                     "leave them out"
                 )
             return []
-        if isinstance(labels, Tensor) and not labels.is_nested and labels.shape != (batch,):
-            raise ProblemError(f"labels have shape {tuple(labels.shape)}; expected (N,) = ({batch},)")
+        if labels is not None:
+            check_tensor("labels", labels, f"(N,) = ({batch},)", dtypes=WHOLE, sizes=(batch,))
         templates, mask = self.memory(labels)
         return [Atoms(*self._projected_atoms(templates.unsqueeze(0).to(self.in_proj_weight.dtype)), mask)]
 
@@ -298,13 +300,9 @@ def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor
 
 def check_memory(memory: Any, embed_dim: int) -> None:
     """Check that a memory is a bank of templates of this width."""
-    if memory is None:
-        return
-    if not isinstance(memory, AbstractTemplateBank):
-        raise ProblemError(
-            f"memory is a {type(memory).__name__}; expected a LearnedTemplateBank, a RunningTemplateBank or None"
-        )
-    if memory.embed_dim != embed_dim:
+    expected = "a LearnedTemplateBank, a RunningTemplateBank or None"
+    check_type("memory", memory, AbstractTemplateBank | None, expected)
+    if memory is not None and memory.embed_dim != embed_dim:
         raise ProblemError(
             f"memory has templates of width {memory.embed_dim}; expected embed_dim = {embed_dim}"
         )
@@ -322,24 +320,14 @@ def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: 
                 "atom_mask is given without atoms; expected the atoms that it masks, or neither"
             )
         return
-    check_tensor("atoms", atoms, "(N or 1, A, E)")
-    shape, width = tuple(atoms.shape), like.shape[-1]
-    if atoms.dim() != 3 or atoms.shape[0] not in (1, batch):
-        raise ProblemError(f"atoms have shape {shape}, batch first; expected (N or 1, A, E) with N = {batch}")
-    if atoms.shape[-1] != width:
-        raise ProblemError(
-            f"atoms have width {atoms.shape[-1]} (shape {shape}); expected embed_dim = {width}"
-        )
-    check_device("atoms", atoms, like.device)
+    width = like.shape[-1]
+    form = f"(N or 1, A, E), batch first, with N = {batch} and E = embed_dim = {width}"
+    check_tensor("atoms", atoms, form, sizes=((1, batch), None, width), device=like.device)
     check_dtype("atoms", atoms, like.dtype)
-    if mask is None:
-        return
-    check_tensor("atom_mask", mask, "(N or 1, A), True = may be used", dtypes=BOOL)
-    if mask.dim() != 2 or mask.shape[0] not in (1, batch) or mask.shape[1] != atoms.shape[1]:
-        raise ProblemError(
-            f"atom_mask has shape {tuple(mask.shape)}; expected (N or 1, A) = ({batch} or 1, {atoms.shape[1]})"
-        )
-    check_device("atom_mask", mask, like.device)
+    if mask is not None:
+        form = f"(N or 1, A) = ({batch} or 1, {atoms.shape[1]}), True = may be used"
+        sizes = ((1, batch), atoms.shape[1])
+        check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=like.device)
 
 
 @dataclass(frozen=True)
@@ -423,19 +411,11 @@ def checked_partners(partners: Tensor | None, *, batch: int, device: torch.devic
     if partners is None:
         return None
     form = f"({batch},), the index in the batch of another input, or -1 for none"
-    check_tensor("partners", partners, form, dtypes=WHOLE)
-    if partners.shape != (batch,):
-        raise ProblemError(f"partners have shape {tuple(partners.shape)}; expected int64 {form}")
-    check_device("partners", partners, device, "the inputs")
+    other = "the inputs"
+    check_tensor("partners", partners, form, dtypes=WHOLE, sizes=(batch,), device=device, other=other)
     if not values_are_known(partners) or batch == 0:
         return partners
-    smallest, largest = (int(end) for end in partners.aminmax())
-    if smallest < -1 or largest >= batch:
-        wrong = smallest if smallest < -1 else largest
-        raise ProblemError(f"partners contain {wrong}; expected indices 0 to {batch - 1}, or -1 for none")
-    own = partners == torch.arange(batch, device=device)
-    if bool(own.any()):
-        raise ProblemError(
-            f"partners name {int(own.nonzero()[0])} as the partner of itself; expected another, or -1 for none"
-        )
-    return None if largest < 0 else partners
+    check_indices("partners", partners, batch, f"indices 0 to {batch - 1}, or -1 for none")
+    own = torch.arange(batch, device=device)
+    check_entries("partners", partners, lambda x: x != own, "other inputs than itself, or -1 for none")
+    return None if bool((partners < 0).all()) else partners

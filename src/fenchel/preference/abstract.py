@@ -14,7 +14,16 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import UNIT, check_device, check_tensor, check_vectors, summed, values_are_known
+from fenchel.tensors import (
+    UNIT,
+    check_device,
+    check_entries,
+    check_tensor,
+    check_type,
+    check_vectors,
+    has,
+    summed,
+)
 
 Shape = int | tuple[int, ...] | torch.Size
 """How many samples are drawn: none more than one a query, a number, or a shape."""
@@ -99,7 +108,6 @@ class AbstractPreference(Convertible):
         return self._source().device
 
     @property
-    @override
     def lead(self) -> torch.Size:
         """The leading shape (..., m or 1) of one number a query; by default that of all ``rows``."""
         rows = self._rows_of_queries().values()
@@ -130,7 +138,6 @@ class AbstractPreference(Convertible):
 
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
         """The largest t for which λ + t·direction is in the domain of log M, (..., m); None where that is all of it."""
-        del lam, direction
         return None
 
     def inside(self, lam: Tensor) -> Tensor | None:
@@ -147,7 +154,6 @@ class AbstractPreference(Convertible):
 
     def rounding(self, lam: Tensor) -> Tensor | None:
         """How far at most ``tilted_shift`` in float64 is from exact, (..., m); None where that is not known."""
-        del lam
         return None
 
     def mean_rounding(self) -> Tensor | None:
@@ -159,7 +165,6 @@ class AbstractPreference(Convertible):
 
     def unsettled(self, lam: Tensor) -> Tensor | None:
         """Where integrals that log M is made of do not converge, bool (..., m); None where nothing is integrated."""
-        del lam
         return None
 
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
@@ -170,7 +175,6 @@ class AbstractPreference(Convertible):
             alpha: α, which broadcasts to (..., m, 1).
             vector: v, (..., m, d).
         """
-        del lam, alpha, vector
         return None
 
     def smoothness(self) -> Tensor | None:
@@ -209,7 +213,6 @@ class AbstractPreference(Convertible):
         Raises:
             ProblemError: Where the family says nothing of sampling.
         """
-        del shape, generator
         raise ProblemError(f"{type(self).__name__} cannot be sampled from: its class has no method sample")
 
     def log_density(self, points: Tensor) -> Tensor:
@@ -218,7 +221,6 @@ class AbstractPreference(Convertible):
         Raises:
             ProblemError: Where the distribution has none, or the family says nothing of it.
         """
-        del points
         raise ProblemError(
             f"the log density of {type(self).__name__} is not known: its class has no log_density"
         )
@@ -239,7 +241,6 @@ class AbstractPreference(Convertible):
             "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture. sample and log_density are there without it"
         )
 
-    @override
     def to(self, dtype: torch.dtype) -> Self:
         """The same preference in another floating-point dtype: with every attribute that has one in that dtype.
 
@@ -248,7 +249,7 @@ class AbstractPreference(Convertible):
         """
         if dtype == self.dtype:
             return self
-        check_dtype(dtype)
+        check_precision(dtype)
         parts = {
             name: part.to(dtype)
             for name, part in vars(self).items()
@@ -256,7 +257,6 @@ class AbstractPreference(Convertible):
         }
         return self._changed(**parts)
 
-    @override
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where all queries share one distribution."""
         if self.lead[-1] == 1:
@@ -411,43 +411,9 @@ def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Ca
 HALF = (torch.float16, torch.bfloat16)
 
 
-def has(name: str) -> str:
-    """The verb that goes with the name of an argument."""
-    return "have" if name.endswith("s") else "has"
-
-
-def first_index(which: Tensor) -> tuple[int, ...]:
-    """Where the first True of a bool tensor is."""
-    return tuple(which.nonzero()[0].tolist())
-
-
 def widened(tensor: Tensor) -> Tensor:
     """Half types in float32, in which everything is then computed."""
     return tensor.float() if tensor.dtype in HALF else tensor
-
-
-def check_entries(
-    name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
-) -> None:
-    """Hold every entry of a parameter against a rule, where values are known.
-
-    Raises:
-        ProblemError: Naming the first entry that breaks it, and where it is.
-    """
-    if not values_are_known(tensor):
-        return
-    fine = good(tensor.detach())
-    if bool(fine.all()):
-        return
-    where = first_index(~fine)
-    value = tensor.detach()[where].item()
-    at = f" at index {where}" if where else ""
-    count = int((~fine).sum())
-    others = f" (one of {count} such entries)" if count > 1 else ""
-    holds = "hold" if name.endswith("s") else "holds"
-    raise ProblemError(
-        f"{name} {holds} {value:.6g}{at}{others}; expected {expected}{remedy and ': ' + remedy}"
-    )
 
 
 def checked_parameter(
@@ -508,7 +474,7 @@ def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
         raise ProblemError(f"{name} {has(name)} shape {tuple(tensor.shape)}; expected {form}{empty}")
 
 
-def check_dtype(dtype: Any) -> None:
+def check_precision(dtype: Any) -> None:
     """Refuse a dtype in which nothing is computed.
 
     Raises:
@@ -543,10 +509,8 @@ def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tu
     Raises:
         ProblemError: If it is none, or the generator is no generator of the device.
     """
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise ProblemError(
-            f"generator is {shown(generator)}; expected a torch.Generator, such as torch.Generator().manual_seed(0)"
-        )
+    expected = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+    check_type("generator", generator, torch.Generator | None, expected)
     if generator is not None and generator.device.type != device.type:
         raise ProblemError(
             f"generator is on {generator.device}, the distribution on {device}; make one with "

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, sums
+from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, check_precision, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
@@ -58,9 +58,8 @@ class AbstractContinuous(AbstractView):
             dtype, device = density.dtype, density.device
         elif density is not None and not callable(density):
             raise ProblemError(
-                f"density is {shown(density)}; expected a fenchel.Gaussian of places, a function that gives its "
-                "logarithm, "
-                "or None where all places are alike"
+                f"density is {shown(density)}; expected a fenchel.Gaussian of places, a function that gives "
+                "its logarithm, or None where all places are alike"
             )
         if basis != "quadratic" if isinstance(basis, str) else not callable(basis):
             raise ProblemError(
@@ -76,8 +75,7 @@ class AbstractContinuous(AbstractView):
             return
         function = moments if isinstance(basis, str) else basis
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in (torch.float32, torch.float64):
-            raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
+        check_precision(dtype)
         accuracy, device = checked_accuracy(accuracy), torch.device(device or "cpu")
         super().__init__(Quadrature(function, density, edges, points, accuracy, dtype, device))
 
@@ -116,7 +114,6 @@ class AbstractContinuous(AbstractView):
     def tilted(self, lam: Tensor) -> Self:
         return self._changed(source=self.form.tilted(lam))
 
-    @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Templates ψ(x) of places x that are drawn, shape (\*shape, ..., m or 1, d)."""
         return self.form.sample(shape, generator)
@@ -130,7 +127,6 @@ class AbstractContinuous(AbstractView):
         """
         return self.form.sample_places(shape, generator)
 
-    @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density of the place, at places (..., m, k), (..., m).
 
@@ -285,9 +281,8 @@ class Continuous2d(AbstractContinuous):
         if interval is not None:
             if not isinstance(interval, Sequence) or len(interval) != 2 or len(breaks) != 2:
                 raise ProblemError(
-                    f"interval is {shown(interval)}, breaks {shown(breaks)}; expected a rectangle ((low, high), "
-                    "(low, high)), "
-                    "and two lists of breaks"
+                    f"interval is {shown(interval)}, breaks {shown(breaks)}; expected a rectangle ((low, "
+                    "high), (low, high)), and two lists of breaks"
                 )
             edges = tuple(checked_edges(f"interval[{i}]", interval[i], breaks[i]) for i in range(2))
         if not isinstance(points, Sequence | Tensor):
@@ -405,7 +400,6 @@ class GaussianMoments(AbstractPreference):
 
         return product
 
-    @override
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor:
         r"""The reciprocal of the largest eigenvalue of 2PD for a direction (d, D)."""
         _, p, _ = self._tilt(lam)
@@ -416,7 +410,6 @@ class GaussianMoments(AbstractPreference):
         largest = half + apart.clamp(min=0).sqrt()
         return torch.where(largest > 0, 1 / largest, torch.inf)
 
-    @override
     def rounding(self, lam: Tensor) -> Tensor:
         """Of the solve with I - 2SA, as well as that is conditioned, and of the few products after it."""
         (a, square), (m, s), (moved, p, _) = self._parts(lam), self._given(), self._tilt(lam)
@@ -489,12 +482,9 @@ class GaussianMoments(AbstractPreference):
     def _called(self, function: Callable[[Tensor], Tensor], places: Tensor) -> Tensor:
         """A function's values (..., v) at places (..., k)."""
         values = function(places.reshape(-1, self._k))
-        check_tensor("function", values, "(n, v) of places (n, k)")
-        if values.dim() != 2 or values.shape[0] != places.numel() // self._k:
-            raise ProblemError(
-                f"function gives shape {tuple(values.shape)} at places {(places.numel() // self._k, self._k)}; "
-                "expected a row of numbers for each place"
-            )
+        count = places.numel() // self._k
+        form = f"({count}, v) at places ({count}, {self._k}): a row of numbers for each place"
+        check_tensor("function(places)", values, form, sizes=(count, None))
         return values.to(self.dtype).reshape(*places.shape[:-1], -1)
 
 

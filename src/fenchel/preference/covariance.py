@@ -26,14 +26,12 @@ from typing_extensions import override
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     Convertible,
-    check_entries,
+    check_form,
     checked_parameter,
-    first_index,
-    has,
     normal,
     some_rows,
 )
-from fenchel.tensors import values_are_known
+from fenchel.tensors import check_entries, check_tensor, first_index, has, values_are_known
 
 Pick = Callable[[Tensor, int], Tensor]
 """What rows have of a parameter, given how many of its dimensions are not leading ones."""
@@ -41,7 +39,6 @@ Pick = Callable[[Tensor, int], Tensor]
 
 def all_rows(tensor: Tensor, own: int) -> Tensor:
     """A parameter as it is."""
-    del own
     return tensor
 
 
@@ -171,7 +168,6 @@ class Diagonal(AbstractCovariance):
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         return (one * other) @ self.variance.mT
 
-    @override
     def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
         """One product of twice the width (fact 11)."""
         variance = self.variance.expand(torch.broadcast_shapes(self.variance.shape, centers.shape))
@@ -222,7 +218,6 @@ class Full(AbstractCovariance):
     def product(self, vectors: Tensor) -> Tensor:
         return rows_times(vectors, self.dense)
 
-    @override
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
         """In the eigenvectors of S, which serve every α."""
         values, basis = self._eigen
@@ -268,9 +263,8 @@ class Full(AbstractCovariance):
             where = first_index(failed)
             at = f" at index {where}" if where else ""
             raise ProblemError(
-                f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; expected "
-                "positive "
-                "definite ones: add a small multiple of the identity"
+                f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; "
+                "expected positive definite ones: add a small multiple of the identity"
             )
 
     @override
@@ -303,7 +297,6 @@ class LowRank(Diagonal):
     def product(self, vectors: Tensor) -> Tensor:
         return super().product(vectors) + rows_times(rows_times(vectors, self.factor), self.factor.mT)
 
-    @override
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
         """Woodbury's formula, with as many unknowns as the factor has columns."""
         alpha = one_for_all(alpha)
@@ -356,7 +349,6 @@ class LowRank(Diagonal):
     def normal(self, mean: Tensor) -> Distribution:
         return LowRankMultivariateNormal(mean, self.factor, self.variance, validate_args=False)
 
-    @override
     def log_density(self, offsets: Tensor) -> Tensor:
         r"""By the least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
 
@@ -410,20 +402,15 @@ def checked_covariance(
     given, form = 0.0 if variance is None else variance, f"({rows}{d}) or ({rows}1)"
     remedy = "variances are squares"
     diagonal = checked_parameter(name_variance, given, form, like=centers, of=of, least=0.0, remedy=remedy)
-    if diagonal.dim() and diagonal.shape[-1] not in (1, d):
-        raise ProblemError(
-            f"{name_variance} {has(name_variance)} shape {tuple(diagonal.shape)}, but {of} shape "
-            f"{tuple(centers.shape)}; expected ({rows}{d}), or ({rows}1) for one variance in all directions"
-        )
+    if diagonal.dim():
+        check_tensor(name_variance, diagonal, f"{form}, one variance in all directions", sizes=(..., (1, d)))
     diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, name_variance)
     if factor is None:
         return Diagonal(name_variance, diagonal)
     columns = checked_parameter(name_factor, factor, f"({rows}{d}, k)", like=centers, of=of)
-    if columns.dim() < 2 or columns.shape[-2] != d or columns.shape[-1] == 0:
-        raise ProblemError(
-            f"{name_factor} {has(name_factor)} shape {tuple(columns.shape)}; expected ({rows}{d}, k) with k of 1 or "
-            "more"
-        )
+    form = f"({rows}{d}, k) with k of 1 or more"
+    check_tensor(name_factor, columns, form, sizes=(..., d, None))
+    check_form(name_factor, columns, form, 2)
     return LowRank(name_variance, diagonal, _for_all(columns, 2, components, name_factor))
 
 
@@ -446,11 +433,7 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     if isinstance(value, int | float):
         raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} in its place")
     dense = checked_parameter(name, value, form, like=centers, of=of)
-    if dense.dim() < 2 or tuple(dense.shape[-2:]) != (d, d):
-        raise ProblemError(
-            f"{name} {has(name)} shape {tuple(dense.shape)}; expected {form}; a diagonal alone is given as "
-            f"{variance}="
-        )
+    check_tensor(name, dense, f"{form}; a diagonal alone is given as {variance}=", sizes=(..., d, d))
     if not values_are_known(dense):
         return dense
     given, dense = dense, dense.detach()

@@ -15,16 +15,16 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
-    check_dtype,
+    check_precision,
     checked_parameter,
     checked_sample_shape,
-    first_index,
 )
 from fenchel.tensors import (
     MASK,
     SMALL,
-    check_device,
+    check_entries,
     check_tensor,
+    first_index,
     is_causal_bias,
     log_weights,
     near_displacement,
@@ -110,7 +110,6 @@ class Discrete(AbstractPreference):
         self.check_point("lam", lam)
         return lam @ self.templates.mT
 
-    @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         r"""The cumulant :math:`\log M(\lambda) = \log \sum_i u_i e^{\langle t_i, \lambda\rangle}` of eq. (8).
 
@@ -159,13 +158,11 @@ class Discrete(AbstractPreference):
         offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
         return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
 
-    @override
     def tilted(self, lam: Tensor) -> Discrete:
         r"""The same templates with weights that are in proportion to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
         tilted = torch.log_softmax(self.log_weights + self.potential(lam), -1)
         return self._changed(log_weights=tilted, _given=None)
 
-    @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Templates, shape (\*shape, ..., m or 1, d); which is chosen carries no gradient to the weights.
 
@@ -181,7 +178,6 @@ class Discrete(AbstractPreference):
         index = drawn_indices(weights, sizes, generator)
         return picked(self.templates.unsqueeze(-3), index, 1)
 
-    @override
     def log_density(self, points: Tensor) -> Tensor:
         """Refused: weights say how probable each template is.
 
@@ -192,7 +188,6 @@ class Discrete(AbstractPreference):
             "a Discrete distribution has no density; expected its weights(), which are the templates' probabilities"
         )
 
-    @override
     def torch_distribution(self) -> Distribution:
         """Refused: torch has distributions of numbers of templates, and none of the templates.
 
@@ -215,7 +210,6 @@ class Discrete(AbstractPreference):
         made.templates, made.log_weights, made._given = templates, log_weights, None
         return made
 
-    @override
     def to(self, dtype: torch.dtype) -> Discrete:
         """The same preference in float32 or float64.
 
@@ -224,7 +218,7 @@ class Discrete(AbstractPreference):
         """
         if dtype == self.dtype:
             return self
-        check_dtype(dtype)
+        check_precision(dtype)
         given = self._given
         if given is None or self.log_weights.requires_grad:
             given = self.log_weights
@@ -254,20 +248,13 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     """
     if is_causal_bias(given):
         given = without_causal_bias("log_weights", given, given.seq_len_q, n, like.device)
-    check_tensor("log_weights", given, f"(n,), (m, n) or (..., m, n) for n = {n} {thing}", dtypes=MASK)
-    if given.dim() == 0 or given.shape[-1] != n:
-        raise ProblemError(
-            f"log_weights have shape {tuple(given.shape)}, but there are n = {n} {thing} ({of} have "
-            f"shape {tuple(like.shape)}); expected (n,), (m, n) or (..., m, n)"
-        )
-    check_device("log_weights", given, like.device, of)
+    form = f"(n,), (m, n) or (..., m, n) for n = {n} {thing} ({of} have shape {tuple(like.shape)})"
+    check_tensor("log_weights", given, form, dtypes=MASK, sizes=(..., n), device=like.device, other=of)
     result = log_weights(given.unsqueeze(0) if given.dim() == 1 else given, like.dtype)
     if not values_are_known(result):
         return result
-    if bool(torch.isnan(result).any()) or bool((result == torch.inf).any()):
-        raise ProblemError(
-            "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
-        )
+    expected = "finite log weights, or -inf where masked"
+    check_entries("log_weights", result, lambda x: x < torch.inf, expected)
     empty = torch.isneginf(result).all(-1)
     if bool(empty.any()):
         where = first_index(empty)

@@ -15,9 +15,8 @@ from torch import Tensor, distributions
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import first_index
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
-from fenchel.tensors import UNIT, values_are_known
+from fenchel.tensors import UNIT, first_index, values_are_known
 
 SMALL = 0.5
 """Where the series takes over: its terms shrink by 40 each."""
@@ -235,7 +234,6 @@ class TruncatedExponential(AbstractProduct):
             return lost
         return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
 
-    @override
     def mean_rounding(self) -> Tensor:
         """The middle, and how far from it the mean is, which may cancel."""
         size = (self.low.abs() + self.high.abs()).expand(*self.lead, self.dim).norm(dim=-1)
@@ -247,7 +245,6 @@ class TruncatedExponential(AbstractProduct):
         made.low, made.high, made.theta = self.low, self.high, self.slope + lam
         return made
 
-    @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         r"""By the inverse :math:`\log(1 + q(e^y - 1))/y`, y = 2wθ; differentiable in every parameter."""
         share = self.low.new_empty(shape).uniform_(generator=generator)
@@ -361,14 +358,12 @@ class AsymmetricLaplace(AbstractProduct):
         left, right = self.rates()
         return self.location + (1 / (right - lam) - 1 / (left + lam))
 
-    @override
     def mean_rounding(self) -> Tensor:
         """The means of both tails, which may cancel."""
         left, right = self.rates()
         size = (1 / left + 1 / right).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
 
-    @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         """What each tail adds, with the sign of λ both."""
         self.check_point("lam", lam)
@@ -380,7 +375,6 @@ class AsymmetricLaplace(AbstractProduct):
         left, right = self.rates()
         return (right - lam).square().reciprocal() + (left + lam).square().reciprocal()
 
-    @override
     def lost(self, lam: Tensor) -> Tensor:
         """Rates that are quotients are rounded, which counts where a tail is nearly flat."""
         left, right = self.rates()
@@ -394,7 +388,6 @@ class AsymmetricLaplace(AbstractProduct):
         made.location, made.left, made.right = self.location, left + lam, right - lam
         return made
 
-    @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """The difference of two exponential numbers; differentiable in every parameter."""
         left, right = self.rates()

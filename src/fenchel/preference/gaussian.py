@@ -19,7 +19,6 @@ from fenchel.preference.abstract import (
     check_together,
     checked_parameter,
     checked_sample_shape,
-    first_index,
     some_rows,
     sums,
 )
@@ -33,7 +32,7 @@ from fenchel.preference.discrete import (
     log_mean_exp,
     picked,
 )
-from fenchel.tensors import values_are_known
+from fenchel.tensors import first_index, values_are_known
 
 
 class Gaussian(AbstractPreference):
@@ -100,18 +99,14 @@ class Gaussian(AbstractPreference):
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        del lam
         return self._covariance.product
 
-    @override
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
         """Once more for what the first leaves, which is its rounding times the covariance."""
-        del lam
         result = self._covariance.resolvent(alpha, vector)
         left = vector - result - alpha * self._covariance.product(result)
         return result + self._covariance.resolvent(alpha, left)
 
-    @override
     def rounding(self, lam: Tensor) -> Tensor:
         """Sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖, in each of the three structures."""
         return sums(self.dim) * self._covariance.trace() * lam.norm(dim=-1)
@@ -120,7 +115,6 @@ class Gaussian(AbstractPreference):
     def smoothness(self) -> Tensor:
         return self._covariance.trace().expand(torch.broadcast_shapes((1,), self._covariance.lead))
 
-    @override
     def torch_distribution(self) -> Distribution:
         """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, as the covariance is given.
 
@@ -138,7 +132,6 @@ class Gaussian(AbstractPreference):
     def tilted(self, lam: Tensor) -> Gaussian:
         return self._changed(_mean=self.tilted_mean(lam))
 
-    @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Samples μ + Σ^½ε, shape (\*shape, ..., m or 1, d), differentiable in both parameters.
 
@@ -152,7 +145,6 @@ class Gaussian(AbstractPreference):
         sizes = checked_sample_shape(shape, generator, self.device)
         return self._mean + self._covariance.noise((*sizes, *self.lead, self.dim), generator)
 
-    @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at points (..., m, d), (..., m).
 
@@ -292,7 +284,6 @@ class GaussianMixture(AbstractPreference):
         rows, _, _, r = self._tilt(lam)
         return self._back(r @ self.means + self._covariances.combined(r, rows))
 
-    @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, in which nothing cancels where λ is small."""
         self.check_point("lam", lam)
@@ -300,7 +291,6 @@ class GaussianMixture(AbstractPreference):
         moved = displacement(exponents, self.log_weights, r)
         return self._back(moved @ centers + self._covariances.combined(r, rows))
 
-    @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
         r""":math:`\sum_k r_k S_k + \operatorname{Cov}_r(m_k + S_k\lambda)`."""
         rows, centers, _, r = self._tilt(lam)
@@ -319,7 +309,6 @@ class GaussianMixture(AbstractPreference):
 
         return product
 
-    @override
     def rounding(self, lam: Tensor) -> Tensor:
         r"""As weights of templates are: by what rounding does to exponents, times how far components are apart.
 
@@ -342,14 +331,12 @@ class GaussianMixture(AbstractPreference):
         close = unit * (4 * size * radius + trace * length)
         return self._back(torch.where(near, torch.minimum(close, far), far).unsqueeze(-1)).squeeze(-1)
 
-    @override
     def mean_rounding(self) -> Tensor:
         """Means of components may be much larger than that of the mixture."""
         counted = (self.log_weights > -torch.inf).any(-2)
         largest = (self.means.norm(dim=-1) * counted).amax(-1, keepdim=True)
         return self._back((sums(self.components) * largest).unsqueeze(-1)).squeeze(-1)
 
-    @override
     def tilted(self, lam: Tensor) -> GaussianMixture:
         r"""The tilted components :math:`\mathcal{N}(m_k + S_k\lambda, S_k)`, weighted by the responsibilities."""
         self.check_point("lam", lam)
@@ -367,7 +354,6 @@ class GaussianMixture(AbstractPreference):
             _own=True,
         )
 
-    @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Samples, shape (\*shape, ..., m or 1, d): a component each, then its Gaussian.
 
@@ -393,7 +379,6 @@ class GaussianMixture(AbstractPreference):
         """A parameter (..., K, *) as (..., m or 1, K, *)."""
         return parameter if self._own else parameter.unsqueeze(-own - 2)
 
-    @override
     def torch_distribution(self) -> MixtureSameFamily:
         """``MixtureSameFamily``.
 
@@ -409,7 +394,6 @@ class GaussianMixture(AbstractPreference):
             weights.expand(self.lead), covariances.normal(means).expand(shape), validate_args=False
         )
 
-    @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at points (..., m, d), (..., m).
 

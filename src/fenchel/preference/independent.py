@@ -16,14 +16,12 @@ from fenchel.errors import DomainError, ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
-    check_entries,
     check_form,
     check_together,
     checked_parameter,
     checked_sample_shape,
-    first_index,
 )
-from fenchel.tensors import UNIT
+from fenchel.tensors import UNIT, check_entries, first_index
 
 ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
@@ -133,10 +131,9 @@ class AbstractProduct(AbstractPreference):
         if inside is not None and not bool(inside.all()):
             where = first_index(~inside)
             raise DomainError(
-                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} of "
-                f"{inside.numel()} queries (first at index {where}): there is no such distribution; expected a "
-                "smaller lam, or "
-                "float64 where rounding put it there",
+                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} "
+                f"of {inside.numel()} queries (first at index {where}): there is no such distribution; "
+                "expected a smaller lam, or float64 where rounding put it there",
                 query=where,
             )
         return self._tilted(lam)
@@ -246,7 +243,6 @@ class Bernoulli(AbstractProduct):
         self.check_point("lam", lam)
         return (self.logits + lam).sigmoid()
 
-    @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         r""":math:`\sigma(l + \lambda)\,\sigma(-l)\,(1 - e^{-\lambda})`, and for λ < 0 its mirror image."""
         self.check_point("lam", lam)
@@ -268,7 +264,6 @@ class Bernoulli(AbstractProduct):
     def _tilted(self, lam: Tensor) -> Bernoulli:
         return self._changed(logits=self.logits + lam)
 
-    @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Without gradient: zeros and ones do not change by a little."""
         return torch.bernoulli(self.probs.detach().expand(shape), generator=generator)
@@ -337,7 +332,6 @@ class Poisson(AbstractProduct):
     def _tilted(self, lam: Tensor) -> Poisson:
         return self._changed(rate=self._tilted_rate(lam))
 
-    @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Without gradient: counts do not change by a little."""
         return torch.poisson(self.rate.detach().expand(shape), generator=generator)
@@ -400,7 +394,6 @@ class Gamma(AbstractProduct):
         self.check_point("lam", lam)
         return self.concentration / (self.rate - lam)
 
-    @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         r""":math:`a\lambda/(\beta(\beta - \lambda))`."""
         self.check_point("lam", lam)
@@ -414,7 +407,6 @@ class Gamma(AbstractProduct):
     def _tilted(self, lam: Tensor) -> Gamma:
         return self._changed(rate=self.rate - lam)
 
-    @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Differentiable in both parameters."""
         concentration = self.concentration.expand(shape).contiguous()

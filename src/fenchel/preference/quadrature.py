@@ -19,15 +19,14 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
-    check_entries,
+    check_form,
     checked_sample_shape,
-    first_index,
     sums,
 )
 from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
-from fenchel.tensors import UNIT, check_not_mapped, check_tensor
+from fenchel.tensors import UNIT, check_entries, check_not_mapped, check_tensor, first_index
 
 Places = Callable[[Tensor], Tensor]
 """A function of places (n, k): a basis (n, d), a log density (n,)."""
@@ -114,13 +113,10 @@ class Quadrature(AbstractPreference):
     def _templates(self, places: Tensor) -> Tensor:
         """ψ at places (n, k), (n, d)."""
         result = self.basis(places.to(self._given))
-        check_tensor("basis(places)", result, "(n, d) at places (n, k)")
-        if result.dim() != 2 or result.shape[0] != places.shape[0] or result.shape[1] == 0:
-            raise ProblemError(
-                f"basis gives shape {tuple(result.shape)} at places {tuple(places.shape)}; expected "
-                f"({places.shape[0]}, d): "
-                "a row of d numbers for each place"
-            )
+        n, k = places.shape
+        form = f"({n}, d) at places ({n}, {k}): a row of d numbers for each place"
+        check_tensor("basis(places)", result, form, sizes=(n, None))
+        check_form("basis(places)", result, form, 2)
         check_entries("basis(places)", result, torch.isfinite, "finite numbers at every place")
         return result.double()
 
@@ -135,19 +131,11 @@ class Quadrature(AbstractPreference):
     def _called_density(self, places: Tensor) -> Tensor:
         assert self.density is not None and not isinstance(self.density, Gaussian)  # noqa: S101, PT018
         result = self.density(places.to(self._given))
-        check_tensor("density(places)", result, "(n,) at places (n, k)")
-        if result.shape != places.shape[:1]:
-            raise ProblemError(
-                f"density gives shape {tuple(result.shape)} at places {tuple(places.shape)}; expected "
-                f"({places.shape[0]},), "
-                "the logarithm of the density at each place"
-            )
-        check_entries(
-            "density(places)",
-            result,
-            lambda x: x < torch.inf,
-            "finite logarithms, or -inf where there is none",
-        )
+        n, k = places.shape
+        form = f"({n},) at places ({n}, {k}): the logarithm of the density at each place"
+        check_tensor("density(places)", result, form, sizes=(n,))
+        expected = "finite logarithms, or -inf where there is none"
+        check_entries("density(places)", result, lambda x: x < torch.inf, expected)
         return result.double()
 
     def _weighed(self, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +252,6 @@ class Quadrature(AbstractPreference):
         product = self._at(self._panels(lam).halved()).tilted_covariance(lam.double())
         return lambda vector: product(vector.double()).to(self._dtype)
 
-    @override
     def rounding(self, lam: Tensor) -> Tensor:
         """What halving panels changed last, and what sums over so many nodes may lose."""
         panels, wide = self._panels(lam, at_rest=True), lam.double()
@@ -273,7 +260,6 @@ class Quadrature(AbstractPreference):
         lost = 64 * UNIT * self._size * exponent.clamp(max=1) * (1 + exponent)
         return (fine - coarse).norm(dim=-1) + lost
 
-    @override
     def mean_rounding(self) -> Tensor:
         """Templates may be much larger than their mean; and what halving panels changed last of the mean at rest."""
         panels = self._panels(None)
@@ -323,7 +309,6 @@ class Quadrature(AbstractPreference):
         templates = self._templates(places.double().reshape(-1, places.shape[-1]))
         return templates.to(self._dtype).reshape(*places.shape[:-1], self._dim)
 
-    @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at places (..., m, k), (..., m); -inf outside."""
         wide = points.double()

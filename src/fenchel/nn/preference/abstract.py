@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import combined, shown_arguments
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
-from fenchel.tensors import check_flags, checked_argument
+from fenchel.tensors import check_flags, check_type, checked_argument
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""
@@ -150,8 +150,7 @@ class AbstractPreference(nn.Module):
             ProblemError: If it was built for other heads, or its parameters are on another device.
         """
         name = type(self).__name__
-        if not isinstance(inputs, AttentionInputs):
-            raise ProblemError(f"inputs of {name} is a {type(inputs).__name__}; expected AttentionInputs")
+        check_type(f"inputs of {name}", inputs, AttentionInputs, "AttentionInputs")
         if self.heads not in (None, 1, inputs.heads):
             raise ProblemError(
                 f"{name} was built for {self.heads} heads, but the layer has {inputs.heads}; "
@@ -241,11 +240,7 @@ class Product(AbstractPreference):
         if not factors:
             raise ProblemError("Product got no factors; give at least one preference, or use Uniform().")
         for factor in factors:
-            if not isinstance(factor, AbstractPreference):
-                raise ProblemError(
-                    f"Product got a factor of type {type(factor).__name__}; "
-                    "expected a preference of fenchel.nn.preference."
-                )
+            check_type("factor of Product", factor, AbstractPreference, "one of fenchel.nn.preference")
         self.factors = nn.ModuleList(_dissolved(factors))
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
@@ -349,10 +344,8 @@ class Tempered(AbstractPreference):
 
     def __init__(self, preference: AbstractPreference, weight: float, learned: bool = False) -> None:
         super().__init__()
-        if not isinstance(preference, AbstractPreference):
-            raise ProblemError(
-                f"Tempered got a preference of type {type(preference).__name__}; expected one of fenchel.nn.preference."
-            )
+        expected = "one of fenchel.nn.preference"
+        check_type("preference of Tempered", preference, AbstractPreference, expected)
         if isinstance(weight, Tensor):
             raise ProblemError(
                 "weight is a tensor; expected a number above 0. For a power that is learned use Tempered(preference, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import first_query_position
-from fenchel.tensors import BOOL, FLOATING, check_device, check_tensor
+from fenchel.tensors import BOOL, FLOATING, check_tensor, check_type
 
 MOST_POSITIONS = 2**31
 
@@ -73,8 +74,7 @@ class AttentionInputs:
                 raise ProblemError(
                     f"{name} is {shown(size)}; expected a whole number of at least 0, below 2**31"
                 )
-        if not isinstance(self.device, torch.device):
-            raise ProblemError(f"device is {shown(self.device)}; expected a torch.device")
+        check_type("device", self.device, torch.device, "a torch.device")
         if self.dtype not in FLOATING:
             raise ProblemError(
                 f"dtype is {shown(self.dtype)}; expected one of {', '.join(map(str, FLOATING))}"
@@ -90,12 +90,9 @@ class AttentionInputs:
         tensor: Tensor | None = getattr(self, name)
         if tensor is None:
             return
-        check_tensor(name, tensor, form, dtypes=dtypes)
-        if tensor.dim() != dims or tensor.shape[:2] != (self.batch, tokens):
-            raise ProblemError(
-                f"{name} has shape {tuple(tensor.shape)}; expected {form} with batch {self.batch} and {tokens} tokens."
-            )
-        check_device(name, tensor, self.device, "the layer")
+        form, sizes = f"{form} with batch {self.batch} and {tokens} tokens", (self.batch, tokens, None)
+        where: dict[str, Any] = {"device": self.device, "other": "the layer"}
+        check_tensor(name, tensor, form, dtypes=dtypes, sizes=sizes[:dims], **where)
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
         """The tensor ``query_inputs`` or ``key_inputs``, for a preference that cannot do without it.

@@ -13,7 +13,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, table
-from fenchel.tensors import check_tensor, checked_argument
+from fenchel.tensors import check_tensor, check_type, checked_argument
 
 
 class LearnedBias(AbstractPreference):
@@ -210,10 +210,7 @@ class Context(AbstractPreference):
             if key_dim is None:
                 raise ProblemError("Context needs key_dim, the width of the layer's key, or a network.")
             network = ContextNetwork(heads, key_dim, hidden)
-        if not isinstance(network, nn.Module):
-            raise ProblemError(
-                f"network of Context is a {type(network).__name__}; expected a torch.nn.Module"
-            )
+        check_type("network of Context", network, nn.Module, "a torch.nn.Module")
         self.heads, self.key_dim, self.network = heads, key_dim, network
         self._takes_padding = "key_padding" in inspect.signature(network.forward).parameters
 
@@ -227,13 +224,9 @@ class Context(AbstractPreference):
         tokens = inputs.required("key_inputs", reader="Context", width=self.key_dim)
         padding = {"key_padding": inputs.key_padding} if self._takes_padding else {}
         importance = self.network(tokens, **padding)
-        expected = (inputs.batch, inputs.keys, self.heads)
-        check_tensor("the answer of Context's network", importance, "(batch, keys, heads)")
-        if tuple(importance.shape) != expected:
-            raise ProblemError(
-                f"Context's network answered with shape {tuple(importance.shape)}; "
-                f"expected (batch, keys, heads) = {expected}."
-            )
+        sizes = (inputs.batch, inputs.keys, self.heads)
+        form = f"(batch, keys, heads) = {sizes}"
+        check_tensor("the answer of Context's network", importance, form, sizes=sizes)
         return importance
 
     def extra_repr(self) -> str:
