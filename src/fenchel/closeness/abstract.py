@@ -146,10 +146,8 @@ class AbstractCloseness(ABC):
     rowwise: bool = False
     r"""Whether weights depend on a query's potential and preference alone, and the curvature is that of weights q."""
 
-    @property
-    def is_softmax(self) -> bool:
-        """Whether weights are proportional to the preference times the exponential of the potential."""
-        return False
+    is_softmax: bool = False
+    """Whether weights are proportional to the preference times the exponential of the potential."""
 
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         r"""The q of :math:`\nabla^2 D^* = \operatorname{diag} q - qq^\top/\sum_i q_i` (fact 12), (..., m, n).
@@ -249,11 +247,7 @@ class KL(AbstractCloseness):
     """
 
     rowwise = True
-
-    @property
-    @override
-    def is_softmax(self) -> bool:
-        return True
+    is_softmax = True
 
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""

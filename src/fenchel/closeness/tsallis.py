@@ -113,6 +113,7 @@ class Tsallis(AbstractCloseness):
         self.order = _checked_order(order)
         self.relative = checked_argument("relative", relative)
         self.temperature = _checked_temperature(temperature)
+        self.is_softmax = self._is_softmax and not self._has_temperature
         self._count: int | None = None
 
     rowwise = True
@@ -127,19 +128,17 @@ class Tsallis(AbstractCloseness):
         return isinstance(self.order, float) and self.order == 1
 
     @property
-    @override
-    def is_softmax(self) -> bool:
-        return self._is_softmax and isinstance(self.temperature, float) and self.temperature == 1
-
-    @property
     def _a(self) -> float | Tensor:
         """β - 1, with a last dimension of 1 where it is a tensor."""
         return _column(self.order) - 1
 
+    @property
+    def _has_temperature(self) -> bool:
+        return isinstance(self.temperature, Tensor) or self.temperature != 1
+
     def _cooled(self, numbers: Tensor) -> Tensor:
         """Over the temperature."""
-        is_one = isinstance(self.temperature, float) and self.temperature == 1
-        return numbers if is_one else numbers / _column(self.temperature)
+        return numbers / _column(self.temperature) if self._has_temperature else numbers
 
     @override
     def bind(self, preference: Discrete) -> Self:
@@ -257,8 +256,8 @@ class Tsallis(AbstractCloseness):
             return f"{float(own.detach()):g}" if own.numel() == 1 else f"<{tuple(own.shape)}>"
 
         relative = "" if self.relative == "bregman" else f", relative={self.relative!r}"
-        warm = isinstance(self.temperature, Tensor) or self.temperature != 1
-        return f"Tsallis({shown(self.order)}{relative}{f', temperature={shown(self.temperature)}' * warm})"
+        warmth = f", temperature={shown(self.temperature)}" if self._has_temperature else ""
+        return f"Tsallis({shown(self.order)}{relative}{warmth})"
 
 
 def _column(own: float | Tensor) -> float | Tensor:

@@ -111,7 +111,9 @@ def check_grid(owner: str, grid: Any, argument: str = "grid") -> tuple[int, int]
     return grid[0], grid[1]
 
 
-def check_pixels(owner: str, grid: tuple[int, int], keys: int, last: int) -> None:
+def check_pixels(
+    owner: str, grid: tuple[int, int], keys: int, last: int, padding: tuple[int, int] = (0, 0)
+) -> None:
     """Keys are all pixels of a grid, and queries no more.
 
     Args:
@@ -119,15 +121,18 @@ def check_pixels(owner: str, grid: tuple[int, int], keys: int, last: int) -> Non
         grid: Rows and columns.
         keys: How many there are.
         last: Place of the last query, from 1.
+        padding: Rows and columns that the grid of the keys has more, on every side.
 
     Raises:
         ProblemError: Naming the numbers that were got, and the grid.
     """
-    pixels = grid[0] * grid[1]
-    if keys != pixels or last > pixels:
+    (rows, columns), (up, left) = grid, padding
+    pixels, padded = rows * columns, (rows + 2 * up) * (columns + 2 * left)
+    if keys != padded or last > pixels:
+        more = f" and a padding of {padding}: {padded} keys" if padded > pixels else ""
         raise ProblemError(
             f"there are {keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} pixels of "
-            f"the grid {grid[0]} x {grid[1]} that {owner} was built with."
+            f"the grid {rows} x {columns} that {owner} was built with{more}"
         )
 
 

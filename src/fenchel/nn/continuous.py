@@ -459,16 +459,12 @@ class Bumps(nn.Module):
         ridge: ρ > 0 of the regression.
 
     Attributes:
-        centres: (J, k).
         width: σ, the distance of neighbours.
     """
-
-    centres: Tensor
 
     def __init__(self, dimensions: int, count: int, ridge: float) -> None:
         super().__init__()
         self.width, self.ridge, self._shape = 1 / count, ridge, (count,) * dimensions
-        self.register_buffer("centres", grid_places(self._shape), persistent=False)
 
     def at(self, places: Tensor) -> Tensor:
         """ψ at places (..., n, k), (..., n, J)."""
@@ -507,7 +503,7 @@ class Bumps(nn.Module):
         return (-(apart @ inverse * apart).sum(-1) / 2).exp() * determinant.rsqrt().unsqueeze(-1)
 
     def _centres(self, like: Tensor) -> Tensor:
-        # Not the buffer, which a module's .to makes a half type.
+        # No buffer, which a module's .to would make a half type.
         return grid_places(self._shape, like.device).to(like.dtype)
 
 

@@ -186,12 +186,9 @@ class AbstractPreference(Convertible):
         """Numbers that evaluating the mean of one query holds at once: blocks of queries are sized by it."""
         return self.dim
 
-    def _rest(self) -> Tensor:
-        return torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
-
     def mean(self) -> Tensor:
         r"""The mean :math:`\mu = \mathbb{E}_u[t]`, shape (..., m or 1, d)."""
-        return self.tilted_mean(self._rest())
+        return self.tilted_mean(torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device))
 
     def covariance_product(self, vector: Tensor) -> Tensor:
         r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
@@ -284,6 +281,15 @@ class AbstractPreference(Convertible):
         return self._described(f"dim={self.dim}")
 
 
+def asked(name: str) -> Any:
+    """A method of a view: that of its source, at the λ that the view makes of its own."""
+
+    def method(view: AbstractView, lam: Tensor, *others: Tensor) -> Any:
+        return getattr(view.source, name)(view._seen(lam), *others)
+
+    return method
+
+
 class AbstractView(AbstractPreference):
     """A preference that asks another one, at a λ which it makes of that at which it is asked.
 
@@ -300,38 +306,18 @@ class AbstractView(AbstractPreference):
         """At which λ the source is asked; here the same."""
         return lam
 
+    log_mgf = asked("log_mgf")
+    tilted_mean = asked("tilted_mean")
+    tilted_covariance = asked("tilted_covariance")
+    reach = asked("reach")
+    inside = asked("inside")
+    unsettled = asked("unsettled")
+    resolvent = asked("resolvent")
+
     @property
     @override
     def width(self) -> int:
         return self.source.width
-
-    @override
-    def log_mgf(self, lam: Tensor) -> Tensor:
-        return self.source.log_mgf(self._seen(lam))
-
-    @override
-    def tilted_mean(self, lam: Tensor) -> Tensor:
-        return self.source.tilted_mean(self._seen(lam))
-
-    @override
-    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        return self.source.tilted_covariance(self._seen(lam))
-
-    @override
-    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
-        return self.source.reach(self._seen(lam), direction)
-
-    @override
-    def inside(self, lam: Tensor) -> Tensor | None:
-        return self.source.inside(self._seen(lam))
-
-    @override
-    def unsettled(self, lam: Tensor) -> Tensor | None:
-        return self.source.unsettled(self._seen(lam))
-
-    @override
-    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        return self.source.resolvent(self._seen(lam), alpha, vector)
 
     @override
     def smoothness(self) -> Tensor | None:

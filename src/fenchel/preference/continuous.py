@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, check_precision, sums
+from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, asked, check_precision, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
@@ -35,6 +35,9 @@ class AbstractContinuous(AbstractView):
 
     resolves_shift = True
     _dimensions: ClassVar[int]
+    source: GaussianMoments | Quadrature  # pyright: ignore[reportIncompatibleVariableOverride]
+    tilted_shift = asked("tilted_shift")
+    rounding = asked("rounding")
 
     def __init__(
         self,
@@ -80,43 +83,30 @@ class AbstractContinuous(AbstractView):
         super().__init__(Quadrature(function, density, edges, points, accuracy, dtype, device))
 
     @property
-    def form(self) -> GaussianMoments | Quadrature:
-        """Which of both."""
-        return self.source  # pyright: ignore[reportReturnType]
-
-    @property
     def places(self) -> Gaussian:
         """The Gaussian of the places, where that is what the density is: basis ``"quadratic"``, no interval.
 
         Raises:
             ProblemError: Where it is another.
         """
-        if isinstance(self.form, GaussianMoments):
-            return self.form.places
+        if isinstance(self.source, GaussianMoments):
+            return self.source.places
         raise ProblemError(
             "the places have no Gaussian density, being those of an interval; expected sample_places, log_density or "
             "expectation, which are there for every density"
         )
 
     @override
-    def tilted_shift(self, lam: Tensor) -> Tensor:
-        return self.form.tilted_shift(lam)
-
-    @override
-    def rounding(self, lam: Tensor) -> Tensor | None:
-        return self.form.rounding(lam)
-
-    @override
     def mean_rounding(self) -> Tensor | None:
-        return self.form.mean_rounding()
+        return self.source.mean_rounding()
 
     @override
     def tilted(self, lam: Tensor) -> Self:
-        return self._changed(source=self.form.tilted(lam))
+        return self._changed(source=self.source.tilted(lam))
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Templates ψ(x) of places x that are drawn, shape (\*shape, ..., m or 1, d)."""
-        return self.form.sample(shape, generator)
+        return self.source.sample(shape, generator)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Places, shape (\*shape, ..., m or 1, k); differentiable where they are Gaussian.
@@ -125,7 +115,7 @@ class AbstractContinuous(AbstractView):
             shape: How many; () is one of each distribution.
             generator: Where randomness comes from; torch's own where None.
         """
-        return self.form.sample_places(shape, generator)
+        return self.source.sample_places(shape, generator)
 
     def log_density(self, points: Tensor) -> Tensor:
         """The log density of the place, at places (..., m, k), (..., m).
@@ -136,7 +126,7 @@ class AbstractContinuous(AbstractView):
         check_vectors(
             "points", points, f"(..., m, {self._dimensions}), places", self._dimensions, self, "the density"
         )
-        return self.form.log_density(points)
+        return self.source.log_density(points)
 
     def expectation(self, function: Places) -> Tensor:
         r"""The mean :math:`\mathbb{E}[f(x)]` of a function of the place, such as the values that attention pools.
@@ -154,10 +144,10 @@ class AbstractContinuous(AbstractView):
             raise ProblemError(
                 f"function is {shown(function)}; expected a function of places (n, {self._dimensions})"
             )
-        return self.form.expectation(function)
+        return self.source.expectation(function)
 
     def __repr__(self) -> str:
-        how = "closed form" if isinstance(self.form, GaussianMoments) else f"{self.form.width} places"
+        how = "closed form" if isinstance(self.source, GaussianMoments) else f"{self.source.width} places"
         return self._described(f"dim={self.dim}", how)
 
 
@@ -413,10 +403,10 @@ class GaussianMoments(AbstractPreference):
     def rounding(self, lam: Tensor) -> Tensor:
         """Of the solve with I - 2SA, as well as that is conditioned, and of the few products after it."""
         (a, square), (m, s), (moved, p, _) = self._parts(lam), self._given(), self._tilt(lam)
-        size, at = _norm(square), m.norm(dim=-1)
-        conditioned = 1 + 2 * size * _norm(p) + 2 * size * _norm(s)
-        of_mean = _norm(p) * (a.norm(dim=-1) + 2 * size * at)
-        of_square = 2 * _norm(p) * size * _norm(s) + (2 * at + moved.norm(dim=-1)) * of_mean
+        at, (size, of_p, of_s) = m.norm(dim=-1), map(torch.linalg.matrix_norm, (square, p, s))
+        conditioned = 1 + 2 * size * of_p + 2 * size * of_s
+        of_mean = of_p * (a.norm(dim=-1) + 2 * size * at)
+        of_square = 2 * of_p * size * of_s + (2 * at + moved.norm(dim=-1)) * of_mean
         return 2 * sums(4) * conditioned * (of_mean + of_square)
 
     @override
@@ -499,7 +489,3 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 def _outer(one: Tensor, other: Tensor) -> Tensor:
     return one.unsqueeze(-1) * other.unsqueeze(-2)
-
-
-def _norm(matrix: Tensor) -> Tensor:
-    return matrix.flatten(-2).norm(dim=-1)

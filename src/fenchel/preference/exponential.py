@@ -148,7 +148,7 @@ class TruncatedExponential(AbstractProduct):
         tensor([[0.6565]])
     """
 
-    parameters = ("low", "high", "theta")
+    rows = ("low", "high", "theta")
 
     low: Tensor
     high: Tensor
@@ -290,7 +290,7 @@ class Box(TruncatedExponential):
         tensor([[0.6331, 0.0117]], dtype=torch.float64)
     """
 
-    parameters = ("low", "high")
+    rows = ("low", "high")
 
     def __init__(self, low: float | Tensor, high: float | Tensor) -> None:
         self._set_between(low=low, high=high)
@@ -323,7 +323,7 @@ class AsymmetricLaplace(AbstractProduct):
         tensor([[-0.7500]])
     """
 
-    parameters = ("location", "left", "right")
+    rows = ("location", "left", "right")
 
     location: Tensor
     left: Tensor
@@ -425,7 +425,7 @@ class Laplace(AsymmetricLaplace):
         AsymmetricLaplace(queries=(1,), dim=1, dtype=torch.float64, device='cpu')
     """
 
-    parameters = ("location", "scale")
+    rows = ("location", "scale")
 
     scale: Tensor
 

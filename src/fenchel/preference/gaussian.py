@@ -247,10 +247,6 @@ class GaussianMixture(AbstractPreference):
     def _back(self, rows: Tensor) -> Tensor:
         return rows.squeeze(-2) if self._own else rows
 
-    def _exponents(self, rows: Tensor, centers: Tensor) -> Tensor:
-        r""":math:`\langle m_k, \lambda\rangle + \frac12\langle\lambda, S_k\lambda\rangle`, (..., m, K)."""
-        return self._covariances.exponents(centers, rows)
-
     def _center(self) -> Tensor:
         """A common vector, which changes no responsibility, only rounding."""
         return center_of(self.means, self.log_weights)
@@ -258,7 +254,7 @@ class GaussianMixture(AbstractPreference):
     def _tilt(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows of λ, centred means, exponents (..., m, K) and the responsibilities that they lead to."""
         rows, centers = self._rows(lam), self.means - self._center()
-        exponents = self._exponents(rows, centers)
+        exponents = self._covariances.exponents(centers, rows)
         return rows, centers, exponents, torch.softmax(self.log_weights + exponents, -1)
 
     def weights(self) -> Tensor:
@@ -274,7 +270,8 @@ class GaussianMixture(AbstractPreference):
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         rows, center = self._rows(lam), self._center()
-        plain, centred = (self._exponents(rows, means) for means in (self.means, self.means - center))
+        exponents = self._covariances.exponents
+        plain, centred = (exponents(means, rows) for means in (self.means, self.means - center))
         result = log_mean_exp(plain, centred, (rows @ center.mT).squeeze(-1), self.log_weights)
         return self._back(result.unsqueeze(-1)).squeeze(-1)
 
@@ -341,7 +338,7 @@ class GaussianMixture(AbstractPreference):
         r"""The tilted components :math:`\mathcal{N}(m_k + S_k\lambda, S_k)`, weighted by the responsibilities."""
         self.check_point("lam", lam)
         rows, centers = self._rows(lam), self.means - self._center()
-        log_weights = torch.log_softmax(self.log_weights + self._exponents(rows, centers), -1)
+        log_weights = torch.log_softmax(self.log_weights + self._covariances.exponents(centers, rows), -1)
         if self._own:
             moved = self._covariances.product(rows)
             return self._changed(means=self.means + moved, log_weights=log_weights)

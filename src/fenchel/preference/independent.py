@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributions
@@ -30,18 +30,11 @@ ROUNDINGS = 16
 class AbstractProduct(AbstractPreference):
     r"""A distribution of vectors with independent coordinates, :math:`\log M(\lambda) = \sum_j \kappa_j(\lambda_j)`.
 
-    A member names its parameters, all of which broadcast to (..., m or 1, d), and writes the cumulant κ of a
-    coordinate, its two derivatives and the shift κ'(λ) - κ'(0), each elementwise.
+    A member names its parameters in ``rows``, all of which broadcast to (..., m or 1, d), and writes the cumulant κ
+    of a coordinate, its two derivatives and the shift κ'(λ) - κ'(0), each elementwise.
     """
 
     resolves_shift = True
-
-    parameters: ClassVar[tuple[str, ...]]
-    """The attributes that hold the parameters."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.rows = cls.parameters
 
     def _set(self, *, positive: tuple[str, ...] = (), **given: Any) -> None:
         """Check parameters and keep them: tensors, and numbers where there is a tensor that they are made like.
@@ -72,13 +65,11 @@ class AbstractProduct(AbstractPreference):
         check_together(**{name: tuple(checked[name].shape) for name in given})
         vars(self).update(checked)
 
-    def _all(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self.parameters}
-
     @property
     @override
     def dim(self) -> int:
-        return max(part.shape[-1] for part in self._all().values() if part.dim())
+        parameters: list[Tensor] = [getattr(self, name) for name in self.rows]
+        return max(part.shape[-1] for part in parameters if part.dim())
 
     @abstractmethod
     def cumulant(self, lam: Tensor) -> Tensor:
@@ -200,7 +191,7 @@ class Bernoulli(AbstractProduct):
         tensor([[0.8808, 0.2689]])
     """
 
-    parameters = ("logits",)
+    rows = ("logits",)
 
     logits: Tensor
 
@@ -292,7 +283,7 @@ class Poisson(AbstractProduct):
         tensor([[2.0000, 1.3591]])
     """
 
-    parameters = ("rate",)
+    rows = ("rate",)
 
     rate: Tensor
 
@@ -367,7 +358,7 @@ class Gamma(AbstractProduct):
         fenchel.errors.DomainError: first_order puts the dual point of 1 of 1 queries where log M of the Gamma ...
     """
 
-    parameters = ("concentration", "rate")
+    rows = ("concentration", "rate")
 
     concentration: Tensor
     rate: Tensor

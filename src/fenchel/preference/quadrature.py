@@ -63,9 +63,10 @@ class Quadrature(AbstractPreference):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        # Of dimension, dtype and device.
+        self._like = torch.empty(0, dtype=dtype, device=device)
         self.basis, self.density = basis, density
         self._edges, self._accuracy = edges, accuracy
-        self._dtype, self._device = dtype, device
         self._tilt: Tensor | None = None
         places, _ = starting(edges, (), 0).to(device).nodes()
         self._given = torch.float64 if self._takes_float64(places) else dtype
@@ -75,30 +76,16 @@ class Quadrature(AbstractPreference):
         with torch.no_grad():
             templates = self._templates(self._start.nodes()[0])
         # A common vector changes nothing but rounding.
-        self._dim, self._center = templates.shape[-1], templates.mean(-2, keepdim=True)
+        self._like = self._like.new_empty(templates.shape[-1])
+        self._center = templates.mean(-2, keepdim=True)
         self._size = largest(templates - self._center)
         self._largest = largest(templates)
 
     @property
     @override
-    def dim(self) -> int:
-        return self._dim
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self._dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
-    @override
     def width(self) -> int:
         halves = 2 ** len(self._edges)
-        return max(self._dim, halves * len(self._start.nodes()[1]))
+        return max(self.dim, halves * len(self._start.nodes()[1]))
 
     def _takes_float64(self, places: Tensor) -> bool:
         """Whether basis and density can be evaluated in float64, where they are certified; else in the dtype alone."""
@@ -123,7 +110,7 @@ class Quadrature(AbstractPreference):
     def _log_density(self, places: Tensor) -> Tensor:
         """Log u at places (n, k), (..., m or 1, n)."""
         if self.density is None:
-            return torch.zeros(1, places.shape[0], dtype=torch.float64, device=self._device)
+            return torch.zeros(1, places.shape[0], dtype=torch.float64, device=self.device)
         if isinstance(self.density, Gaussian):
             return self.density.to(torch.float64).log_density_of_all(places)
         return self._called_density(places).unsqueeze(0)
@@ -153,7 +140,7 @@ class Quadrature(AbstractPreference):
 
     @property
     def _few(self) -> float:
-        return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self._dtype)))
+        return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self.dtype)))
 
     def _refined(
         self, panels: Panels, lam: Tensor | None, function: Callable[[Tensor], Tensor] | None = None
@@ -172,7 +159,7 @@ class Quadrature(AbstractPreference):
             return log_weights, (templates if function is None else function(places)) / size
 
         lead = self.lead if lam is None else torch.broadcast_shapes(self.lead, lam.shape[:-1])
-        exponent = torch.zeros(lead, dtype=torch.float64, device=self._device)
+        exponent = torch.zeros(lead, dtype=torch.float64, device=self.device)
         for vector in (lam, self._tilt):
             if vector is not None:
                 exponent = exponent + vector.double().norm(dim=-1) * self._size
@@ -232,25 +219,25 @@ class Quadrature(AbstractPreference):
         return (
             Discrete._of(result.templates + self._center, result.log_weights)
             .log_mgf(lam.double())
-            .to(self._dtype)
+            .to(self.dtype)
         )
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         result = self._at(self._panels(lam).halved())
-        return (result.tilted_mean(lam.double()) + self._center).to(self._dtype)
+        return (result.tilted_mean(lam.double()) + self._center).to(self.dtype)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         result = self._at(self._panels(lam, at_rest=True).halved())
-        return result.tilted_shift(lam.double()).to(self._dtype)
+        return result.tilted_shift(lam.double()).to(self.dtype)
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
         product = self._at(self._panels(lam).halved()).tilted_covariance(lam.double())
-        return lambda vector: product(vector.double()).to(self._dtype)
+        return lambda vector: product(vector.double()).to(self.dtype)
 
     def rounding(self, lam: Tensor) -> Tensor:
         """What halving panels changed last, and what sums over so many nodes may lose."""
@@ -281,7 +268,7 @@ class Quadrature(AbstractPreference):
             )
         panels = result.panels.halved()
         values = self._templates(panels.nodes()[0])
-        return (weighing._at(panels).weights() @ values).to(self._dtype)
+        return (weighing._at(panels).weights() @ values).to(self.dtype)
 
     @override
     def tilted(self, lam: Tensor) -> Quadrature:
@@ -291,13 +278,13 @@ class Quadrature(AbstractPreference):
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Places, shape (\*shape, ..., m or 1, k): to the distance of many nodes, and without gradient."""
-        sizes = checked_sample_shape(shape, generator, self._device)
+        sizes = checked_sample_shape(shape, generator, self.device)
         with torch.no_grad():
             panels = self._panels(None).halved().finer()
             weights = self._at(panels).weights().expand(*self.lead, -1)
             index = drawn_indices(weights, sizes, generator)
-            begin, end = (picked(part.to(self._dtype).unsqueeze(0), index, 1) for part in panels.cells())
-            share = torch.rand(begin.shape, generator=generator, dtype=self._dtype, device=self._device)
+            begin, end = (picked(part.to(self.dtype).unsqueeze(0), index, 1) for part in panels.cells())
+            share = torch.rand(begin.shape, generator=generator, dtype=self.dtype, device=self.device)
             return begin + share * (end - begin)
 
     @override
@@ -307,7 +294,7 @@ class Quadrature(AbstractPreference):
     def _everywhere(self, places: Tensor) -> Tensor:
         """ψ at places (..., k), (..., d)."""
         templates = self._templates(places.double().reshape(-1, places.shape[-1]))
-        return templates.to(self._dtype).reshape(*places.shape[:-1], self._dim)
+        return templates.to(self.dtype).reshape(*places.shape[:-1], self.dim)
 
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at places (..., m, k), (..., m); -inf outside."""
@@ -323,18 +310,11 @@ class Quadrature(AbstractPreference):
         _, whole = self._weighed(places)
         if self._tilt is not None:
             templates = self._templates(inner.reshape(-1, inner.shape[-1])) - self._center
-            tilts = templates.reshape(*inner.shape[:-1], self._dim) * self._tilt.double()
+            tilts = templates.reshape(*inner.shape[:-1], self.dim) * self._tilt.double()
             density = density + tilts.sum(-1)
         result = density - torch.logsumexp(whole + log_lengths, -1)
-        return result.masked_fill((inner != wide).any(-1), -torch.inf).to(self._dtype)
+        return result.masked_fill((inner != wide).any(-1), -torch.inf).to(self.dtype)
 
     @override
     def to(self, dtype: torch.dtype) -> Quadrature:
-        if dtype == self._dtype:
-            return self
-        tilt, density = self._tilt, self.density
-        return self._changed(
-            _dtype=dtype,
-            _tilt=None if tilt is None else tilt.to(dtype),
-            density=density.to(dtype) if isinstance(density, Gaussian) else density,
-        )
+        return super().to(dtype)._changed(_center=self._center)

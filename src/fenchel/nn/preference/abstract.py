@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import combined, shown_arguments
+from fenchel.nn.arguments import check_pixels, combined, shown_arguments
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
 from fenchel.tensors import check_flags, check_type, checked_argument
 
@@ -194,6 +194,24 @@ class AbstractPreference(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+class AbstractGridPreference(AbstractPreference):
+    """A preference of the pixels of an image, which are given row by row.
+
+    Attributes:
+        grid: Rows and columns.
+        padding: Rows and columns that the grid of the keys has more, on every side.
+    """
+
+    grid: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold tokens against the grid too."""
+        super().check(inputs)
+        last = (inputs.query_offset or 0) + inputs.queries
+        check_pixels(type(self).__name__, self.grid, inputs.keys, last, self.padding)
 
 
 class Uniform(AbstractPreference):

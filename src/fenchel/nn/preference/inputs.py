@@ -132,6 +132,30 @@ class AttentionInputs:
         offset = torch.full((), first, dtype=torch.long, device=self.device)
         return lambda index: index + offset
 
+    def by_distance(self, function: Callable[[Tensor, Tensor], Tensor]) -> IndexFunction:
+        """A function of the head and of how far the key is behind the query, as one of indices.
+
+        Raises:
+            ProblemError: As :attr:`first_query`.
+        """
+        position = self.query_position()
+        return lambda b, h, q, k: function(h, k - position(q))
+
+    def by_offset(self, columns: int, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> IndexFunction:
+        """A function of the head, and of how many rows below the query and columns to its right the key is, likewise.
+
+        Args:
+            columns: Of the grid whose rows, one after another, are the positions.
+            function: Of head, rows and columns.
+        """
+        position = self.query_position()
+
+        def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            here = position(q)
+            return function(h, k // columns - here // columns, k % columns - here % columns)
+
+        return at_offset
+
     @property
     def first_query(self) -> int:
         """Position of the first query.

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_choice, check_grid, check_pixels, check_positive, check_sizes
-from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.arguments import check_choice, check_grid, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table, unchanged
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 
@@ -58,13 +58,10 @@ class ALiBi(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """Minus the slope times the distance."""
-        position, symmetric, slopes = inputs.query_position(), self.symmetric, self.slopes
-
-        def penalty(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = position(q) - k
-            return -slopes[h] * (distance.abs() if symmetric else distance)
-
-        return penalty
+        symmetric, slopes = self.symmetric, self.slopes
+        return inputs.by_distance(
+            lambda h, distance: slopes[h] * (-distance.abs() if symmetric else distance)
+        )
 
 
 def alibi_slopes(heads: int) -> Tensor:
@@ -124,13 +121,8 @@ class QuadraticPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The parabola at the distance of q and k."""
-        position, curvature, drift = inputs.query_position(), self.curvature, table(self.drift)
-
-        def parabola(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = position(q) - k
-            return (drift[h] - curvature[h] * distance) * distance
-
-        return parabola
+        curvature, drift = self.curvature, table(self.drift)
+        return inputs.by_distance(lambda h, distance: -(drift[h] + curvature[h] * distance) * distance)
 
 
 class RelativePosition(AbstractPreference):
@@ -215,14 +207,8 @@ class RelativePosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The log-weight of the bucket of k - q, from a table with a row for every distance up to the largest."""
-        position, limit = inputs.query_position(), self.max_distance
-        by_distance = table(self.relative_attention_bias(self.bucket_of_distance))
-
-        def at_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = torch.clamp(k - position(q), -limit, limit) + limit
-            return by_distance[row, h]
-
-        return at_distance
+        limit, rows = self.max_distance, table(self.relative_attention_bias(self.bucket_of_distance))
+        return inputs.by_distance(lambda h, distance: rows[distance.clamp(-limit, limit) + limit, h])
 
 
 def relative_position_bucket(
@@ -261,7 +247,7 @@ def relative_position_bucket(
     return start + torch.where(reach < exact, reach, logarithmic)
 
 
-class GridPosition(AbstractPreference):
+class GridPosition(AbstractGridPreference):
     r"""A learned log-weight for every head and offset in an image, :math:`\log u_{ij} = w_{h,\Delta r,\Delta c}`.
 
     Tokens are the pixels of a grid, row by row, and the offset is that of query i from key j, in rows and columns. The
@@ -296,22 +282,11 @@ class GridPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The entry of the bias at the offset of q from k."""
-        position, (rows, columns), bias = inputs.query_position(), self.grid, table(self.bias)
-
-        def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            here = position(q)
-            down, across = here // columns - k // columns, here % columns - k % columns
-            return bias[h, down + rows - 1, across + columns - 1]
-
-        return at_offset
-
-    def check(self, inputs: AttentionInputs) -> None:
-        """Hold tokens against the grid."""
-        super().check(inputs)
-        check_pixels("GridPosition", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
+        (rows, columns), bias = self.grid, table(self.bias)
+        return inputs.by_offset(columns, lambda h, down, right: bias[h, rows - 1 - down, columns - 1 - right])
 
 
-class QuadraticGridPosition(AbstractPreference):
+class QuadraticGridPosition(AbstractGridPreference):
     r"""Each head looks to one side, :math:`\log u_{hij} = -a_h\lVert x_j - x_i - \Delta_h\rVert^2`, :math:`a_h > 0`.
 
     :math:`x_i` is the row and column of query i. Tokens are the pixels of a grid, row by row; with ``padding`` the keys
@@ -409,19 +384,6 @@ class QuadraticGridPosition(AbstractPreference):
             return -curvature[h] * (down * down + across * across)
 
         return paraboloid
-
-    def check(self, inputs: AttentionInputs) -> None:
-        """Hold tokens against the grids."""
-        super().check(inputs)
-        (rows, columns), (up, left) = self.grid, self.padding
-        last = (inputs.query_offset or 0) + inputs.queries
-        keys = (rows + 2 * up) * (columns + 2 * left)
-        if inputs.keys != keys or last > rows * columns:
-            raise ProblemError(
-                f"there are {inputs.keys} keys, and queries up to place {last} (counted from 1); expected {keys} keys, "
-                f"the grid {rows} x {columns} of QuadraticGridPosition with a padding of {self.padding}, and queries "
-                f"up to place {rows * columns}. Pad the image that keys and values are made of, not the queries'."
-            )
 
 
 def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_grid, check_pixels, check_positive, check_sizes
-from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.arguments import check_grid, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table
 from fenchel.tensors import check_flags
 
@@ -31,8 +31,7 @@ class Causal(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is not later than query q."""
-        position = inputs.query_position()
-        return lambda b, h, q, k: k <= position(q)
+        return inputs.by_distance(lambda h, distance: distance <= 0)
 
 
 class KeyPadding(AbstractPreference):
@@ -98,10 +97,9 @@ class Window(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is in the window of query q."""
-        position, before, after, dilation = inputs.query_position(), self.before, self.after, self.dilation
+        before, after, dilation = self.before, self.after, self.dilation
 
-        def is_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = k - position(q)
+        def is_near(h: Tensor, distance: Tensor) -> Tensor:
             near = distance == distance if before is None else distance >= -before
             if after is not None:
                 near = near & (distance <= after)
@@ -109,10 +107,10 @@ class Window(AbstractPreference):
                 near = near & (distance % dilation == 0)
             return near
 
-        return is_near
+        return inputs.by_distance(is_near)
 
 
-class GridWindow(AbstractPreference):
+class GridWindow(AbstractGridPreference):
     r"""A pixel sees those around it: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
 
     Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels: what lies outside of the
@@ -144,19 +142,10 @@ class GridWindow(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is in the window of query q."""
-        position, reach, columns = inputs.query_position(), self.reach, self.grid[1]
-
-        def is_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            here = position(q)
-            rows, across = k // columns - here // columns, k % columns - here % columns
-            return (rows.abs() <= reach) & (across.abs() <= reach)
-
-        return is_near
-
-    def check(self, inputs: AttentionInputs) -> None:
-        """Hold tokens against the grid."""
-        super().check(inputs)
-        check_pixels("GridWindow", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
+        reach = self.reach
+        return inputs.by_offset(
+            self.grid[1], lambda h, down, right: (down.abs() <= reach) & (right.abs() <= reach)
+        )
 
 
 class GaussianWindow(AbstractPreference):
