@@ -59,6 +59,12 @@ def has_shape(tensor: Tensor, sizes: Sequence[Size | EllipsisType]) -> bool:
     return True
 
 
+def _in_words(sizes: Sequence[Size | EllipsisType]) -> str:
+    each = ["..." if size is ... else "any" if size is None else str(size) for size in sizes]
+    each = [one.strip("()").replace(", ", " or ") for one in each]
+    return f"({', '.join(each)}{',' * (len(each) == 1)})"
+
+
 def check_tensor(
     name: str,
     tensor: Any,
@@ -76,10 +82,10 @@ def check_tensor(
     Args:
         name: What the user calls it; a plural ends in "s".
         tensor: What was given.
-        form: Its shape in words, such as "(batch, heads, tokens, dim)".
+        form: Its shape in words, such as "(batch, heads, tokens, dim)", and what else there is to say.
         dtypes: Those that it may have.
         dims: How many dimensions, if they are fixed.
-        sizes: Those that it has to have, as :func:`has_shape` takes them.
+        sizes: Those that it has to have, as :func:`has_shape` takes them; messages have them after the form's letters.
         device: Where it has to be.
         other: What else is there.
         error: What to raise.
@@ -91,6 +97,9 @@ def check_tensor(
         >>> check_tensor("query", [1.0], "(batch, heads, tokens, dim)")
         Traceback (most recent call last):
         fenchel.errors.ProblemError: query is a list; expected a tensor (batch, heads, tokens, dim)
+        >>> check_tensor("mask", torch.ones(3, 2), "(N or 1, A), 0 or 1", sizes=((1, 4), 2))
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: mask has shape (3, 2); expected (N or 1, A) = (1 or 4, 2), 0 or 1
     """
     are, have = ("are", "have") if name.endswith("s") else ("is", "has")
     if not isinstance(tensor, Tensor):
@@ -110,7 +119,9 @@ def check_tensor(
     if dims is not None and tensor.dim() != dims:
         raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {dims} dimensions {form}")
     if sizes is not None and not has_shape(tensor, sizes):
-        raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {form}")
+        letters, end, rest = form.partition(")")
+        expected = f"{letters}{end} = {_in_words(sizes)}{rest}"
+        raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {expected}")
     if device is not None:
         check_device(name, tensor, device, other, error=error)
 
@@ -171,7 +182,10 @@ def check_vectors(
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
-    check_tensor(name, tensor, form, sizes=(..., width), device=like.device, other=other)
+    check_tensor(name, tensor, form)
+    if tensor.dim() == 0 or tensor.shape[-1] != width:
+        raise ProblemError(f"{name} {has(name)} shape {tuple(tensor.shape)}; expected {form}")
+    check_device(name, tensor, like.device, other)
     check_dtype(name, tensor, like.dtype, other)
 
 

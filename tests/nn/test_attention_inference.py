@@ -14,7 +14,7 @@ from fenchel import functional as F
 from fenchel.errors import NotKeptError, ProblemError
 from fenchel.functional import flex, reference
 from fenchel.nn import MultiheadAttention, norm_penalty
-from fenchel.nn.arguments import torch_masks
+from fenchel.nn.calls import torch_masks
 from fenchel.nn.inference import Problem, infer, infer_fused
 from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
 from fenchel.nn.templates import template_spread

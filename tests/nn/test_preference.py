@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.errors import ProblemError
 from fenchel.functional.flex import identity
-from fenchel.nn.arguments import combined
+from fenchel.nn.arguments import IndexFunction, combined
 from fenchel.nn.preference import (
     AbstractPreference,
     ALiBi,
@@ -24,7 +24,6 @@ from fenchel.nn.preference import (
     Uniform,
     Window,
 )
-from fenchel.nn.preference.inputs import IndexFunction
 from tests.nn.preferences import (
     EVERY,
     HEADS,

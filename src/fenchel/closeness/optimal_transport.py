@@ -115,7 +115,7 @@ class OptimalTransport(AbstractCloseness):
         given = self.gamma.to(templates.device)
         gamma = positive_tensor("gamma", given, templates.device, templates.dtype, FORM).to(templates.dtype)
         if gamma.dim():
-            check_tensor("gamma", gamma, "a number or (..., 1), one for a set of templates", sizes=(..., 1))
+            check_tensor("gamma", gamma, "a number, or one for each set of templates", sizes=(..., 1))
         joined = copy.copy(self)
         joined.gamma = gamma
         self._check_allowed(support)
@@ -132,9 +132,8 @@ class OptimalTransport(AbstractCloseness):
         templates, atoms = preference.templates, self.atoms
         if atoms is None:
             return templates
-        d, device = templates.shape[-1], templates.device
-        form = f"(..., N - n, {d}), as templates have shape {tuple(templates.shape)}"
-        check_tensor("atoms", atoms, form, sizes=(..., None, d), device=device, other="templates")
+        form, sizes = "(..., N - n, d), as templates are", (..., None, templates.shape[-1])
+        check_tensor("atoms", atoms, form, sizes=sizes, device=templates.device, other="templates")
         check_entries("atoms", atoms, torch.isfinite, "finite numbers")
         atoms = atoms.to(templates.dtype)
         lead = check_together(atoms=atoms.shape[:-2], templates=templates.shape[:-2])
@@ -215,9 +214,8 @@ class OptimalTransport(AbstractCloseness):
         if self.allowed is None:
             return
         check_device("allowed", self.allowed, support.device, "templates")
-        count = support.shape[-2]
-        form = f"(..., m or 1, {count}), one for each template of the preference, then each atom"
-        check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., count))
+        form = "(..., m or 1, N), one for each template of the preference, then each atom"
+        check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., support.shape[-2]))
         if values_are_known(self.allowed) and not bool(self.allowed.any(-1).all()):
             raise ProblemError(
                 "allowed is False for every template in some row; expected one that its query may use"
@@ -407,7 +405,7 @@ class GivenCost(AbstractCost):
 
     def __init__(self, matrix: Tensor) -> None:
         check_tensor("cost", matrix, "(..., N, N), or the name of a cost")
-        form = "a square matrix (..., N, N) over the templates, the preference's own first, then the atoms"
+        form = "a square matrix over the templates, the preference's own first, then the atoms"
         check_tensor("cost", matrix, form, sizes=(..., None, matrix.shape[-1] if matrix.dim() else 0))
         self.given = matrix
         if values_are_known(matrix):

@@ -97,7 +97,7 @@ def _check(potential: Any, log_preference: Any, a: Any) -> None:
         parts["log_preference"] = log_preference
     if isinstance(a, Tensor):
         sizes = (..., 1) if a.dim() else ()
-        check_tensor("a", a, "(..., 1), one order for all scores of a row, or a number", sizes=sizes)
+        check_tensor("a", a, "a number, or one order for all scores of a row", sizes=sizes)
         parts["a"] = a
         check_entries("a", a, lambda x: (x >= 0) & (x <= 1), "orders less 1, from 0 to 1")
     elif not isinstance(a, (int, float)) or not 0 <= a <= 1:

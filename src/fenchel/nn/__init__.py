@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fenchel.nn import evidence, preference
 from fenchel.nn.attention import MultiheadAttention
-from fenchel.nn.cache import KeyValueCache
+from fenchel.nn.calls import KeyValueCache
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import use_estimator
 from fenchel.nn.mixture import MixtureAttention

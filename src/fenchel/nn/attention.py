@@ -19,20 +19,17 @@ from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.arguments import (
-    TorchCall,
-    TorchMasks,
+    AttentionInputs,
     check_parameters,
     check_positive,
     check_widths,
-    checked_call,
     combined,
     keep_number,
-    nested_self_attention,
     number_of_heads,
     shown_number,
     with_added_templates,
 )
-from fenchel.nn.cache import KeyValueCache
+from fenchel.nn.calls import KeyValueCache, TorchCall, TorchMasks, checked_call, nested_self_attention
 from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
@@ -46,7 +43,6 @@ from fenchel.nn.inference import (
     seen,
 )
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
 from fenchel.tensors import MASK, check_flags, check_tensor, check_type, without_causal_bias
 
@@ -244,20 +240,11 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         for name in options:
             if name not in known:
                 raise ProblemError(f"{name} is no option of from_torch; expected some of {', '.join(known)}")
-        layer = cls(
-            module.embed_dim,
-            module.num_heads,
-            dropout=module.dropout,
-            bias=module.in_proj_bias is not None,
-            add_bias_kv=module.bias_k is not None,
-            add_zero_attn=module.add_zero_attn,
-            kdim=module.kdim,
-            vdim=module.vdim,
-            batch_first=module.batch_first,
-            device=module.out_proj.weight.device,
-            dtype=module.out_proj.weight.dtype,
-            **options,
-        )
+        same = ("embed_dim", "num_heads", "dropout", "add_zero_attn", "kdim", "vdim", "batch_first")
+        shape: dict[str, Any] = {name: getattr(module, name) for name in same}
+        has_bias = {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None}
+        weight = module.out_proj.weight
+        layer = cls(**shape, **has_bias, device=weight.device, dtype=weight.dtype, **options)
         own = dict(layer.named_parameters())
         for name, parameter in module.named_parameters():
             if name not in own:
@@ -312,11 +299,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
         return self._attended(call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache))
 
-    def _attended(self, call: TorchCall, given: Any = None) -> tuple[Tensor, Tensor | None]:
-        """A call, with whatever else the layer was given for its problems."""
-        query, key, value, *_, query_offset, cache = call
+    def _attended(self, call: TorchCall) -> tuple[Tensor, Tensor | None]:
+        (query, key, value), query_offset, cache = call[:3], call.query_offset, call.cache
         _check_cache(cache, query_offset)
-        if [given for given in (query, key, value) if isinstance(given, Tensor) and given.is_nested]:
+        if [sequence for sequence in call[:3] if isinstance(sequence, Tensor) and sequence.is_nested]:
             return nested_self_attention(self, call), None
         layout, masks = checked_call(self, call, ". Or build the layer with preference=Causal()")
         queries, keys, values = (
@@ -333,20 +319,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         padding = masks.key_padding
         if dropped and padding is not None:
             padding = nn.functional.pad(padding, (dropped, 0))
-        inputs = AttentionInputs(
-            batch,
-            heads,
-            m,
-            n,
-            device=queries.device,
-            dtype=queries.dtype,
-            query_inputs=layout.to_batch_first(query),
-            key_inputs=key_inputs,
-            key_padding=padding,
-            query_offset=query_offset,
-        )
+        place, query_inputs = (queries.device, queries.dtype), layout.to_batch_first(query)
+        inputs = AttentionInputs(batch, heads, m, n, *place, query_inputs, key_inputs, padding, query_offset)
         self.forget_last_call()
-        inferred = self._inferred(queries, keys, values, inputs, masks, call.need_weights, given)
+        inferred = self._inferred(call, queries, keys, values, inputs, masks)
         if inferred.certificate is not None:
             self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
         if inferred.gap is not None:
@@ -360,19 +336,18 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     def _inferred(
         self,
+        call: TorchCall,
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
         inputs: AttentionInputs,
         masks: TorchMasks,
-        need_weights: bool,
-        given: Any,
     ) -> Inferred:
         held = keys.shape[2]
         extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
         problem, tied = self._problem(queries, *extended, inputs)
-        problem = self._refined(problem, inputs, given)
-        if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
+        problem = self._refined(problem, inputs, call.variances)
+        if self.preference is not None and not call.need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
         if prior is not None:
@@ -389,18 +364,18 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
             self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
-        call = LayerCall(problem, log_u, added=added)
+        asked = LayerCall(problem, log_u, added=added)
         if self.captured:
-            call = seen(self, call, keys, inputs)
+            asked = seen(self, asked, keys, inputs)
         return self.answer(
-            call,
+            asked,
             dropout=self.dropout if self.training else 0.0,
-            need_weights=need_weights,
+            need_weights=call.need_weights,
             need_certificate=self.keep_certificate,
             need_gap=self.keep_gap,
         )
 
-    def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
+    def _refined(self, problem: Problem, inputs: AttentionInputs, variances: Tensor | None) -> Problem:
         """The problem with what the kind of layer adds to it; here nothing."""
         return problem
 

@@ -34,17 +34,16 @@ from fenchel.estimators import Estimator, EstimatorName, Exact, InferenceProblem
 from fenchel.functional.arguments import without_autocast
 from fenchel.functional.exact import untraced
 from fenchel.nn.arguments import (
-    TorchCall,
     check_choice,
     check_parameters,
     check_positive,
     check_sizes,
     check_widths,
-    checked_call,
     keep_number,
     number_of_heads,
     shown_number,
 )
+from fenchel.nn.calls import TorchCall, checked_call
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import widened

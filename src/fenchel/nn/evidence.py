@@ -248,7 +248,7 @@ class NetworkEvidence(AbstractEvidence):
         check_pair(query, key)
         evidence = self.network(query)
         sizes = (*query.shape[:-1], key.shape[-1])
-        form = f"(B, H, m, d) = {sizes}, the last being the dimension of the keys"
+        form = "(B, H, m, d), the last being the dimension of the keys"
         check_tensor("the answer of NetworkEvidence's network", evidence, form, sizes=sizes)
         return evidence, key, template_scale(self.scale, key)
 

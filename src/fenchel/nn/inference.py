@@ -16,8 +16,8 @@ from fenchel.functional.arguments import is_softmax
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import DEFAULT_STEPS
 from fenchel.functional.inference import estimator_object
+from fenchel.nn.arguments import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
 from fenchel.tensors import checked_argument
 

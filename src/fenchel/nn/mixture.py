@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Mixture
-from fenchel.nn.arguments import SequenceLayout, TorchCall, check_choice, check_positive, check_sizes
+from fenchel.nn.arguments import AttentionInputs, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
-from fenchel.nn.cache import KeyValueCache
+from fenchel.nn.calls import KeyValueCache, SequenceLayout, TorchCall
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.tensors import check_dtype, check_flags, check_tensor
 
 VARIANCES = ("input", "learned", "given")
@@ -207,9 +205,9 @@ class MixtureAttention(MultiheadAttention):
             )
         call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
         call = call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache)
-        return self._attended(call, self._given(key, variances))
+        return self._attended(call._replace(variances=self._given(key, variances)))
 
-    def _given(self, key: Any, variances: Tensor | None) -> Tensor | None:
+    def _given(self, key: Tensor, variances: Tensor | None) -> Tensor | None:
         """Given variances, (N, S, E or heads or 1)."""
         if (variances is None) == (self.variances == "given"):
             what = "are missing" if variances is None else "are given"
@@ -219,16 +217,15 @@ class MixtureAttention(MultiheadAttention):
             )
         if variances is None or not isinstance(key, Tensor):
             return None
-        *lead, _ = key.shape
-        sizes = (*lead, (self.embed_dim, self.num_heads, 1))
-        form = f"{sizes}, in the layout of key, with a last dimension of embed_dim, num_heads or 1"
+        sizes = (*key.shape[:-1], (self.embed_dim, self.num_heads, 1))
+        form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
         weight = self.out_proj.weight
         check_tensor("variances", variances, form, sizes=sizes, device=weight.device, other="the layer")
         check_dtype("variances", variances, weight.dtype, "the layer")
         return SequenceLayout(self.batch_first, batched=key.dim() == 3).to_batch_first(variances)
 
-    def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
-        variances = self._variances_of(problem, inputs, given)
+    def _refined(self, problem: Problem, inputs: AttentionInputs, variances: Tensor | None) -> Problem:
+        variances = self._variances_of(problem, inputs, variances)
         added = problem.templates.shape[2] - inputs.keys
         if added:
             full = variances.expand(*variances.shape[:2], inputs.keys, variances.shape[3])

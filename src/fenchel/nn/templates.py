@@ -233,14 +233,12 @@ class RunningTemplateBank(AbstractTemplateBank):
                 self._move(label, tokens[shown], there[shown])
 
     def _check_inputs(self, inputs: Tensor, labels: Tensor, padding: Tensor | None) -> None:
-        sizes = (len(labels), None, self.embed_dim)
-        form = f"(N, S, E) with N = {sizes[0]}, as many as labels, and E = {self.embed_dim}"
         place: dict[str, Any] = {"device": self.templates.device, "other": "the bank"}
-        check_tensor("inputs", inputs, form, sizes=sizes, **place)
+        sizes = (len(labels), None, self.embed_dim)
+        check_tensor("inputs", inputs, "(N, S, E), as many as labels", sizes=sizes, **place)
         if padding is not None:
-            sizes = tuple(inputs.shape[:2])
-            form = f"(N, S) = {sizes}, True where there is no token"
-            check_tensor("padding", padding, form, dtypes=BOOL, sizes=sizes, **place)
+            form = "(N, S), True where there is no token"
+            check_tensor("padding", padding, form, dtypes=BOOL, sizes=inputs.shape[:2], **place)
 
     def _move(self, label: int, tokens: Tensor, there: Tensor) -> None:
         own = tokens[there]

@@ -15,20 +15,18 @@ from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.nn.arguments import (
-    SequenceLayout,
-    TorchCall,
     check_choice,
     check_indices,
     check_parameters,
     check_positive,
     check_widths,
-    checked_call,
     combined,
     keep_number,
     number_of_heads,
     shown_number,
     with_added_templates,
 )
+from fenchel.nn.calls import SequenceLayout, TorchCall, checked_call
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.tensors import (
@@ -268,7 +266,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
                 )
             return []
         if labels is not None:
-            check_tensor("labels", labels, f"(N,) = ({batch},)", dtypes=WHOLE, sizes=(batch,))
+            check_tensor("labels", labels, "(N,)", dtypes=WHOLE, sizes=(batch,))
         templates, mask = self.memory(labels)
         return [Atoms(*self._projected_atoms(templates.unsqueeze(0).to(self.in_proj_weight.dtype)), mask)]
 
@@ -320,13 +318,11 @@ def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: 
                 "atom_mask is given without atoms; expected the atoms that it masks, or neither"
             )
         return
-    width = like.shape[-1]
-    form = f"(N or 1, A, E), batch first, with N = {batch} and E = embed_dim = {width}"
-    check_tensor("atoms", atoms, form, sizes=((1, batch), None, width), device=like.device)
+    form, sizes = "(N or 1, A, embed_dim), batch first", ((1, batch), None, like.shape[-1])
+    check_tensor("atoms", atoms, form, sizes=sizes, device=like.device)
     check_dtype("atoms", atoms, like.dtype)
     if mask is not None:
-        form = f"(N or 1, A) = ({batch} or 1, {atoms.shape[1]}), True = may be used"
-        sizes = ((1, batch), atoms.shape[1])
+        form, sizes = "(N or 1, A), True = may be used", ((1, batch), atoms.shape[1])
         check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=like.device)
 
 
@@ -410,7 +406,7 @@ def checked_partners(partners: Tensor | None, *, batch: int, device: torch.devic
     """
     if partners is None:
         return None
-    form = f"({batch},), the index in the batch of another input, or -1 for none"
+    form = "(N,), the index in the batch of another input, or -1 for none"
     other = "the inputs"
     check_tensor("partners", partners, form, dtypes=WHOLE, sizes=(batch,), device=device, other=other)
     if not values_are_known(partners) or batch == 0:

@@ -473,7 +473,7 @@ class GaussianMoments(AbstractPreference):
         """A function's values (..., v) at places (..., k)."""
         values = function(places.reshape(-1, self._k))
         count = places.numel() // self._k
-        form = f"({count}, v) at places ({count}, {self._k}): a row of numbers for each place"
+        form = "(n, v) at places (n, k), a row of numbers for each place"
         check_tensor("function(places)", values, form, sizes=(count, None))
         return values.to(self.dtype).reshape(*places.shape[:-1], -1)
 

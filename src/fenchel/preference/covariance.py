@@ -403,12 +403,12 @@ def checked_covariance(
     remedy = "variances are squares"
     diagonal = checked_parameter(name_variance, given, form, like=centers, of=of, least=0.0, remedy=remedy)
     if diagonal.dim():
-        check_tensor(name_variance, diagonal, f"{form}, one variance in all directions", sizes=(..., (1, d)))
+        check_tensor(name_variance, diagonal, f"({rows}d or 1)", sizes=(..., (1, d)))
     diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, name_variance)
     if factor is None:
         return Diagonal(name_variance, diagonal)
     columns = checked_parameter(name_factor, factor, f"({rows}{d}, k)", like=centers, of=of)
-    form = f"({rows}{d}, k) with k of 1 or more"
+    form = f"({rows}d, k) with k of 1 or more"
     check_tensor(name_factor, columns, form, sizes=(..., d, None))
     check_form(name_factor, columns, form, 2)
     return LowRank(name_variance, diagonal, _for_all(columns, 2, components, name_factor))
@@ -433,7 +433,8 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     if isinstance(value, int | float):
         raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} in its place")
     dense = checked_parameter(name, value, form, like=centers, of=of)
-    check_tensor(name, dense, f"{form}; a diagonal alone is given as {variance}=", sizes=(..., d, d))
+    form = f"({rows}d, d); a diagonal alone is given as {variance}="
+    check_tensor(name, dense, form, sizes=(..., d, d))
     if not values_are_known(dense):
         return dense
     given, dense = dense, dense.detach()

@@ -248,7 +248,7 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     """
     if is_causal_bias(given):
         given = without_causal_bias("log_weights", given, given.seq_len_q, n, like.device)
-    form = f"(n,), (m, n) or (..., m, n) for n = {n} {thing} ({of} have shape {tuple(like.shape)})"
+    form = f"(..., n), one for each of the {thing}"
     check_tensor("log_weights", given, form, dtypes=MASK, sizes=(..., n), device=like.device, other=of)
     result = log_weights(given.unsqueeze(0) if given.dim() == 1 else given, like.dtype)
     if not values_are_known(result):

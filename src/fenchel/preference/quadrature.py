@@ -100,9 +100,8 @@ class Quadrature(AbstractPreference):
     def _templates(self, places: Tensor) -> Tensor:
         """ψ at places (n, k), (n, d)."""
         result = self.basis(places.to(self._given))
-        n, k = places.shape
-        form = f"({n}, d) at places ({n}, {k}): a row of d numbers for each place"
-        check_tensor("basis(places)", result, form, sizes=(n, None))
+        form = "(n, d) at places (n, k), a row of d numbers for each place"
+        check_tensor("basis(places)", result, form, sizes=(len(places), None))
         check_form("basis(places)", result, form, 2)
         check_entries("basis(places)", result, torch.isfinite, "finite numbers at every place")
         return result.double()
@@ -118,9 +117,8 @@ class Quadrature(AbstractPreference):
     def _called_density(self, places: Tensor) -> Tensor:
         assert self.density is not None and not isinstance(self.density, Gaussian)  # noqa: S101, PT018
         result = self.density(places.to(self._given))
-        n, k = places.shape
-        form = f"({n},) at places ({n}, {k}): the logarithm of the density at each place"
-        check_tensor("density(places)", result, form, sizes=(n,))
+        form = "(n,) at places (n, k), the logarithm of the density at each place"
+        check_tensor("density(places)", result, form, sizes=(len(places),))
         expected = "finite logarithms, or -inf where there is none"
         check_entries("density(places)", result, lambda x: x < torch.inf, expected)
         return result.double()

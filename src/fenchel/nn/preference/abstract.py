@@ -11,9 +11,79 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_pixels, combined, shown_arguments
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
+from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_pixels, combined, shown_arguments
 from fenchel.tensors import check_flags, check_type, checked_argument
+
+
+def on_grid(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool = False) -> Tensor:
+    """All values of a function of indices, (B, H, m, n) with size 1 for every index that it does not read.
+
+    Args:
+        function: Of indices (b, h, q, k) that broadcast.
+        inputs: Gives the ranges of the indices.
+        one_head: Evaluate at head 0 alone, for a function that is the same for every head.
+    """
+    ranges = (inputs.batch, 1 if one_head else inputs.heads, inputs.queries, inputs.keys)
+    values = function(
+        *(_axis(own, torch.arange(size, device=inputs.device)) for own, size in enumerate(ranges))
+    )
+    return values.reshape((1,) * (4 - values.dim()) + tuple(values.shape))
+
+
+def on_diagonals(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool = False) -> Tensor:
+    """:func:`on_grid` for a function that reads neither b nor more of q and k than k - q: evaluated m + n - 1 times.
+
+    Args:
+        function: Of indices (b, h, q, k) that broadcast, and of k - q for negative k too.
+        inputs: Gives the ranges of the indices.
+        one_head: Evaluate at head 0 alone, for a function that is the same for every head.
+    """
+    m, n = inputs.queries, inputs.keys
+    if m == 0 or n == 0:
+        return on_grid(function, inputs, one_head=one_head)
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=inputs.device)
+    heads = _axis(1, torch.arange(1 if one_head else inputs.heads, device=inputs.device))
+    distances = _axis(3, torch.arange(1 - m, n, device=inputs.device))
+    values = function(zero, heads, zero, distances).squeeze(2)
+    # Row i is the window of n distances that begins at -i.
+    return _skewed(values, m, n) if torch.compiler.is_compiling() else values.unfold(-1, n, 1).flip(-2)
+
+
+def _skewed(values: Tensor, m: int, n: int) -> Tensor:
+    """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbols in a graph.
+
+    Under one another and read as rows that are one shorter, copies of the values move by one from row to row. A
+    compiler makes one expression of that, where eager makes an array twice as large as the result.
+    """
+    copies = torch.nn.functional.pad(values, (0, 1)).unsqueeze(-2).expand(*values.shape[:-1], m, -1)
+    shifted = copies.flatten(-2)[..., m - 1 : m - 1 + m * (m + n - 1)]
+    return shifted.unflatten(-1, (m, m + n - 1))[..., :n]
+
+
+def _axis(own: int, indices: Tensor) -> Tensor:
+    return indices.reshape([-1 if axis == own else 1 for axis in range(4)])
+
+
+def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Entries ``start`` to ``start + length`` of a parameter along a dimension.
+
+    A view of all entries is contiguous and one of some is not, so that a graph that is exported for any length would be
+    made for some only: there it is a copy.
+    """
+    if torch.compiler.is_exporting():
+        return parameter.index_select(dim, torch.arange(start, start + length, device=parameter.device))
+    return parameter.narrow(dim, start, length)
+
+
+def table(parameter: Tensor) -> Tensor:
+    """A parameter that a function of indices may read: at least float32, and a tensor of its own.
+
+    A fused kernel refuses to read one tensor that needs a gradient twice, as the product of a preference with itself
+    would, and it adds up gradients in the dtype of the table.
+    """
+    precise = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
+    return precise.clone() if precise is parameter and parameter.requires_grad else precise
+
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_positive, check_sizes
-from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, table
+from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractPreference, cut, table
 from fenchel.tensors import check_tensor, check_type, checked_argument
 
 
@@ -225,8 +224,7 @@ class Context(AbstractPreference):
         padding = {"key_padding": inputs.key_padding} if self._takes_padding else {}
         importance = self.network(tokens, **padding)
         sizes = (inputs.batch, inputs.keys, self.heads)
-        form = f"(batch, keys, heads) = {sizes}"
-        check_tensor("the answer of Context's network", importance, form, sizes=sizes)
+        check_tensor("the answer of Context's network", importance, "(batch, keys, heads)", sizes=sizes)
         return importance
 
     def extra_repr(self) -> str:

@@ -9,9 +9,16 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_choice, check_grid, check_positive, check_sizes
-from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table, unchanged
+from fenchel.nn.arguments import (
+    AttentionInputs,
+    IndexFunction,
+    check_choice,
+    check_grid,
+    check_positive,
+    check_sizes,
+    unchanged,
+)
+from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 
 

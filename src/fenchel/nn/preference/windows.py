@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_grid, check_positive, check_sizes
-from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference
-from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, table
+from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_grid, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import check_flags
 
 
