@@ -33,7 +33,7 @@ WRITTEN = [
 ORDER = [
     {"errors", "version"},
     {"arguments"},
-    {"tensors", "io"},
+    {"tensors", "blocks", "io"},
     {"preference", "closeness"},
     {"family", "plot"},
     {"conjugate"},
@@ -301,8 +301,8 @@ def test_everything_else_is_an_extra_and_the_version_is_said_once(project):
 
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
-    "arguments", "family", "closeness", "conjugate", "errors", "estimate", "preference", "problem", "estimators",
-    "tensors", "version",
+    "arguments", "blocks", "family", "closeness", "conjugate", "errors", "estimate", "preference", "problem",
+    "estimators", "tensors", "version",
 }  # fmt: skip
 
 NEW = """

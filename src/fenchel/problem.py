@@ -11,24 +11,18 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of, spans
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import Conjugate, FiniteConjugate, tensors_of
 from fenchel.errors import ProblemError
 from fenchel.family import Block, TemplateFamily
 from fenchel.preference import AbstractPreference
 from fenchel.tensors import (
-    CACHE_BYTES,
-    Box,
-    boxes,
     check_device,
     check_tensor,
     check_vectors,
     checked_argument,
-    keep_freed_memory,
-    part_of,
     positive_tensor,
-    rows_of,
-    spans,
     values_are_known,
 )
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.heads import SCALED
+from fenchel.blocks import boxes, keep_freed_memory, part_of
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.estimators.closed_form import second_order_point
@@ -28,7 +29,7 @@ from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.integrations.sites import AttentionCall
 from fenchel.preference import Discrete
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, rows_in_block
-from fenchel.tensors import boxes, keep_freed_memory, log_weights, may_attend, norm, part_of, total
+from fenchel.tensors import log_weights, may_attend, norm, total
 
 if TYPE_CHECKING:
     from fenchel.run_options import AuditOptions

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
+from fenchel.blocks import Box, part_of
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.errors import CostWarning, ProblemError
@@ -23,13 +24,11 @@ from fenchel.tensors import (
     BOOL,
     LINEAR,
     UNIT,
-    Box,
     check_device,
     check_entries,
     check_flags,
     check_tensor,
     checked_argument,
-    part_of,
     positive_tensor,
     summed,
     values_are_known,

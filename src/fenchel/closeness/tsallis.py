@@ -105,10 +105,7 @@ class Tsallis(AbstractCloseness):
     """
 
     def __init__(
-        self,
-        order: float | Tensor,
-        relative: str = "bregman",
-        temperature: float | Tensor = 1.0,
+        self, order: float | Tensor, relative: str = "bregman", temperature: float | Tensor = 1.0
     ) -> None:
         self.order = _checked_order(order)
         self.relative = checked_argument("relative", relative)

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimators import Estimator, Exact, FirstOrder
 from fenchel.estimators.closed_form import second_order_point, with_one_hessian
@@ -36,17 +37,7 @@ from fenchel.functional.arguments import (
     normalised_log_weights,
     without_autocast,
 )
-from fenchel.tensors import (
-    CACHE_BYTES,
-    Box,
-    boxes,
-    is_transformed,
-    keep_freed_memory,
-    log_weights,
-    part_of,
-    rows_of,
-    values_are_known,
-)
+from fenchel.tensors import is_transformed, log_weights, values_are_known
 
 Found = TypeVar("Found")
 

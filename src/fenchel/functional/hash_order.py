@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.blocks import keep_freed_memory, spans
 from fenchel.estimators.implicit import differentiated_once
-from fenchel.tensors import keep_freed_memory, spans
 
 
 @dataclass(frozen=True, eq=False)

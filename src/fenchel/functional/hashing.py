@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
+from fenchel.blocks import spans
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import compute_dtype, without_autocast
@@ -28,7 +29,6 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     refuse_onnx,
-    spans,
 )
 
 

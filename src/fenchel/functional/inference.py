@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import ESTIMATORS
+from fenchel.blocks import Box, joined, pieces_of
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
@@ -37,14 +38,7 @@ from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untra
 from fenchel.functional.output import boxes_of_queries, recomputed
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import (
-    Box,
-    checked_argument,
-    joined,
-    pieces_of,
-    refuse_onnx,
-    summed,
-)
+from fenchel.tensors import checked_argument, refuse_onnx, summed
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from fenchel.blocks import CACHE_BYTES, Box, boxes, joined, keep_freed_memory, part_of, pieces_of
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
@@ -23,17 +24,7 @@ from fenchel.functional.arguments import (
     mask_dtype,
     without_autocast,
 )
-from fenchel.tensors import (
-    CACHE_BYTES,
-    Box,
-    boxes,
-    is_transformed,
-    joined,
-    keep_freed_memory,
-    needs_gradient,
-    part_of,
-    pieces_of,
-)
+from fenchel.tensors import is_transformed, needs_gradient
 
 
 @torch.no_grad()

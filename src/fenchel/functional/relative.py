@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.blocks import spans
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.estimators import FirstOrder
@@ -36,7 +37,6 @@ from fenchel.tensors import (
     check_finite,
     check_tensor,
     is_onnx_export,
-    spans,
     summed,
     values_are_known,
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.blocks import Box, boxes, joined, keep_freed_memory, part_of, spans
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
@@ -39,8 +40,6 @@ from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import (
     BOOL,
-    Box,
-    boxes,
     broadcasts_to,
     check_device,
     check_dtype,
@@ -50,11 +49,7 @@ from fenchel.tensors import (
     checked_argument,
     checked_scale,
     is_on_host,
-    joined,
-    keep_freed_memory,
     may_attend,
-    part_of,
-    spans,
     values_are_known,
 )
 

@@ -278,13 +278,7 @@ def check_built(owner: str, query: Tensor, key: Tensor, parameter: Tensor, dim: 
 
 
 def check_widths(
-    embed_dim: int,
-    num_heads: int,
-    kdim: int | None,
-    vdim: int | None,
-    dropout: float,
-    *,
-    owner: str = _OWNER,
+    embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float, *, owner: str = _OWNER
 ) -> None:
     """Check what ``torch.nn.MultiheadAttention`` is built with too."""
     given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}

@@ -30,7 +30,7 @@ from fenchel.nn.arguments import (
     with_added_templates,
 )
 from fenchel.nn.calls import KeyValueCache, TorchCall, TorchMasks, checked_call, nested_self_attention
-from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeTemplates, ScaledDot
+from fenchel.nn.evidence import AbstractPositionalEvidence, Answer, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
     Inferred,
@@ -506,9 +506,7 @@ def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) 
         )
 
 
-def _checked_answer(
-    evidence: nn.Module, answer: Any
-) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+def _checked_answer(evidence: nn.Module, answer: Any) -> Answer:
     """What a module of evidence answered, if it is evidence, templates and their scale; their kinds are seen later."""
     if not isinstance(answer, tuple) or len(answer) != 3:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"

@@ -322,10 +322,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 # An iteration that looks at values is nothing to trace.
 @untraced
 def _solved(
-    preference: Continuous1d | Continuous2d,
-    evidence: Tensor,
-    alpha: float | Tensor,
-    solver: Estimator,
+    preference: Continuous1d | Continuous2d, evidence: Tensor, alpha: float | Tensor, solver: Estimator
 ) -> Tensor:
     if isinstance(solver, Exact) and solver.tol is None:
         solver = replace(solver, tol=DEFAULT_TOL if evidence.dtype == torch.float64 else 1e-5)
@@ -353,14 +350,7 @@ class QueryPlace(nn.Module):
         **kind: Device and dtype of the parameters.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dimensions: int,
-        width: float,
-        **kind: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, dimensions: int, width: float, **kind: Any) -> None:
         super().__init__()
         self._heads, self._k, self._width = num_heads, dimensions, width
         numbers = dimensions + dimensions * (dimensions + 1) // 2
@@ -393,14 +383,7 @@ class ContentPlace(nn.Module):
         **kind: Device and dtype of the parameters.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        width: float,
-        bias: bool,
-        **kind: Any,
-    ) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, width: float, bias: bool, **kind: Any) -> None:
         super().__init__()
         self._heads, self._width = num_heads, max(width, LEAST_WIDTH)
         self.query_proj, self.key_proj = (

@@ -50,6 +50,29 @@ __all__ = [
 ]
 
 
+class RelativeTemplates(NamedTuple):
+    r"""Templates of pairs, :math:`t_{ij} = k_j + r_{\pi(i,j)}`, before their scale.
+
+    :func:`fenchel.functional.relative_attention` infers with them.
+
+    Attributes:
+        key: (B, H or fewer, n, d).
+        relative: The table r, (B or 1, H or 1, P, d).
+        row_index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
+        log_preference: What of log u comes with the templates, because it is made of them and of no query; it
+            broadcasts to (B, H, m, n), or is None.
+    """
+
+    key: Tensor
+    relative: Tensor
+    row_index: Tensor | None = None
+    log_preference: Tensor | None = None
+
+
+Answer = tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]
+"""Evidence, templates and what these are multiplied by."""
+
+
 class AbstractEvidence(nn.Module):
     r"""What a query says of the templates.
 
@@ -71,9 +94,7 @@ class AbstractEvidence(nn.Module):
         return shown_arguments(self)
 
     @abstractmethod
-    def forward(
-        self, query: Tensor, key: Tensor
-    ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """The evidence, the templates and their scale.
 
         Args:
@@ -83,25 +104,6 @@ class AbstractEvidence(nn.Module):
         Returns:
             z (B, H, m, d'), templates (B, H or fewer, n, d') and what these are multiplied by.
         """
-
-
-class RelativeTemplates(NamedTuple):
-    r"""Templates of pairs, :math:`t_{ij} = k_j + r_{\pi(i,j)}`, before their scale.
-
-    :func:`fenchel.functional.relative_attention` infers with them.
-
-    Attributes:
-        key: (B, H or fewer, n, d).
-        relative: The table r, (B or 1, H or 1, P, d).
-        row_index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
-        log_preference: What of log u comes with the templates, because it is made of them and of no query; it
-            broadcasts to (B, H, m, n), or is None.
-    """
-
-    key: Tensor
-    relative: Tensor
-    row_index: Tensor | None = None
-    log_preference: Tensor | None = None
 
 
 class ScaledDot(AbstractEvidence):
@@ -123,7 +125,7 @@ class ScaledDot(AbstractEvidence):
         0.25
     """
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Query and key as they are."""
         check_pair(query, key)
         return query, key, template_scale(self.scale, query)
@@ -162,7 +164,7 @@ class General(AbstractEvidence):
         self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
         self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """The query through the form, and the key as it is."""
         check_pair(query, key)
         heads, query_dim, key_dim = self.weight.shape
@@ -210,7 +212,7 @@ class Content(AbstractEvidence):
         else:
             self.register_buffer("log_sharpness", log_sharpness)
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Both normalised, the query times the sharpness."""
         check_pair(query, key)
         check_device("query", query, self.log_sharpness.device, "Content")
@@ -243,7 +245,7 @@ class NetworkEvidence(AbstractEvidence):
         check_type("network of NetworkEvidence", network, nn.Module, "a torch.nn.Module")
         self.network = network
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """The network's answer, and the key as it is."""
         check_pair(query, key)
         evidence = self.network(query)
@@ -272,7 +274,7 @@ class NoEvidence(AbstractEvidence):
         (torch.Size([1, 2, 3, 16]), 0.0)
     """
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Zeros of the keys' dimension, and the key as it is."""
         check_pair(query, key)
         return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, template_scale(self.scale, key)
@@ -288,9 +290,7 @@ class AbstractPositionalEvidence(AbstractEvidence):
     differs_by_query: ClassVar[bool] = True
 
     @abstractmethod
-    def forward(
-        self, query: Tensor, key: Tensor, query_offset: int | None = None
-    ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
         """The evidence, the templates and their scale.
 
         Args:
@@ -344,9 +344,7 @@ class Rotary(AbstractPositionalEvidence):
         self.dim, self.base, self.layout = dim, base, layout
         frequencies(dim, base, owner="Rotary", argument="dim")
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_offset: int | None = None
-    ) -> tuple[Tensor, Tensor, float]:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
         """Both, turned by their places."""
         check_pair(query, key)
         check_dim("Rotary", self.dim, query=query, key=key)
@@ -402,9 +400,7 @@ class RelativeKeys(AbstractPositionalEvidence):
         self.heads, self.dim, self.max_distance = heads, dim, max_distance
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_offset: int | None = None
-    ) -> tuple[Tensor, RelativeTemplates, float]:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
         """The query, and keys with the vectors of their distances."""
         check_built("RelativeKeys", query, key, self.weight, self.weight.shape[-1])
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
@@ -458,9 +454,7 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         self.rows = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_offset: int | None = None
-    ) -> tuple[Tensor, RelativeTemplates, float]:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
         """The query, and keys with the vectors of their offsets."""
         _, offsets, half = self.rows.shape
         check_built("RelativeGridKeys", query, key, self.rows, 2 * half)
@@ -534,9 +528,7 @@ class TransformerXL(AbstractPositionalEvidence):
         self.key_importance = nn.Parameter(torch.zeros(heads, dim))
         self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_offset: int | None = None
-    ) -> tuple[Tensor, RelativeTemplates, float]:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
         """The query, keys with the codes of their distances, and the preference that is made of both."""
         heads, dim, width = self.distance_weight.shape
         check_built("TransformerXL", query, key, self.distance_weight, dim)

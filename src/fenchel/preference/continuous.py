@@ -16,6 +16,7 @@ from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape,
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
+    Numbers,
     checked_accuracy,
     checked_edges,
     checked_numbers,
@@ -43,8 +44,8 @@ class AbstractContinuous(AbstractView):
         self,
         basis: Places | str,
         density: Gaussian | Places | None,
-        edges: tuple[tuple[float, ...], ...] | None,
-        points: tuple[tuple[float, ...], ...],
+        edges: Numbers | None,
+        points: Numbers,
         accuracy: float,
         dtype: torch.dtype | None,
         device: torch.device | str | None,

@@ -24,14 +24,10 @@ from torch.distributions import (
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import (
-    Convertible,
-    check_form,
-    checked_parameter,
-    normal,
-    some_rows,
-)
+from fenchel.preference.abstract import Convertible, check_form, checked_parameter, normal, some_rows
 from fenchel.tensors import check_entries, check_tensor, first_index, has, values_are_known
+
+Sizes = tuple[int, ...]
 
 Pick = Callable[[Tensor, int], Tensor]
 """What rows have of a parameter, given how many of its dimensions are not leading ones."""
@@ -93,9 +89,7 @@ class AbstractCovariance(Convertible):
         """Traces, (...): no eigenvalue is larger."""
 
     @abstractmethod
-    def noise(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
-    ) -> Tensor:
+    def noise(self, shape: Sizes, generator: torch.Generator | None, pick: Pick = all_rows) -> Tensor:
         """Samples of mean 0 of a shape (..., d), one a row, of what ``pick`` gives the rows."""
 
     def log_density(self, offsets: Tensor) -> Tensor:
@@ -183,9 +177,7 @@ class Diagonal(AbstractCovariance):
         return self.variance.sum(-1)
 
     @override
-    def noise(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
-    ) -> Tensor:
+    def noise(self, shape: Sizes, generator: torch.Generator | None, pick: Pick = all_rows) -> Tensor:
         return pick(standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
 
     @override
@@ -243,9 +235,7 @@ class Full(AbstractCovariance):
         return self.dense.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @override
-    def noise(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
-    ) -> Tensor:
+    def noise(self, shape: Sizes, generator: torch.Generator | None, pick: Pick = all_rows) -> Tensor:
         return rows_times(normal(shape, self.dense, generator), pick(self.root(), 2).mT)
 
     def root(self) -> Tensor:
@@ -334,9 +324,7 @@ class LowRank(Diagonal):
         return super().trace() + self.factor.square().sum((-1, -2))
 
     @override
-    def noise(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
-    ) -> Tensor:
+    def noise(self, shape: Sizes, generator: torch.Generator | None, pick: Pick = all_rows) -> Tensor:
         each = super().noise(shape, generator, pick)
         along = normal((*shape[:-1], self.factor.shape[-1]), self.factor, generator)
         return each + rows_times(along, pick(self.factor, 2).mT)

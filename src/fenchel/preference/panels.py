@@ -19,6 +19,9 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 
+Numbers = tuple[tuple[float, ...], ...]
+"""Of each dimension where panels begin; or the numbers of each of some places."""
+
 REMEDY = (
     "Make alpha or the evidence smaller, name with points= where they are concentrated and with breaks= where they "
     "jump or bend, or give a larger accuracy="
@@ -172,9 +175,7 @@ class Panels(Listed):
 
 
 @cache
-def starting(
-    edges: tuple[tuple[float, ...], ...], points: tuple[tuple[float, ...], ...], level: int | None = None
-) -> Panels:
+def starting(edges: Numbers, points: Numbers, level: int | None = None) -> Panels:
     """The panels that integrals begin with: as fine everywhere, and finer around some places.
 
     Args:
@@ -266,14 +267,7 @@ def _moments(log_weights: Tensor, t: Tensor, top: Tensor) -> Tensor:
 
 
 def refined(
-    panels: Panels,
-    at: Weighing,
-    *,
-    rows: int,
-    accuracy: float,
-    eps: float,
-    span: float,
-    exponent: Tensor,
+    panels: Panels, at: Weighing, *, rows: int, accuracy: float, eps: float, span: float, exponent: Tensor
 ) -> Convergence:
     """Halve panels until mass, mean and covariance of t under the weights no longer change by it.
 
@@ -338,11 +332,7 @@ def _shares(
     of_places = (mass.squeeze(-1) * (far / panels.size).amax(-1, keepdim=True)).sum(0)
     noise = 16 * eps * (1 + exponent + top.abs() + of_places)
     relative, floor = noise.clamp(min=accuracy), 64 * eps * span
-    tolerated = (
-        relative,
-        relative * deviation + floor,
-        relative * variance + floor * deviation + floor**2,
-    )
+    tolerated = (relative, relative * deviation + floor, relative * variance + floor * deviation + floor**2)
     tiny = torch.finfo(noise.dtype).tiny
     shares = [error / most.clamp(min=tiny) for error, most in zip(errors, tolerated, strict=True)]
     return torch.stack(shares).amax(0), noise
@@ -406,9 +396,7 @@ def checked_edges(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
     return result
 
 
-def checked_points(
-    given: Any, places: list[tuple[float, ...]], edges: tuple[tuple[float, ...], ...] | None
-) -> tuple[tuple[float, ...], ...]:
+def checked_points(given: Any, places: list[tuple[float, ...]], edges: Numbers | None) -> Numbers:
     """The places that a user names, in order and without repetition.
 
     Args:

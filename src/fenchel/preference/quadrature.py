@@ -16,16 +16,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import (
-    AbstractPreference,
-    Shape,
-    check_form,
-    checked_sample_shape,
-    sums,
-)
+from fenchel.preference.abstract import AbstractPreference, Shape, check_form, checked_sample_shape, sums
 from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
+from fenchel.preference.panels import REMEDY, Convergence, Numbers, Panels, largest, refined, starting
 from fenchel.tensors import UNIT, check_entries, check_not_mapped, check_tensor, first_index
 
 Places = Callable[[Tensor], Tensor]
@@ -57,8 +51,8 @@ class Quadrature(AbstractPreference):
         self,
         basis: Places,
         density: Gaussian | Places | None,
-        edges: tuple[tuple[float, ...], ...],
-        points: tuple[tuple[float, ...], ...],
+        edges: Numbers,
+        points: Numbers,
         accuracy: float,
         dtype: torch.dtype,
         device: torch.device,

@@ -192,12 +192,7 @@ class Context(AbstractPreference):
     """
 
     def __init__(
-        self,
-        heads: int,
-        key_dim: int | None = None,
-        *,
-        hidden: int = 64,
-        network: nn.Module | None = None,
+        self, heads: int, key_dim: int | None = None, *, hidden: int = 64, network: nn.Module | None = None
     ) -> None:
         super().__init__()
         check_sizes("Context", heads=heads)

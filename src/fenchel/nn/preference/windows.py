@@ -310,10 +310,7 @@ class ProportionalWindow(AbstractPreference):
             torch.full((inputs.batch, 1), float(count), device=inputs.device)
             if padding is None
             else (~padding).sum(1, keepdim=True).to(torch.float32)
-            for count, padding in (
-                (inputs.keys, inputs.key_padding),
-                (inputs.queries, inputs.query_padding),
-            )
+            for count, padding in ((inputs.keys, inputs.key_padding), (inputs.queries, inputs.query_padding))
         ]
         share = counts[0] / (counts[1] + inputs.first_query).clamp_min(1)
         places = (inputs.query_positions + 0.5) * share - 0.5

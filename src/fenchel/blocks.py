@@ -1,0 +1,101 @@
+"""Blocks of tensors: grids cut into boxes of a size, the parts of tensors in them, and what parts give side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHE_BYTES = 2**20
+"""Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
+
+
+def keep_freed_memory() -> None:
+    """Keep the C allocator from handing every freed working array back to the operating system.
+
+    glibc maps arrays above a threshold, 128 KB at first, page by page at every allocation; freeing one large array
+    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults. Once a process;
+    what is compiled has memory of its own.
+    """
+    if not torch.compiler.is_compiling():
+        _free_one_large_array()
+
+
+@cache
+def _free_one_large_array() -> None:
+    torch.empty(31 * 2**20, dtype=torch.uint8)
+
+
+def spans(count: int, each: int) -> Iterator[slice]:
+    """Cut ``count`` things into blocks of ``each`` at most."""
+    for start in range(0, count, each):
+        yield slice(start, min(start + each, count))
+
+
+Box = tuple[slice, ...]
+"""A part of a grid, one range for each of its dimensions."""
+
+
+def boxes(sizes: Sequence[int], most: int) -> Iterator[Box]:
+    """Cut a grid into boxes of ``most`` places at most: all of the last dimensions before parts of those before them.
+
+    Example:
+        >>> [[(span.start, span.stop) for span in box] for box in boxes((2, 3), 2)]
+        [[(0, 1), (0, 2)], [(0, 1), (2, 3)], [(1, 2), (0, 2)], [(1, 2), (2, 3)]]
+    """
+    cuts = []
+    for size in reversed(sizes):
+        each = max(1, min(size, most))
+        most //= each
+        cuts.append(list(spans(size, each)))
+    return product(*reversed(cuts))
+
+
+def part_of(tensor: Tensor, box: Box) -> Tensor:
+    """The part of a tensor in a box of its first dimensions, a view; those of size 1 stand for everything."""
+    return tensor[tuple(s if size > 1 else slice(None) for s, size in zip(box, tensor.shape, strict=False))]
+
+
+def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | None]) -> list[Any]:
+    """The parts of a tensor, or None, in all boxes of a grid, in their order; what has size 1 stands for everything.
+
+    By one split of each of two ``dims`` (None where it has none), whose gradient is one array, not one a part.
+    """
+
+    def split(x: Tensor | None, axis: int) -> Sequence[Tensor | None]:
+        dim, starts = dims[axis], {box[axis].start for box in cut}
+        if x is None or dim is None or len(starts) == 1 or x.shape[dim] == 1:
+            return [x] * len(starts)
+        return x.split(cut[0][axis].stop, dim)
+
+    return [piece for part in split(tensor, 0) for piece in split(part, 1)]
+
+
+def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:
+    """A part (..., c) that broadcasts to (*lead, c), as (g or 1, r or 1, c), 1 where all are the same.
+
+    Args:
+        part: Of a tensor, in a box.
+        lead: The sizes of the box.
+        groups: How many of its dimensions are groups; the others are rows.
+    """
+    own = part.shape[:-1]
+    kept = [
+        full if math.prod(dims) > 1 else dims
+        for dims, full in ((own[:groups], lead[:groups]), (own[groups:], lead[groups:]))
+    ]
+    return part.expand(*kept[0], *kept[1], -1).reshape(*map(math.prod, kept), part.shape[-1])
+
+
+def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tensor:
+    """What boxes of two dimensions give, in the order of :func:`boxes`, side by side along these."""
+    result: dict[int, list[Tensor]] = {}
+    for (first, _), piece in pieces:
+        result.setdefault(first.start, []).append(piece)
+    rows = [some[0] if len(some) == 1 else torch.cat(some, dims[1]) for some in result.values()]
+    return rows[0] if len(rows) == 1 else torch.cat(rows, dims[0])
