@@ -522,6 +522,14 @@ def reference_norm(length: Tensor, first_order: Tensor) -> Tensor:
     return torch.where(length > rounding * first_order, length, first_order)
 
 
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """A polynomial, from its constant on, elementwise."""
+    result = torch.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        result = result * x + coefficient
+    return result
+
+
 def total(x: Tensor) -> Tensor:
     """Sum over the last dimension, kept."""
     return x.sum(-1, keepdim=True)

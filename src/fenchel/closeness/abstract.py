@@ -160,13 +160,15 @@ class AbstractCloseness(ABC):
 
     def with_numbers(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same with the numbers changed that are tensors; itself where none is."""
-        tensors = [name for name in self.numbers if isinstance(getattr(self, name), Tensor)]
-        if not tensors:
-            return self
-        changed = copy.copy(self)
-        for name in tensors:
-            setattr(changed, name, change(getattr(self, name)))
-        return changed
+        numbers = {name: getattr(self, name) for name in self.numbers}
+        changed = {name: change(own) for name, own in numbers.items() if isinstance(own, Tensor)}
+        return self._changed(**changed) if changed else self
+
+    def _changed(self, **attributes: Any) -> Self:
+        """The same with other attributes, which are not checked."""
+        made = copy.copy(self)
+        vars(made).update(attributes)
+        return made
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""

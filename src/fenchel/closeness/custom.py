@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.closeness.abstract import AbstractCloseness, Operator
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
@@ -70,10 +69,10 @@ class Divergence(AbstractCloseness):
         modulus: float | Tensor = 1.0,
         check: bool = True,
     ) -> None:
-        for name, given in (("value", value), ("conjugate", conjugate), ("weights", weights)):
-            _check_function(name, given)
-        if curvature is not None:
-            _check_function("curvature", curvature)
+        expected = "a function of (weights or potential, log_preference), as help(fenchel.Divergence) says"
+        for name, function in (("value", value), ("conjugate", conjugate), ("weights", weights)):
+            check_type(name, function, Callable, expected)
+        check_type("curvature", curvature, Callable | None, f"{expected}, or None")
         check_flags(check=check)
         self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
         self._modulus = _checked_modulus(modulus)
@@ -116,14 +115,6 @@ class Divergence(AbstractCloseness):
 
     def __repr__(self) -> str:
         return f"Divergence({getattr(self._value, '__name__', 'value')})"
-
-
-def _check_function(name: str, given: Any) -> None:
-    if not callable(given):
-        raise ProblemError(
-            f"{name} is {shown(given)}; expected a function of (weights or potential, log_preference), as "
-            "help(fenchel.Divergence) says"
-        )
 
 
 def _checked_modulus(modulus: Any) -> float | Tensor:

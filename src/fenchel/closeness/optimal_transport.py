@@ -115,16 +115,12 @@ class OptimalTransport(AbstractCloseness):
         gamma = positive_tensor("gamma", given, templates.device, templates.dtype, FORM).to(templates.dtype)
         if gamma.dim():
             check_tensor("gamma", gamma, "a number, or one for each set of templates", sizes=(..., 1))
-        joined = copy.copy(self)
-        joined.gamma = gamma
         self._check_allowed(support)
         matrix = self.cost.matrix(support, templates)
         check_together(cost=matrix.shape, templates=(*support.shape[:-1], templates.shape[-2]))
-        joined._matrix = matrix
-        joined._cost_error = self.cost.rounding(support)
         if not self._warned:
             self._warned = warn_if_moving_is_cheaper(matrix.detach(), self._name)
-        return joined
+        return self._changed(gamma=gamma, _matrix=matrix, _cost_error=self.cost.rounding(support))
 
     @override
     def support(self, preference: Discrete) -> Tensor:
@@ -192,9 +188,7 @@ class OptimalTransport(AbstractCloseness):
     def queries(self, part: slice) -> Self:
         if self.allowed is None or self.allowed.shape[-2] == 1:
             return self
-        narrowed = copy.copy(self)
-        narrowed.allowed = self.allowed[..., part, :]
-        return narrowed
+        return self._changed(allowed=self.allowed[..., part, :])
 
     @override
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -202,12 +196,9 @@ class OptimalTransport(AbstractCloseness):
 
     @override
     def to(self, dtype: torch.dtype) -> Self:
-        converted = copy.copy(self)
-        converted.gamma = self.gamma.to(dtype)
-        converted.atoms = None if self.atoms is None else self.atoms.to(dtype)
-        converted._matrix = None if self._matrix is None else self._matrix.to(dtype)
-        converted._warned = True
-        return converted
+        tensors = {name: getattr(self, name) for name in ("gamma", "atoms", "_matrix")}
+        converted = {name: own if own is None else own.to(dtype) for name, own in tensors.items()}
+        return self._changed(**converted, _warned=True)
 
     def _check_allowed(self, support: Tensor) -> None:
         if self.allowed is None:

@@ -41,7 +41,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import check_entries, check_tensor, is_onnx_export, values_are_known
+from fenchel.tensors import check_entries, check_tensor, is_onnx_export, polynomial, values_are_known
 
 
 def sparse_weights(
@@ -504,17 +504,10 @@ _RISE = [1 / math.factorial(j + 1) for j in range(_TERMS)]
 _SLOPE = [(j + 1) / math.factorial(j + 2) for j in range(_TERMS)]
 
 
-def _series(y: Tensor, coefficients: list[float]) -> Tensor:
-    result = torch.full_like(y, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = result * y + coefficient
-    return result
-
-
 def _quotient(y: Tensor, coefficients: list[float], numerator: Tensor, power: int) -> Tensor:
     """A numerator over a power of y, by its series where y is small."""
     small = y.abs() < SERIES_UP_TO
-    by_series = _series(torch.where(small, y, 0), coefficients)
+    by_series = polynomial(torch.where(small, y, 0), coefficients)
     return torch.where(small, by_series, numerator / torch.where(small, 1, y).pow(power))
 
 

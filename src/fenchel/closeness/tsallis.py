@@ -30,7 +30,6 @@ Names of closenesses, as command lines, manifests and configurations of models g
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Self
 
 import torch
@@ -145,9 +144,8 @@ class Tsallis(AbstractCloseness):
         _checked_temperature(self.temperature)
         for name in self.query_shapes():
             check_device(name, getattr(self, name), templates.device, "templates")
-        joined = copy.copy(self.with_numbers(lambda own: own.to(templates.device, templates.dtype)))
-        joined._count = templates.shape[-2]
-        return joined
+        joined = self.with_numbers(lambda own: own.to(templates.device, templates.dtype))
+        return joined._changed(_count=templates.shape[-2])
 
     @override
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:

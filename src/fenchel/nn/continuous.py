@@ -35,6 +35,7 @@ from fenchel.functional.arguments import without_autocast
 from fenchel.functional.exact import untraced
 from fenchel.nn.arguments import (
     check_choice,
+    check_grid,
     check_parameters,
     check_positive,
     check_sizes,
@@ -299,15 +300,12 @@ class ContinuousAttention(AttendingLayer, nn.Module):
                 return grid_places((count,), device)
             lengths = counted.sum(-1, keepdim=True).clamp(min=1)
             return ((counted.cumsum(-1) - 0.5) / lengths).unsqueeze(-1)
-        sizes = (
-            isinstance(grid, tuple | list) and len(grid) == 2 and all(type(x) is int and x > 0 for x in grid)
-        )
-        if grid is None or not sizes or grid[0] * grid[1] != count:
+        height, width = check_grid("ContinuousAttention", grid)
+        if height * width != count:
             raise ProblemError(
-                f"grid is {shown(grid)}; expected (height, width) of an image whose {count} positions are its rows one "
-                "after another: two whole numbers whose product is that"
+                f"grid is {shown(grid)}; expected (height, width) of an image whose {count} positions are its rows"
             )
-        return grid_places(tuple(grid), device)
+        return grid_places((height, width), device)
 
     def extra_repr(self) -> str:
         """What the children do not show."""

@@ -373,11 +373,10 @@ def together(parts: Sequence[Atoms]) -> Atoms | None:
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    masked = any(part.mask is not None for part in parts)
     return Atoms(
         _joined([part.keys for part in parts], 2),
         _joined([part.values for part in parts], 2),
-        _joined([part.usable() for part in parts], 1) if masked else None,
+        _joined([part.usable() for part in parts], 1),
     )
 
 

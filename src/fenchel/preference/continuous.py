@@ -17,7 +17,6 @@ from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
     Numbers,
-    checked_accuracy,
     checked_edges,
     checked_numbers,
     checked_points,
@@ -25,7 +24,7 @@ from fenchel.preference.panels import (
     starting,
 )
 from fenchel.preference.quadrature import Places, Quadrature
-from fenchel.tensors import check_tensor, check_vectors
+from fenchel.tensors import check_tensor, check_type, check_vectors, checked_argument
 
 Interval = Sequence[float]
 """Two numbers, the lower first."""
@@ -60,15 +59,13 @@ class AbstractContinuous(AbstractView):
             if dtype is not None or device is not None:
                 raise ProblemError("dtype and device are those of the density; expected neither to be given")
             dtype, device = density.dtype, density.device
-        elif density is not None and not callable(density):
-            raise ProblemError(
-                f"density is {shown(density)}; expected a fenchel.Gaussian of places, a function that gives "
-                "its logarithm, or None where all places are alike"
+        else:
+            expected = (
+                "a fenchel.Gaussian of places, a function that gives its logarithm, or None for all alike"
             )
-        if basis != "quadratic" if isinstance(basis, str) else not callable(basis):
-            raise ProblemError(
-                f"basis is {shown(basis)}; expected a function of places (n, {k}), or 'quadratic'"
-            )
+            check_type("density", density, Callable | None, expected)
+        if basis != "quadratic":
+            check_type("basis", basis, Callable, f"a function of places (n, {k}), or 'quadratic'")
         if edges is None:
             if basis != "quadratic" or not isinstance(density, Gaussian):
                 raise ProblemError(
@@ -80,7 +77,7 @@ class AbstractContinuous(AbstractView):
         function = moments if isinstance(basis, str) else basis
         dtype = torch.get_default_dtype() if dtype is None else dtype
         check_precision(dtype)
-        accuracy, device = checked_accuracy(accuracy), torch.device(device or "cpu")
+        accuracy, device = checked_argument("tol", accuracy, name="accuracy"), torch.device(device or "cpu")
         super().__init__(Quadrature(function, density, edges, points, accuracy, dtype, device))
 
     @property
@@ -141,10 +138,7 @@ class AbstractContinuous(AbstractView):
         Raises:
             ProblemError: Where its integral does not converge, or the function is none.
         """
-        if not callable(function):
-            raise ProblemError(
-                f"function is {shown(function)}; expected a function of places (n, {self._dimensions})"
-            )
+        check_type("function", function, Callable, f"a function of places (n, {self._dimensions})")
         return self.source.expectation(function)
 
     def __repr__(self) -> str:

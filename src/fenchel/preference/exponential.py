@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
-from fenchel.tensors import UNIT, first_index, values_are_known
+from fenchel.tensors import UNIT, first_index, polynomial, values_are_known
 
 SMALL = 0.5
 """Where the series takes over: its terms shrink by 40 each."""
@@ -33,14 +33,6 @@ COEFFICIENTS = [
 COEFFICIENTS = [1 / 3, -1 / 45, *COEFFICIENTS]
 
 
-def _series(x: Tensor, coefficients: list[float]) -> Tensor:
-    """A polynomial in x², from its constant on."""
-    square, total = x.square(), torch.zeros_like(x)
-    for coefficient in reversed(coefficients):
-        total = total * square + coefficient
-    return total
-
-
 def _split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where x is small, x there, and x elsewhere."""
     small = x.abs() < SMALL
@@ -55,7 +47,7 @@ def log_sinhc(x: Tensor) -> Tensor:
 def _log_sinhc_rest(x: Tensor) -> Tensor:
     r""":math:`\log(\sinh x/x)`, less :math:`\lvert x\rvert` where x is not small."""
     small, near, far = _split(x)
-    series = near.square() * _series(near, [c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS)])
+    series = near.square() * polynomial(near.square(), [c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS)])
     size = far.abs()
     return torch.where(small, series, torch.log1p(-torch.exp(-2 * size)) - torch.log(2 * size))
 
@@ -63,34 +55,17 @@ def _log_sinhc_rest(x: Tensor) -> Tensor:
 def langevin(x: Tensor) -> Tensor:
     r""":math:`\coth x - 1/x`."""
     small, near, far = _split(x)
-    return torch.where(small, near * _series(near, COEFFICIENTS), 1 / torch.tanh(far) - 1 / far)
+    return torch.where(small, near * polynomial(near.square(), COEFFICIENTS), 1 / torch.tanh(far) - 1 / far)
 
 
-def _series_less(x: Tensor, origin: Tensor, coefficients: list[float]) -> tuple[Tensor, Tensor]:
-    """A polynomial in x², and what it is more than at an origin, divided by x² less that of the origin."""
+def _series_less(x: Tensor, origin: Tensor, coefficients: list[float]) -> Tensor:
+    """What a polynomial in x² is more than at an origin, divided by x² less that of the origin."""
     square, other = x.square(), origin.square()
     total, apart = torch.zeros_like(x), torch.zeros_like(x)
     for coefficient in reversed(coefficients):
         apart = apart * other + total
         total = total * square + coefficient
-    return total, apart
-
-
-def _pair(x: Tensor, origin: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
-    """Where both are small, and both there; where both are not and have one sign, and their sizes there."""
-    least, most = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
-    near, far = most <= BOTH_SMALL, (least >= SMALL) & (x * origin > 0)
-    return (
-        near,
-        (x.where(near, 0), origin.where(near, 0)),
-        far,
-        (x.abs().where(far, 1), origin.abs().where(far, 1)),
-    )
-
-
-def _falling_less(size: Tensor, other: Tensor, step: Tensor) -> Tensor:
-    """What e^(-2x) is more than at another, for a step from there to x."""
-    return torch.exp(-2 * torch.minimum(size, other)) * torch.expm1(-2 * step.abs()) * torch.sign(step)
+    return apart
 
 
 def log_sinhc_less(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,13 +73,15 @@ def log_sinhc_less(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Ten
 
     The first is right where both are small, the second elsewhere.
     """
-    near, close, far, sizes = _pair(x, origin)
-    _, apart = _series_less(*close, [0.0, *(c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS))])
-    grown = step.where(far, 0) * torch.sign(origin)
-    lower = -torch.expm1(-2 * torch.minimum(*sizes))
-    tails = torch.log1p(_falling_less(*sizes, grown).abs() / lower) * torch.sign(grown)
+    least, most = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
+    near, far = most <= BOTH_SMALL, (least >= SMALL) & (x * origin > 0)
+    coefficients = [0.0, *(c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS))]
+    apart = _series_less(x.where(near, 0), origin.where(near, 0), coefficients)
+    grown, smaller = step.where(far, 0) * torch.sign(origin), least.where(far, 1)
+    falling = torch.exp(-2 * smaller) * torch.expm1(-2 * grown.abs())
+    tails = torch.log1p(falling / torch.expm1(-2 * smaller)) * torch.sign(grown)
     rests = [_log_sinhc_rest(y) - torch.where(y.abs() < SMALL, y.abs(), 0) for y in (x, origin)]
-    beyond = torch.where(far, tails - torch.log1p(grown / sizes[1]), rests[0] - rests[1])
+    beyond = torch.where(far, tails - torch.log1p(grown / origin.abs().where(far, 1)), rests[0] - rests[1])
     return torch.where(near, apart * step * (x + origin).where(near, 0), 0), beyond
 
 
@@ -123,7 +100,7 @@ def _tail(size: Tensor) -> Tensor:
 def langevin_slope(x: Tensor, half: Tensor) -> Tensor:
     r""":math:`w^2(1/x^2 - 1/\sinh^2 x)`."""
     small, near, far = _split(x)
-    series = _series(near, [(2 * n + 1) * c for n, c in enumerate(COEFFICIENTS)])
+    series = polynomial(near.square(), [(2 * n + 1) * c for n, c in enumerate(COEFFICIENTS)])
     # 1/sinh² = 4 e^(-2x)/(1 - e^(-2x))², which does not overflow; w/x is squared, as x² may overflow.
     size, square = far.abs(), half.square()
     falling = torch.exp(-2 * size)
@@ -202,7 +179,7 @@ class TruncatedExponential(AbstractProduct):
         half = self.half()
         x = half * (self.slope + lam)
         small, near, far = _split(x)
-        middle = (self.low + self.high) / 2 + half * (near * _series(near, COEFFICIENTS))
+        middle = (self.low + self.high) / 2 + half * (near * polynomial(near.square(), COEFFICIENTS))
         distance = half * end_distance(far)
         by_end = torch.where(far > 0, self.high - distance, self.low + distance)
         return torch.where(small, middle, by_end)

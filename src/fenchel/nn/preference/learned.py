@@ -15,6 +15,13 @@ from fenchel.nn.preference.abstract import AbstractPreference, cut, table
 from fenchel.tensors import check_tensor, check_type, checked_argument
 
 
+def _check_most(owner: str, **positions: tuple[int, int]) -> None:
+    """Refuse positions beyond those that a preference was built for: how many it has, and the last, from 1."""
+    for argument, (most, last) in positions.items():
+        if last > most:
+            raise ProblemError(f"{owner} was built with {argument}={most}, but positions go up to {last}.")
+
+
 class LearnedBias(AbstractPreference):
     r"""A learned log-weight for every head and absolute position of query and key, :math:`\log u_{ij} = w_{hij}`.
 
@@ -57,19 +64,10 @@ class LearnedBias(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold heads, device and positions against those of the bias."""
         super().check(inputs)
-        max_queries, max_keys = self.max_queries, self.max_keys
-        if inputs.keys > max_keys:
-            raise ProblemError(
-                f"LearnedBias was built with max_keys={max_keys}, but there are {inputs.keys} keys."
-            )
-        if max_queries == 1:
-            return
-        queries = inputs.first_query + inputs.queries
-        if max_queries < queries:
-            raise ProblemError(
-                f"LearnedBias was built with max_queries={max_queries}, but the last query is at position {queries} "
-                "(counted from 1)."
-            )
+        _check_most("LearnedBias", max_keys=(self.max_keys, inputs.keys))
+        if self.max_queries > 1:
+            last = inputs.first_query + inputs.queries
+            _check_most("LearnedBias", max_queries=(self.max_queries, last))
 
     def _placed(self, inputs: AttentionInputs) -> Tensor:
         """(heads, m or 1, n)."""
@@ -113,10 +111,7 @@ class Location(AbstractPreference):
     def forward(self, inputs: AttentionInputs) -> Tensor:
         """The log-weights (B, heads, m, n)."""
         self.check(inputs)
-        if inputs.keys > self.max_keys:
-            raise ProblemError(
-                f"Location was built with max_keys={self.max_keys}, but there are {inputs.keys} keys."
-            )
+        _check_most("Location", max_keys=(self.max_keys, inputs.keys))
         x = inputs.required("query_inputs", reader="Location", width=self.query_dim)
         weight = cut(self.weight, 1, 0, inputs.keys)
         return (x.unsqueeze(1) @ weight.mT).to(inputs.dtype)
