@@ -243,7 +243,7 @@ def evidence() -> Iterator[Target]:
         *(("heads=4", {"of": of}) for of in (General(3, 8), Content(3))),
         ("query_dim=6", {"of": General(4, 6)}),
         ("key_dim=6", {"of": General(4, 8, 6)}),
-        (r"expected (2, 4, 5, 8)", {"of": NetworkEvidence(nn.Linear(8, 3))}),
+        (r"(2, 4, 5, 8)", {"of": NetworkEvidence(nn.Linear(8, 3))}),
         ("dim=4", {"of": Rotary(4), "query": torch.ones(1, 2, 3, 6), "key": torch.ones(1, 2, 3, 6)}),
         ("6 pixels", {"of": pixels, "query": of_heads[0], "key": of_heads[0]}),
         ("3 heads", {"of": RelativeKeys(3, 4, 2), "query": of_heads[1], "key": of_heads[1]}),

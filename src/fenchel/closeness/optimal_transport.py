@@ -396,7 +396,8 @@ class GivenCost(AbstractCost):
     def __init__(self, matrix: Tensor) -> None:
         check_tensor("cost", matrix, "(..., N, N), or the name of a cost")
         form = "a square matrix over the templates, the preference's own first, then the atoms"
-        check_tensor("cost", matrix, form, sizes=(..., None, matrix.shape[-1] if matrix.dim() else 0))
+        n = matrix.shape[-1] if matrix.dim() else 0
+        check_tensor("cost", matrix, form, sizes=(..., n, n))
         self.given = matrix
         if values_are_known(matrix):
             self._check_values(matrix.detach())
