@@ -211,7 +211,8 @@ def other_weights(opened: Opened) -> Tensor:
     said = opened.said.double().flatten(0, 1).T.numpy()
     kept = np.concatenate((np.kron(np.eye(heads), np.ones(count)), said))
     result = linprog(weights, A_eq=kept, b_eq=kept @ weights, bounds=(0, 1))
-    return torch.from_numpy(result.x if result.success else weights).view(heads, count).to(opened.weights)
+    other = result.x.clip(0, 1) if result.success else weights  # bounds hold to the tolerance of the solver
+    return torch.from_numpy(other).view(heads, count).to(opened.weights)
 
 
 def same_mean(weights: Tensor, keys: Tensor) -> Tensor:

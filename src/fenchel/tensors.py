@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from types import EllipsisType, UnionType
+from types import EllipsisType
 from typing import Any, Protocol
 
 import torch
@@ -195,12 +195,12 @@ def has(name: str) -> str:
 def check_type(
     name: str,
     value: Any,
-    kind: type | UnionType,
+    kind: Any,
     expected: str,
     *,
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Hold an argument against a class.
+    """Hold an argument against a class, or what else ``isinstance`` takes.
 
     Raises:
         FenchelError: Of the type ``error``: "NAME is VALUE; expected EXPECTED."
