@@ -150,5 +150,7 @@ def test_examples_in_the_words_are_in_range():
 def test_a_name_of_the_command_line_is_answered_with_that_of_python():
     with pytest.raises(TypeError, match=r"there is no option 'out'; expected 'directory'\.$"):
         AuditOptions.checked(out="audit")
+    with pytest.raises(TypeError, match=r"there is no option 'text'; expected 'texts'\.$"):
+        fenchel.audit("demo", text="demo")
     with pytest.raises(TypeError, match="there is no option 'outt'; expected one of whole_file, "):
         AuditOptions.checked(outt="audit")

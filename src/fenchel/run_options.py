@@ -129,6 +129,7 @@ class Options(BaseModel):
             first = error.errors()[0]
             if first["type"] == "extra_forbidden":
                 wrong, commands = first["loc"][0], {one.command_name: one.name for one in declared(cls)}
+                commands["text"] = "texts"  # an argument, of every command that reads texts
                 known = (
                     repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
                 )
