@@ -6,8 +6,13 @@ else.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+_FEWEST_RANKS = 3
 
 
 def midranks(values: Tensor, weights: Tensor) -> Tensor:
@@ -72,3 +77,17 @@ def spearman(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     weights = torch.ones(1, len(x), dtype=torch.float64) if weights is None else weights
     return correlation(midranks(x, weights), midranks(y, weights), weights)
+
+
+def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
+    """Spearman's rank correlation of pairs in which both are known; None for fewer than three, or where it is NaN.
+
+    Example:
+        >>> rank_correlation([(1.0, 2.0), (2.0, 3.0), (4.0, 9.0), (math.nan, 1.0)]), rank_correlation([(1.0, 2.0)])
+        (1.0, None)
+    """
+    known = [pair for pair in pairs if not any(one is None or math.isnan(one) for one in pair)]
+    if len(known) < _FEWEST_RANKS:
+        return None
+    result = float(spearman(*torch.tensor(known, dtype=torch.float64).T))
+    return None if math.isnan(result) else result

@@ -274,8 +274,12 @@ def positive_tensor(
     if value.dim() or value.is_meta:
         check_device(argument, value, device)
     value = value.to(device)
-    expected = f"{ARGUMENTS[argument].expected} in every entry"
-    check_entries(argument, value, lambda x: (x.to(dtype) > 0) & (x.to(dtype) < math.inf), expected)
+
+    def is_positive(entries: Tensor) -> Tensor:
+        computed = entries.to(dtype)
+        return (computed > 0) & (computed < math.inf)
+
+    check_entries(argument, value, is_positive, f"{ARGUMENTS[argument].expected} in every entry")
     return value
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
 from fenchel.arguments import shown
 from fenchel.auditing.heads import HeadKey, Modules, with_key
-from fenchel.correlation import spearman
+from fenchel.correlation import rank_correlation
 from fenchel.errors import InputError
 
 _SAME = ("model", "revision", "text_sha256")
@@ -142,7 +139,7 @@ def swap_effects(
             "attends otherwise, and a swap infers as the model does: two problems with other answers."
         )
     correlation = {
-        name: _rank_correlation([(head.deviations[name], head.effect) for head in heads])
+        name: rank_correlation([(head.deviations[name], head.effect) for head in heads])
         for name in _DEVIATIONS
     }
     changed = "outputs" if swap.manifest.get("task") == "examples" else "hidden states"
@@ -224,11 +221,3 @@ def _effect(
         same_by_alpha=(min(same), max(same)) if same else None,
         quality=(arm[names[0]], arm.get(names[1]), arm.get(names[2])) if names else None,
     )
-
-
-def _rank_correlation(pairs: Sequence[tuple[float | None, float]]) -> float | None:
-    known = [pair for pair in pairs if pair[0] is not None]
-    if len(known) < 3:
-        return None
-    result = float(spearman(*torch.tensor(known, dtype=torch.float64).T))
-    return None if math.isnan(result) else result

@@ -20,7 +20,7 @@ from fenchel.auditing.manifest import KEYS, sample_words
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.bootstrap import Bootstrap, Interval
-from fenchel.correlation import spearman
+from fenchel.correlation import rank_correlation
 from fenchel.drawing import count
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
@@ -43,7 +43,6 @@ _DRAWN = ("queries", "seed")
 
 _TIMED = ("seconds", "estimated_seconds")
 _ADVICE = "Audit one of them again with the options of the other."
-_FEWEST_RANKS = 3
 _RESAMPLES = 1000
 _MOST_UNITS = 1000
 _PLACES = 160
@@ -460,13 +459,10 @@ class Comparison:
             From −1 to 1; None for fewer than three heads, or where all of one audit have the same value.
         """
         name, audits = STATISTICS[statistic], (self.audits[first], self.audits[second])
-        values = [[getattr(audit.distribution(metric, *key), name) for key in self.keys] for audit in audits]
-        columns = torch.tensor(values, dtype=torch.float64)
-        columns = columns[:, ~columns.isnan().any(0)]
-        if columns.shape[1] < _FEWEST_RANKS:
-            return None
-        result = float(spearman(*columns))
-        return None if math.isnan(result) else result
+        one, other = (
+            [getattr(audit.distribution(metric, *key), name) for key in self.keys] for audit in audits
+        )
+        return rank_correlation(list(zip(one, other, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
         """Everything, ready for ``compare.json``: what is infinite or unknown is None.

@@ -113,6 +113,7 @@ def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
                 f"first line names {listed_names(names)}, separated by tabs. Name the sentences' columns with "
                 "--first-column and --second-column and the score's with --score-column."
             )
+    columns_read = [names.index(name) for name in wanted]
     for number, line, _ in lines:
         if not line.strip():
             continue
@@ -122,7 +123,7 @@ def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
             raise InputError(
                 f"{where} has {len(cells)} columns, and the first line has {len(names)}. Mend the line."
             )
-        first, second, score = (cells[names.index(name)].strip() for name in wanted)
+        first, second, score = (cells[index].strip() for index in columns_read)
         if not first or not second:
             raise InputError(f"{where} has an empty sentence. Mend or drop the line.")
         yield first, second, _score(score, where)
