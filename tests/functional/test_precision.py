@@ -62,7 +62,8 @@ def test_compiles_without_a_break(estimator: str) -> None:
     tensors = single(preference=(4, 17, 33))
 
     def function(**given: Any) -> Tensor:
-        return F.attention(**given, estimator=estimator).sin()
+        # With the default tolerance of 1e-5, two exact solutions may differ by more than is allowed below.
+        return F.attention(**given, estimator=estimator, tol=1e-6).sin()
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     found, expected = compiled(**tensors), function(**tensors)
