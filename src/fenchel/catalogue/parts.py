@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from fenchel.estimate import Estimate
 from fenchel.estimators import InferenceProblem
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.relative import distance_index
-from fenchel.preference import Discrete, Gaussian
+from fenchel.preference import Gaussian
+from fenchel.tensors import log_weights
 
 
 class AbstractParts(ABC):
@@ -47,25 +48,49 @@ class AbstractFiniteParts(AbstractParts):
         evidence: (B, H, m, d).
         values: (B, H, N, d_v), or (B, H, m, N, d_v).
         log_preference: log u or a mask, broadcasting to (B, H, m, N); None is uniform.
+        alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
     """
 
     templates: Tensor
     evidence: Tensor
     values: Tensor
-    log_preference: Tensor | None
+    log_preference: Tensor | None = None
+    alpha: float | Tensor = 1.0
+
+    @property
+    def differs_by_query(self) -> bool:
+        """Whether every query has templates, or values, of its own."""
+        return self.templates.dim() == 5 or self.values.dim() == 5
 
     @abstractmethod
+    def _inference(self, estimator: str) -> functional.Inference:
+        """The call of :func:`fenchel.functional.infer`, with a batch of single queries where templates differ."""
+
+    def _of_queries(self, result: Tensor) -> Tensor:
+        """A result (B, H, m, ...), of (B·m, H, 1, ...) where the call has a batch of single queries."""
+        if not self.differs_by_query:
+            return result
+        return result.squeeze(2).unflatten(0, (-1, self.evidence.shape[2])).transpose(1, 2)
+
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+        return self._of_queries(self._inference(estimator).output)
+
     def weights(self, estimator: str = "first_order") -> Tensor:
         """The weights p of the values, (B, H, m, N)."""
+        return self._of_queries(self._inference(estimator).weights)
+
+    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
+        """Bounds on the error of an estimate, each (B, H, m)."""
+        with torch.no_grad():
+            return AttentionCertificate(*map(self._of_queries, self._inference(estimator).certificate))
 
     def believed(self) -> Tensor:
         """The preference u as weights, (B, H, m, N); all 0 where nothing may be looked at."""
         shape = (*self.evidence.shape[:3], self.templates.shape[-2])
-        log_u = self.log_preference
-        if log_u is None:
+        if self.log_preference is None:
             return self.evidence.new_full(shape, 1 / shape[-1])
-        if log_u.dtype == torch.bool:
-            log_u = self.evidence.new_zeros(log_u.shape).masked_fill(~log_u, -torch.inf)
+        log_u = log_weights(self.log_preference, self.evidence.dtype)
         return log_u.softmax(-1).nan_to_num(0.0).expand(shape)
 
     def mean_under(self, weights: Tensor) -> Tensor:
@@ -115,77 +140,47 @@ class Parts(AbstractFiniteParts):
         templates = key * key.shape[-1] ** -0.5
         return cls(templates=templates, evidence=query, values=value, log_preference=log_preference)
 
-    @property
-    def differs_by_query(self) -> bool:
-        """Whether every query has templates, or values, of its own."""
-        return self.templates.dim() == 5 or self.values.dim() == 5
-
-    def answer(self, estimator: str = "first_order") -> Tensor:
-        """The mean of the values, (B, H, m, d_v)."""
-        one = self._one_query_each()
-        result = functional.attention(
-            one.evidence, one.templates, one.values, estimator=estimator, **one._options()
-        )
-        return self._unfolded(result)
-
-    def weights(self, estimator: str = "first_order") -> Tensor:
-        """The weights p, (B, H, m, n)."""
-        one = self._one_query_each()
-        result = functional.attention_weights(
-            one.evidence, one.templates, estimator=estimator, **one._options()
-        )
-        return self._unfolded(result)
-
-    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
-        """What an estimate certifies about itself, each (B, H, m)."""
-        one = self._one_query_each()
-        with torch.no_grad():
-            _, result = functional.attention_with_certificate(
-                one.evidence, one.templates, one.values, estimator=estimator, **one._options()
-            )
-        return AttentionCertificate(*(self._unfolded(bound.unsqueeze(-1)).squeeze(-1) for bound in result))
-
-    def under(self, closeness: AbstractCloseness | None) -> Parts:
+    def under(self, closeness: AbstractCloseness | None) -> Self:
         """The same under a closeness, where it leaves its own open."""
         return replace(self, closeness=closeness) if self.closeness is None else self
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "log_preference": self.log_preference,
-            "alpha": self.alpha,
-            "scale": 1.0,
-            "closeness": self.closeness,
-        }
+    @property
+    def _variant(self) -> functional.Relative | None:
+        return None
 
-    def _one_query_each(self) -> Parts:
-        """The same with queries as a further batch, where their templates differ: (B m, H, 1 query, ...)."""
-        if not self.differs_by_query:
-            return self
-        batch, heads, queries = self.evidence.shape[:3]
-        keys = self.templates.shape[-2]
-
-        def of_query(tensor: Tensor) -> Tensor:
-            own = tensor if tensor.dim() == 5 else tensor.unsqueeze(2).expand(-1, -1, queries, -1, -1)
-            return own.transpose(1, 2).flatten(0, 1)
-
-        log_u, alpha = self.log_preference, self.alpha
-        if log_u is not None:
-            log_u = log_u.expand(batch, heads, queries, keys).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-        if isinstance(alpha, Tensor):
-            alpha = alpha.expand(batch, heads, queries).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-        return replace(
-            self,
-            templates=of_query(self.templates),
-            evidence=self.evidence.transpose(1, 2).flatten(0, 1).unsqueeze(2),
-            values=of_query(self.values),
-            log_preference=log_u,
-            alpha=alpha,
+    def _inference(self, estimator: str) -> functional.Inference:
+        parts = self._one_query_each() if self.differs_by_query else self
+        return functional.infer(
+            parts.evidence,
+            parts.templates,
+            parts.values,
+            log_preference=parts.log_preference,
+            alpha=parts.alpha,
+            scale=1.0,
+            closeness=parts.closeness,
+            estimator=estimator,
+            variant=self._variant,
         )
 
-    def _unfolded(self, found: Tensor) -> Tensor:
-        if not self.differs_by_query:
-            return found
-        return found.squeeze(2).unflatten(0, (-1, self.evidence.shape[2])).transpose(1, 2)
+    def _one_query_each(self) -> Self:
+        """The same with queries as a further batch: (B·m, H, 1 query, ...)."""
+        sizes = self.evidence.shape[:3]
+
+        def rows(tensor: Tensor, *further: int) -> Tensor:
+            return tensor.expand(*sizes, *further).transpose(1, 2).flatten(0, 1)
+
+        def vectors(tensor: Tensor) -> Tensor:
+            return rows(tensor if tensor.dim() == 5 else tensor.unsqueeze(2), *tensor.shape[-2:])
+
+        log_u, alpha = self.log_preference, self.alpha
+        return replace(
+            self,
+            templates=vectors(self.templates),
+            evidence=vectors(self.evidence.unsqueeze(-2)),
+            values=vectors(self.values),
+            log_preference=None if log_u is None else rows(log_u, self.templates.shape[-2]).unsqueeze(2),
+            alpha=rows(alpha).unsqueeze(2) if isinstance(alpha, Tensor) else alpha,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,11 +250,9 @@ class GaussianParts(AbstractParts):
     def dual(self, estimator: str = "first_order") -> Tensor:
         """λ, (B, H, m, d)."""
         if estimator == "first_order":
-            alpha = (
-                self.alpha.unsqueeze(-1)
-                if isinstance(self.alpha, Tensor) and self.alpha.dim()
-                else self.alpha
-            )
+            alpha = self.alpha
+            if isinstance(alpha, Tensor) and alpha.dim():
+                alpha = alpha.unsqueeze(-1)
             return alpha * self.evidence
         return self._solved(estimator).dual
 
@@ -293,7 +286,7 @@ class GaussianParts(AbstractParts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeParts(AbstractFiniteParts):
+class RelativeParts(Parts):
     r"""Templates :math:`t_{ij} = k_j + r_{\pi(i,j)}`, evidence, values and log-preference of inferences, one a query.
 
     .. math:: p_i = \arg\min_p \tfrac\alpha2\lVert\mu_i + z_i - \mathbb{E}_p[t_i]\rVert^2 + D(p, u_i),
@@ -318,35 +311,9 @@ class RelativeParts(AbstractFiniteParts):
         tensor([0.6652, 0.2447, 0.0900])
     """
 
-    templates: Tensor
     relative: Tensor
-    evidence: Tensor
-    values: Tensor
     index: Tensor | None = None
     relative_values: Tensor | None = None
-    log_preference: Tensor | None = None
-    alpha: float | Tensor = 1.0
-    closeness: AbstractCloseness | None = None
-
-    def answer(self, estimator: str = "first_order") -> Tensor:
-        """The mean of the values, (B, H, m, d_v)."""
-        of_values = {"relative_value": self.relative_values, "estimator": estimator}
-        return functional.relative_attention(
-            self.evidence, self.templates, self.values, **of_values, **self._options()
-        )
-
-    def weights(self, estimator: str = "first_order") -> Tensor:
-        """The weights p, (B, H, m, n)."""
-        return functional.relative_attention_weights(
-            self.evidence, self.templates, estimator=estimator, **self._options()
-        )
-
-    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
-        """What an estimate certifies about itself, each (B, H, m)."""
-        with torch.no_grad():
-            return functional.relative_attention_with_certificate(
-                self.evidence, self.templates, self.values, estimator=estimator, **self._options()
-            )[1]
 
     def mean_under(self, weights: Tensor) -> Tensor:
         """The mean of the values of pairs, (B, H, m, d_v)."""
@@ -358,19 +325,9 @@ class RelativeParts(AbstractFiniteParts):
             index = distance_index(weights.shape[-2], weights.shape[-1], weights.device)
         return result + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
 
-    def under(self, closeness: AbstractCloseness | None) -> RelativeParts:
-        """The same under a closeness, where it leaves its own open."""
-        return replace(self, closeness=closeness) if self.closeness is None else self
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "relative": self.relative,
-            "index": self.index,
-            "log_preference": self.log_preference,
-            "alpha": self.alpha,
-            "scale": 1.0,
-            "closeness": self.closeness,
-        }
+    @property
+    def _variant(self) -> functional.Relative:
+        return functional.Relative(self.relative, self.index, self.relative_values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,37 +365,13 @@ class TransportParts(AbstractFiniteParts):
         """D."""
         return OptimalTransport(self.cost, self.gamma, self.atoms, warn=False)
 
-    def answer(self, estimator: str = "first_order") -> Tensor:
-        """The mean of the values, (B, H, m, d_v), without making the weights."""
-        n = self.templates.shape[-2]
-        return functional.transport_attention(
-            self.evidence,
-            self.templates,
-            self.values[..., :n, :],
-            atoms=self.atoms,
-            atom_values=self.values[..., n:, :],
-            alpha=self.alpha,
-            gamma=self.gamma,
-            cost=self.cost,
-            estimator=estimator,
-        )
-
-    def weights(self, estimator: str = "first_order") -> Tensor:
-        """The weights of templates, then atoms, (B, H, m, n + a)."""
-        return cast("Tensor", self._solved(estimator).weights)
-
     def believed(self) -> Tensor:
         """Uniform on the templates and 0 on the atoms, (B, H, m, n + a)."""
-        n, further = self.templates.shape[-2], self.atoms.shape[-2]
-        on_keys = self.evidence.new_full((*self.evidence.shape[:3], n), 1 / n)
-        return torch.nn.functional.pad(on_keys, (0, further))
+        return torch.nn.functional.pad(super().believed(), (0, self.atoms.shape[-2]))
 
-    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
-        """What an estimate certifies about itself, each (B, H, m)."""
-        with torch.no_grad():
-            result = self._solved(estimator)
-        return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
-
-    def _solved(self, estimator: str) -> Estimate:
-        problem = InferenceProblem(Discrete(self.templates), self.evidence, self.alpha, self.closeness)
-        return problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {}))
+    def _inference(self, estimator: str) -> functional.Inference:
+        values, atom_values = self.values.split((self.templates.shape[-2], self.atoms.shape[-2]), -2)
+        variant = functional.Transport(self.gamma, self.cost, self.atoms, atom_values)
+        return functional.infer(
+            self.evidence, self.templates, values, alpha=self.alpha, estimator=estimator, variant=variant
+        )
