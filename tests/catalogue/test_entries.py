@@ -21,9 +21,9 @@ from fenchel.catalogue import (
     entry,
 )
 from fenchel.catalogue.entry import Inferrer
-from fenchel.catalogue.gates import coins
 from fenchel.catalogue.parts import AbstractFiniteParts
 from fenchel.catalogue.registry import described, record
+from fenchel.catalogue.vision_and_gates import coins
 from fenchel.errors import FenchelError, InputError
 from fenchel.nn import MultiheadAttention
 from tests.catalogue.references import REFERENCES

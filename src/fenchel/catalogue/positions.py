@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import Draw, Family, believed
+from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
-from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.nn import sinusoids
 from fenchel.nn.arguments import combined
 from fenchel.nn.evidence import (
@@ -19,19 +19,21 @@ from fenchel.nn.evidence import (
     Rotary,
     TransformerXL,
 )
-from fenchel.nn.preference import AbstractPreference, ALiBi, Causal, GridWindow, RelativePosition, Window
+from fenchel.nn.preference import (
+    AbstractPreference,
+    ALiBi,
+    Causal,
+    GridPosition,
+    GridWindow,
+    RelativePosition,
+    Window,
+)
 
-_FAMILY = "Scores and positions"
+FAMILY = Family("Scores and positions")
 
 
-def _learned(infer: Inferrer, x: Tensor, places: Tensor, project: Tensor) -> Tensor:
-    query, key, value = _projected(x + places, project)
-    return infer(Parts.scaled_dot(query, key, value))
-
-
-def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:
-    places = sinusoids(torch.arange(x.shape[1], dtype=x.dtype, device=x.device), x.shape[2])
-    return _learned(infer, x, places, project)
+def _tokens(draw: Draw) -> dict[str, Any]:
+    return {"x": draw(1, 5, 6), "project": draw(3, 2, 6, 3) / 2}
 
 
 def _projected(x: Tensor, project: Tensor) -> Tensor:
@@ -39,20 +41,68 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
     return x.unsqueeze(1) @ project.unsqueeze(1)
 
 
-def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: RelativePosition) -> Tensor:
-    return infer(_believing(network, query, key, value, scale=1.0))
+@FAMILY.entry(
+    title="Learned absolute position embeddings",
+    paper=Paper(
+        "Devlin et al.",
+        2019,
+        "BERT: pre-training of deep bidirectional transformers for language understanding",
+        "section 3",
+    ),
+    formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
+    templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
+    preference="uniform",
+    evidence="Q(x_i + a_i)",
+    values="V(x_j + a_j)",
+    meaning=(
+        "A position is part of what a token is: it is in the query, in the template and in the value. Attention "
+        "itself does not look at order; tokens that move with their positions move their answers. The model adds "
+        "positions once, below its first layer, and normalises the sums, which is left out here."
+    ),
+    exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
+    example=lambda draw: {**_tokens(draw), "places": draw(5, 6)},
+    symmetries=(Symmetry({"x": -2, "places": -2}),),
+)
+def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tensor) -> Tensor:
+    query, key, value = _projected(x + places, project)
+    return infer(Parts.scaled_dot(query, key, value))
 
 
-def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return infer(_believing(Causal() * ALiBi(query.shape[1]), query, key, value))
+@FAMILY.entry(
+    title="Sinusoidal position encodings",
+    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.5"),
+    formula=(
+        "p_ij ∝ exp(⟨Q(x_i + s_i), K(x_j + s_j)⟩/√d),  s_i = (sin ω_c i, cos ω_c i)_c,  ω_c = 10000^{−2c/w}\n"
+        "√d times the score is a sum of four: x_iᵀ M x_j + x_iᵀ M s_j + s_iᵀ M x_j + s_iᵀ M s_j,  M = QᵀK"
+    ),
+    templates="K(x_j + s_j)/√d",
+    preference="uniform",
+    evidence="Q(x_i + s_i)",
+    values="V(x_j + s_j)",
+    meaning=(
+        "As learned positions, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
+        "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
+        "and print 10000·2i/d."
+    ),
+    because=(
+        "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
+        "with all four."
+    ),
+    exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
+    example=_tokens,
+)
+def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:
+    places = sinusoids(torch.arange(x.shape[1], dtype=x.dtype, device=x.device), x.shape[2])
+    return _learned_absolute(infer, x, places, project)
 
 
-def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return infer(_believing(Causal(), query, key, value))
+def _heads(draw: Draw) -> dict[str, Any]:
+    return draw.heads(value_dim=3)
 
 
-def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
-    return infer(_believing(Window(width // 2, width // 2), query, key, value))
+def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
+    network = RelativePosition(heads=2, buckets=8, max_distance=6)
+    return {**_heads(draw), "network": draw.module(network)}
 
 
 def _believing(
@@ -64,31 +114,149 @@ def _believing(
     )
 
 
+@FAMILY.entry(
+    title="T5's relative position",
+    paper=Paper(
+        "Raffel et al.",
+        2020,
+        "Exploring the limits of transfer learning with a unified text-to-text transformer",
+        "section 2.1",
+    ),
+    formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
+    templates="k_j",
+    preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
+    evidence="q_i",
+    meaning=(
+        "How far away a key is says how likely it is to matter, before the query has looked at any. There is no "
+        "√d: it is absorbed in how the model starts. A decoder multiplies by the causal mask."
+    ),
+    exact_because="The belief differs by query, and so do the mean and the covariance that are inferred from.",
+    example=_heads_and_buckets,
+    layer={"preference": "RelativePosition(heads)", "evidence": "ScaledDot(scale=1.0)"},
+)
+def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: RelativePosition) -> Tensor:
+    return infer(_believing(network, query, key, value, scale=1.0))
+
+
+@FAMILY.entry(
+    title="Attention with linear biases (ALiBi)",
+    paper=Paper(
+        "Press et al.",
+        2022,
+        "Train short, test long: attention with linear biases enables input length extrapolation",
+        "section 3",
+    ),
+    formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
+    templates="k_j/√d",
+    preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
+    evidence="q_i",
+    meaning=(
+        "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, "
+        "the same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h "
+        "j are one belief. Where H is no power of 2 the slopes are those of the published code, as they are here."
+    ),
+    exact_because=(
+        "As a head gets steeper its belief goes to the last key alone, and there is nothing to correct; a flat one "
+        "has the covariance of all the past."
+    ),
+    example=_heads,
+    layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
+)
+def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return infer(_believing(Causal() * ALiBi(query.shape[1]), query, key, value))
+
+
+@FAMILY.entry(
+    title="Rotary position embedding (RoPE)",
+    paper=Paper(
+        "Su et al.",
+        2021,
+        "RoFormer: enhanced transformer with rotary position embedding",
+        "eqs. (14)-(16)",
+    ),
+    formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
+    templates="R_j k_j/√d, R_j turning pairs of coordinates by angles in proportion to j",
+    preference="uniform",
+    evidence="R_i q_i",
+    meaning=(
+        "A template is turned by its own position, whoever asks, so that all queries share the templates. Scores "
+        "see distances alone."
+    ),
+    because=(
+        "Turning all positions together turns the whole problem and changes no length: exact inference sees "
+        "distances alone as well."
+    ),
+    exact_because="Equal keys at different positions are different templates, and enter the covariance as such.",
+    example=_heads,
+    layer={"evidence": "Rotary(d)"},
+)
 def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     evidence, templates, scale = Rotary(query.shape[-1])(query, key)
     return infer(Parts(templates=templates * scale, evidence=evidence, values=value))
 
 
-def _tokens(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {"x": drawn(generator, dtype, 1, 5, 6), "project": drawn(generator, dtype, 3, 2, 6, 3) / 2}
+@FAMILY.entry(
+    title="Causal attention",
+    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.2.3"),
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
+    templates="k_j/√d",
+    preference="uniform on j ≤ i",
+    evidence="q_i",
+    meaning=(
+        "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
+        "closeness here but transport. How many keys a query sees tells its position; in what order they stand one "
+        "layer does not see."
+    ),
+    exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
+    example=_heads,
+    layer={"preference": "Causal()", "evidence": "ScaledDot()"},
+)
+def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return infer(_believing(Causal(), query, key, value))
 
 
-def _tokens_and_places(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_tokens(generator, dtype), "places": drawn(generator, dtype, 5, 6)}
+@FAMILY.entry(
+    title="Sliding window (Longformer)",
+    paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
+    templates="k_j/√d",
+    preference="uniform on w + 1 positions around i",
+    evidence="q_i",
+    meaning=(
+        "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same "
+        "with gaps; its global tokens are a mask that lets some queries and keys see all, with maps of their own."
+    ),
+    exact_because="Mean and covariance are those of the few templates in the window.",
+    example=lambda draw: {**_heads(draw), "width": 2},
+    layer={"preference": "Window(w // 2, w // 2)", "evidence": "ScaledDot()"},
+)
+def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
+    return infer(_believing(Window(width // 2, width // 2), query, key, value))
 
 
-def _heads(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=6, value_dim=3)
-    return {"query": query, "key": key, "value": value}
+_TIES = (
+    "The position term is linear in the query, and so it is read as evidence; like any score it could be belief "
+    "instead, in which nothing is corrected. That a template is a key plus the vector of a position, as Shaw et al. "
+    "write it, is a choice too: longer templates that all queries share can have the same scores, and make another "
+    "exact problem."
+)
 
 
-def _heads_and_buckets(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    network = RelativePosition(heads=2, buckets=8, max_distance=6)
-    return {**_heads(generator, dtype), "network": drawn_module(generator, dtype, network)}
+def _text(draw: Draw) -> dict[str, Any]:
+    return {"x": draw(1, 5, 6), "project": draw(3, 2, 6, 4) / 2}
 
 
-def _heads_and_width(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_heads(generator, dtype), "width": 2}
+def _text_and_memory(draw: Draw) -> dict[str, Any]:
+    return {
+        **_text(draw),
+        "memory": draw(1, 2, 6),
+        "network": draw.module(TransformerXL(heads=2, dim=4, width=6)),
+    }
+
+
+def _heads_of(x: Tensor, weight: Tensor) -> Tensor:
+    """(B, n, width) by maps (H, width, d): (B, H, n, d)."""
+    return x.unsqueeze(1) @ weight
 
 
 def _asked(
@@ -113,6 +281,32 @@ def _asked(
     )
 
 
+@FAMILY.entry(
+    title="Transformer-XL",
+    paper=Paper(
+        "Dai et al.",
+        2019,
+        "Transformer-XL: attentive language models beyond a fixed-length context",
+        "section 3.3",
+    ),
+    formula=(
+        "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_{i−j}⟩ + ⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i\n"
+        "R the sinusoidal code of a distance, keys of the segment before included"
+    ),
+    templates="(k_j + W R_{i−j})/√d, other ones for each query",
+    preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
+    evidence="q_i",
+    meaning=(
+        "Two of the four terms look at no query: an importance of each key and one of each distance. They are "
+        "belief; the other two are what the query says of what a key is and how far back it is."
+    ),
+    because=_TIES,
+    exact_because=(
+        "Mean and covariance under u, of the query's own templates, enter; the belief is not corrected."
+    ),
+    example=_text_and_memory,
+    layer={"preference": "Causal()", "evidence": "TransformerXL(heads, d, width)"},
+)
 def _transformer_xl(
     infer: Inferrer, x: Tensor, memory: Tensor, project: Tensor, network: TransformerXL
 ) -> Tensor:
@@ -123,7 +317,44 @@ def _transformer_xl(
     return infer(_asked(network, query, key, value, past, offset=offset))
 
 
-def _two_streams(
+def _text_in_order(draw: Draw) -> dict[str, Any]:
+    return {
+        **_text_and_memory(draw),
+        "asking": draw(1, 5, 6),
+        "order": torch.randperm(5, generator=draw.generator),
+    }
+
+
+@FAMILY.entry(
+    title="Two-stream attention (XLNet)",
+    paper=Paper(
+        "Yang et al.",
+        2019,
+        "XLNet: generalized autoregressive pretraining for language understanding",
+        "section 2.3",
+    ),
+    formula=(
+        "h_i asks keys of h with o_j ≤ o_i;  g_i asks keys of h with o_j < o_i,  o the order of factorisation\n"
+        "scores as Transformer-XL's"
+    ),
+    templates="(K h_j + W R_{i−j})/√d, other ones for each query",
+    preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
+    evidence="Q h_i; Q g_i",
+    values="V h_j",
+    meaning=(
+        "A text is predicted in any order. The content stream knows the token at its position, the query stream "
+        "the position alone: the second asks the same templates and may not see its own. Segments, which the model "
+        "encodes likewise, are left out."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "Two inferences with templates in common, side by side. In the order of the text the content stream is "
+        "Transformer-XL's causal attention."
+    ),
+    exact_because="Each stream is corrected by the covariance of what it may see.",
+    example=_text_in_order,
+)
+def _xlnet(
     infer: Inferrer,
     x: Tensor,
     asking: Tensor,
@@ -143,6 +374,36 @@ def _two_streams(
     return torch.stack(streams)
 
 
+def _text_and_vectors(draw: Draw) -> dict[str, Any]:
+    return {
+        **_text(draw),
+        "network": draw.module(RelativeKeys(heads=1, dim=4, max_distance=2)),
+        "value_vectors": draw(5, 4),
+    }
+
+
+@FAMILY.entry(
+    title="Relative position representations",
+    paper=Paper(
+        "Shaw et al.", 2018, "Self-attention with relative position representations", "eqs. (3), (4)"
+    ),
+    formula=(
+        "o_i = Σ_j p_ij (v_j + b_{clip(j−i)}),  p_ij ∝ exp(⟨q_i, k_j + a_{clip(j−i)}⟩/√d)\n"
+        "clip(r) = max(−K, min(K, r))"
+    ),
+    templates="(k_j + a_{clip(j−i)})/√d, other ones for each query",
+    preference="uniform",
+    evidence="q_i",
+    values="v_j + b_{clip(j−i)}",
+    meaning=(
+        "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the "
+        "value. The layer has those of the keys; the paper found the others to add little."
+    ),
+    because=_TIES,
+    exact_because="The covariance is of the query's own templates.",
+    example=_text_and_vectors,
+    layer={"evidence": "RelativeKeys(1, d, max_distance=w)"},
+)
 def _shaw(
     infer: Inferrer, x: Tensor, project: Tensor, network: RelativeKeys, value_vectors: Tensor
 ) -> Tensor:
@@ -150,334 +411,95 @@ def _shaw(
     return infer(_asked(network, query, key, value, relative_values=value_vectors[None, None]))
 
 
+def _image(draw: Draw) -> dict[str, Any]:
+    return {
+        "x": draw(1, 8, 6),
+        "project": draw(3, 2, 6, 4) / 2,
+        "network": draw.module(RelativeGridKeys(2, 4, grid=(2, 4), reach=1)),
+    }
+
+
+@FAMILY.entry(
+    title="Stand-alone self-attention in images",
+    paper=Paper("Ramachandran et al.", 2019, "Stand-alone self-attention in vision models", "eqs. (2), (3)"),
+    formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
+    templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), other ones for each query",
+    preference="uniform on the k × k pixels around i",
+    evidence="q_i",
+    meaning=(
+        "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and "
+        "half for how many columns away they are. There is no √d. Here fewer pixels are seen at the border."
+    ),
+    because=_TIES,
+    exact_because="The covariance is of the few templates in the window.",
+    example=_image,
+    layer={
+        "preference": "GridWindow((2, 3), reach=1)",
+        "evidence": "RelativeGridKeys(heads, d, grid=(2, 3), reach=1)",
+    },
+)
 def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
     query, key, value = (_heads_of(x, own) for own in project)
     near = believed(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
 
 
-def _heads_of(x: Tensor, weight: Tensor) -> Tensor:
-    """(B, n, width) by maps (H, width, d): (B, H, n, d)."""
-    return x.unsqueeze(1) @ weight
-
-
-def _text(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {"x": drawn(generator, dtype, 1, 5, 6), "project": drawn(generator, dtype, 3, 2, 6, 4) / 2}
-
-
-def _text_and_memory(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+def _pixels(draw: Draw) -> dict[str, Any]:
     return {
-        **_text(generator, dtype),
-        "memory": drawn(generator, dtype, 1, 2, 6),
-        "network": drawn_module(generator, dtype, TransformerXL(heads=2, dim=4, width=6)),
+        "image": draw(1, 4, 4, 4),
+        "project": draw(3, 2, 4, 2),
+        "network": draw.module(GridPosition(heads=2, grid=(2, 2))),
+        "shift": 1,
     }
 
 
-def _text_in_order(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        **_text_and_memory(generator, dtype),
-        "asking": drawn(generator, dtype, 1, 5, 6),
-        "order": torch.randperm(5, generator=generator),
-    }
+def _windows(image: Tensor, side: int) -> Tensor:
+    """(B, rows, columns, width) as (B·windows, side², width)."""
+    cut = image.unflatten(1, (-1, side)).unflatten(3, (-1, side))
+    return cut.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 
-def _text_and_vectors(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        **_text(generator, dtype),
-        "network": drawn_module(generator, dtype, RelativeKeys(heads=1, dim=4, max_distance=2)),
-        "value_vectors": drawn(generator, dtype, 5, 4),
-    }
+def _together(rows: int, columns: int, side: int, shift: int, image: Tensor) -> Tensor:
+    """Whether pixels of a window were together before the image was rolled, (B·windows, 1, side², side²)."""
+    at = [torch.arange(size, device=image.device).roll(-shift) < shift for size in (rows, columns)]
+    rolled = 2 * at[0].long().unsqueeze(-1) + at[1].long()
+    region = _windows(rolled[None, :, :, None].expand(len(image), -1, -1, 1), side).squeeze(-1)
+    return (region.unsqueeze(-1) == region.unsqueeze(-2)).unsqueeze(1)
 
 
-def _image(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "x": drawn(generator, dtype, 1, 8, 6),
-        "project": drawn(generator, dtype, 3, 2, 6, 4) / 2,
-        "network": drawn_module(generator, dtype, RelativeGridKeys(2, 4, grid=(2, 4), reach=1)),
-    }
+def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tensor:
+    """The inverse of :func:`_windows`."""
+    cut = windows.unflatten(0, (-1, rows // side, columns // side)).unflatten(3, (side, side))
+    return cut.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-_TIES = (
-    "The position term is linear in the query, and so it is read as evidence; like any score it could be belief "
-    "instead, in which nothing is corrected. That a template is a key plus the vector of a position, as Shaw et al. "
-    "write it, is a choice too: longer templates that all queries share can have the same scores, and make another "
-    "exact problem."
+@FAMILY.entry(
+    title="Shifted windows (Swin)",
+    paper=Paper(
+        "Liu et al.",
+        2021,
+        "Swin transformer: hierarchical vision transformer using shifted windows",
+        "section 3.2 and eq. (4)",
+    ),
+    formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
+    templates="k_j/√d",
+    preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
+    evidence="q_i",
+    meaning=(
+        "An image is cut into windows, shifted by half a window in every other layer, and a pixel believes in "
+        "those of its window alone, by a learned number for each offset. Rolling the image and masking what the "
+        "roll has brought together is a way to compute it."
+    ),
+    exact_because="Mean and covariance are those of the pixels of a window, under the learned belief.",
+    example=_pixels,
+    layer={"preference": "GridPosition(heads, (2, 3))", "evidence": "ScaledDot()"},
 )
-
-ENTRIES = (
-    Entry(
-        name="learned-absolute",
-        title="Learned absolute position embeddings",
-        family=_FAMILY,
-        paper=Paper(
-            "Devlin et al.",
-            2019,
-            "BERT: pre-training of deep bidirectional transformers for language understanding",
-            "section 3",
-        ),
-        formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
-        templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
-        preference="uniform",
-        evidence="Q(x_i + a_i)",
-        values="V(x_j + a_j)",
-        meaning=(
-            "A position is part of what a token is: it is in the query, in the template and in the value. Attention "
-            "itself does not look at order; tokens that move with their positions move their answers. The model adds "
-            "positions once, below its first layer, and normalises the sums, which is left out here."
-        ),
-        exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
-        written=_learned,
-        example=_tokens_and_places,
-        symmetries=(Symmetry({"x": -2, "places": -2}),),
-    ),
-    Entry(
-        name="sinusoidal",
-        title="Sinusoidal position encodings",
-        family=_FAMILY,
-        paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.5"),
-        formula=(
-            "p_ij ∝ exp(⟨Q(x_i + s_i), K(x_j + s_j)⟩/√d),  s_i = (sin ω_c i, cos ω_c i)_c,  ω_c = 10000^{−2c/w}\n"
-            "√d times the score is a sum of four: x_iᵀ M x_j + x_iᵀ M s_j + s_iᵀ M x_j + s_iᵀ M s_j,  M = QᵀK"
-        ),
-        templates="K(x_j + s_j)/√d",
-        preference="uniform",
-        evidence="Q(x_i + s_i)",
-        values="V(x_j + s_j)",
-        meaning=(
-            "As learned positions, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
-            "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
-            "and print 10000·2i/d."
-        ),
-        because=(
-            "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
-            "with all four."
-        ),
-        exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
-        written=_sinusoidal,
-        example=_tokens,
-    ),
-    Entry(
-        name="t5",
-        title="T5's relative position",
-        family=_FAMILY,
-        paper=Paper(
-            "Raffel et al.",
-            2020,
-            "Exploring the limits of transfer learning with a unified text-to-text transformer",
-            "section 2.1",
-        ),
-        formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
-        templates="k_j",
-        preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
-        evidence="q_i",
-        meaning=(
-            "How far away a key is says how likely it is to matter, before the query has looked at any. There is no "
-            "√d: it is absorbed in how the model starts. A decoder multiplies by the causal mask."
-        ),
-        exact_because="The belief differs by query, and so do the mean and the covariance that are inferred from.",
-        written=_t5,
-        example=_heads_and_buckets,
-        layer={"preference": "RelativePosition(heads)", "evidence": "ScaledDot(scale=1.0)"},
-    ),
-    Entry(
-        name="alibi",
-        title="Attention with linear biases (ALiBi)",
-        family=_FAMILY,
-        paper=Paper(
-            "Press et al.",
-            2022,
-            "Train short, test long: attention with linear biases enables input length extrapolation",
-            "section 3",
-        ),
-        formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
-        templates="k_j/√d",
-        preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
-        evidence="q_i",
-        meaning=(
-            "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, "
-            "the same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h "
-            "j are one belief. Where H is no power of 2 the slopes are those of the published code, as they are here."
-        ),
-        exact_because=(
-            "As a head gets steeper its belief goes to the last key alone, and there is nothing to correct; a flat one "
-            "has the covariance of all the past."
-        ),
-        written=_alibi,
-        example=_heads,
-        layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
-    ),
-    Entry(
-        name="rotary",
-        title="Rotary position embedding (RoPE)",
-        family=_FAMILY,
-        paper=Paper(
-            "Su et al.",
-            2021,
-            "RoFormer: enhanced transformer with rotary position embedding",
-            "eqs. (14)-(16)",
-        ),
-        formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
-        templates="R_j k_j/√d, R_j turning pairs of coordinates by angles in proportion to j",
-        preference="uniform",
-        evidence="R_i q_i",
-        meaning=(
-            "A template is turned by its own position, whoever asks, so that all queries share the templates. Scores "
-            "see distances alone."
-        ),
-        because=(
-            "Turning all positions together turns the whole problem and changes no length: exact inference sees "
-            "distances alone as well."
-        ),
-        exact_because="Equal keys at different positions are different templates, and enter the covariance as such.",
-        written=_rotary,
-        example=_heads,
-        layer={"evidence": "Rotary(d)"},
-    ),
-    Entry(
-        name="causal",
-        title="Causal attention",
-        family=_FAMILY,
-        paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.2.3"),
-        formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
-        templates="k_j/√d",
-        preference="uniform on j ≤ i",
-        evidence="q_i",
-        meaning=(
-            "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
-            "closeness here but transport. How many keys a query sees tells its position; in what order they stand one "
-            "layer does not see."
-        ),
-        exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
-        written=_causal,
-        example=_heads,
-        layer={"preference": "Causal()", "evidence": "ScaledDot()"},
-    ),
-    Entry(
-        name="sliding-window",
-        title="Sliding window (Longformer)",
-        family=_FAMILY,
-        paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
-        formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
-        templates="k_j/√d",
-        preference="uniform on w + 1 positions around i",
-        evidence="q_i",
-        meaning=(
-            "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same "
-            "with gaps; its global tokens are a mask that lets some queries and keys see all, with maps of their own."
-        ),
-        exact_because="Mean and covariance are those of the few templates in the window.",
-        written=_sliding_window,
-        example=_heads_and_width,
-        layer={"preference": "Window(w // 2, w // 2)", "evidence": "ScaledDot()"},
-    ),
-    Entry(
-        name="transformer-xl",
-        title="Transformer-XL",
-        family=_FAMILY,
-        paper=Paper(
-            "Dai et al.",
-            2019,
-            "Transformer-XL: attentive language models beyond a fixed-length context",
-            "section 3.3",
-        ),
-        formula=(
-            "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_{i−j}⟩ + ⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i\n"
-            "R the sinusoidal code of a distance, keys of the segment before included"
-        ),
-        templates="(k_j + W R_{i−j})/√d, other ones for each query",
-        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
-        evidence="q_i",
-        meaning=(
-            "Two of the four terms look at no query: an importance of each key and one of each distance. They are "
-            "belief; the other two are what the query says of what a key is and how far back it is."
-        ),
-        because=_TIES,
-        exact_because=(
-            "Mean and covariance under u, of the query's own templates, enter; the belief is not corrected."
-        ),
-        written=_transformer_xl,
-        example=_text_and_memory,
-        layer={"preference": "Causal()", "evidence": "TransformerXL(heads, d, width)"},
-    ),
-    Entry(
-        name="xlnet",
-        title="Two-stream attention (XLNet)",
-        family=_FAMILY,
-        paper=Paper(
-            "Yang et al.",
-            2019,
-            "XLNet: generalized autoregressive pretraining for language understanding",
-            "section 2.3",
-        ),
-        formula=(
-            "h_i asks keys of h with o_j ≤ o_i;  g_i asks keys of h with o_j < o_i,  o the order of factorisation\n"
-            "scores as Transformer-XL's"
-        ),
-        templates="(K h_j + W R_{i−j})/√d, other ones for each query",
-        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
-        evidence="Q h_i; Q g_i",
-        values="V h_j",
-        meaning=(
-            "A text is predicted in any order. The content stream knows the token at its position, the query stream "
-            "the position alone: the second asks the same templates and may not see its own. Segments, which the model "
-            "encodes likewise, are left out."
-        ),
-        verdict=Verdict.COMPOSITION,
-        because=(
-            "Two inferences with templates in common, side by side. In the order of the text the content stream is "
-            "Transformer-XL's causal attention."
-        ),
-        exact_because="Each stream is corrected by the covariance of what it may see.",
-        written=_two_streams,
-        example=_text_in_order,
-    ),
-    Entry(
-        name="shaw",
-        title="Relative position representations",
-        family=_FAMILY,
-        paper=Paper(
-            "Shaw et al.", 2018, "Self-attention with relative position representations", "eqs. (3), (4)"
-        ),
-        formula=(
-            "o_i = Σ_j p_ij (v_j + b_{clip(j−i)}),  p_ij ∝ exp(⟨q_i, k_j + a_{clip(j−i)}⟩/√d)\n"
-            "clip(r) = max(−K, min(K, r))"
-        ),
-        templates="(k_j + a_{clip(j−i)})/√d, other ones for each query",
-        preference="uniform",
-        evidence="q_i",
-        values="v_j + b_{clip(j−i)}",
-        meaning=(
-            "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the "
-            "value. The layer has those of the keys; the paper found the others to add little."
-        ),
-        because=_TIES,
-        exact_because="The covariance is of the query's own templates.",
-        written=_shaw,
-        example=_text_and_vectors,
-        layer={"evidence": "RelativeKeys(1, d, max_distance=w)"},
-    ),
-    Entry(
-        name="stand-alone",
-        title="Stand-alone self-attention in images",
-        family=_FAMILY,
-        paper=Paper(
-            "Ramachandran et al.", 2019, "Stand-alone self-attention in vision models", "eqs. (2), (3)"
-        ),
-        formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
-        templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), other ones for each query",
-        preference="uniform on the k × k pixels around i",
-        evidence="q_i",
-        meaning=(
-            "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and "
-            "half for how many columns away they are. There is no √d. Here fewer pixels are seen at the border."
-        ),
-        because=_TIES,
-        exact_because="The covariance is of the few templates in the window.",
-        written=_stand_alone,
-        example=_image,
-        layer={
-            "preference": "GridWindow((2, 3), reach=1)",
-            "evidence": "RelativeGridKeys(heads, d, grid=(2, 3), reach=1)",
-        },
-    ),
-)
+def _swin(infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:
+    side = network.grid[0]
+    rows, columns = image.shape[1:3]
+    windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
+    query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
+    belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
+    result = infer(Parts.scaled_dot(query, key, value, belief))
+    joined = result.transpose(1, 2).flatten(2)
+    return _joined_windows(joined, side, rows, columns).roll((shift, shift), (1, 2))

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import Draw, Family
+from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.random_inputs import drawn, heads
 from fenchel.closeness import Hard
 
-_FAMILY = "Psychology"
+FAMILY = Family("Psychology")
+
 
 NOTE = (
     "What theories of human attention call a filter, a beam or a gain is a part of an inference here: a preference, "
@@ -24,24 +25,94 @@ NOTE = (
 """What the entries of this family are, and what they are not."""
 
 
-def _winner(infer: Inferrer, salience: Tensor, value: Tensor) -> Tensor:
+@FAMILY.entry(
+    title="Winner-take-all",
+    paper=Paper(
+        "Koch and Ullman",
+        1985,
+        "Shifts in selective visual attention: towards the underlying neural circuitry",
+    ),
+    formula="o = v_j for the j with the largest salience s_j",
+    templates="s_j, one number a location",
+    preference="uniform",
+    evidence="1: towards more salience",
+    closeness="0 on the support of u, infinite elsewhere: no closeness",
+    meaning=(
+        "The most salient location gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and "
+        "not softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: "
+        "its mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points "
+        "beyond them."
+    ),
+    because=(
+        "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + z among all "
+        "means of saliences: its weights need not be unique, nor those of any dual point, so that no other "
+        "estimator here finds them."
+    ),
+    example=lambda draw: {"salience": draw(2, 1, 6), "value": draw(2, 1, 6, 3)},
+    symmetries=(Symmetry({"salience": -1, "value": -2}, None),),
+    estimators=("first_order",),
+    takes_closeness=False,
+)
+def _winner_take_all(infer: Inferrer, salience: Tensor, value: Tensor) -> Tensor:
     templates = salience.unsqueeze(-1)
     evidence = torch.ones_like(templates[..., :1, :])
     return infer(Parts(templates=templates, evidence=evidence, values=value, closeness=Hard()))
 
 
-def _map_of_places(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {"salience": drawn(generator, dtype, 2, 1, 6), "value": drawn(generator, dtype, 2, 1, 6, 3)}
+def _channels(draw: Draw) -> dict[str, Any]:
+    return {
+        **draw.heads(queries=4, keys=7, value_dim=3),
+        "channel": torch.tensor([0, 1, 0, 1, 1, 0, 1]),
+        "attended": torch.tensor([0, 0, 1, 1]),
+    }
 
 
-def _filtered(
+_CHANNELS = (
+    Symmetry({"query": -2, "attended": -1}),
+    Symmetry({"key": -2, "value": -2, "channel": -1}, None),
+)
+
+
+@FAMILY.entry(
+    title="Filter",
+    paper=Paper("Broadbent", 1958, "Perception and communication"),
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where channel(j) is the one that i attends to, 0 elsewhere",
+    templates="k_j/√d",
+    preference="u_ij uniform on the attended channel, 0 on the others",
+    evidence="q_i",
+    meaning=(
+        "One channel, such as an ear or a voice, passes, chosen before what is said is understood; nothing in the "
+        "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its position "
+        "in the sequence."
+    ),
+    exact_because="Mean and covariance under u are those of the channel that passes.",
+    example=_channels,
+    symmetries=_CHANNELS,
+)
+def _filter(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor
 ) -> Tensor:
     passed = attended.unsqueeze(-1) == channel
     return infer(Parts.scaled_dot(query, key, value, passed))
 
 
-def _attenuated(
+@FAMILY.entry(
+    title="Attenuation",
+    paper=Paper("Treisman", 1964, "Selective attention in man"),
+    formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
+    templates="k_j/√d",
+    preference="u_ij ∝ 1 in the attended channel, ε in the others",
+    evidence="q_i",
+    meaning=(
+        "The other channels are unlikely, not impossible: one's own name breaks through. At first order a key "
+        "there overtakes one in the attended channel where its score is higher by more than log(1/ε). A lower "
+        "threshold for important words, which the theory adds, is a larger u for them."
+    ),
+    exact_because="The threshold is moved by how much the keys vary along the query.",
+    example=lambda draw: {**_channels(draw), "leak": draw.number(0.05)},
+    symmetries=_CHANNELS,
+)
+def _attenuation(
     infer: Inferrer,
     query: Tensor,
     key: Tensor,
@@ -55,22 +126,59 @@ def _attenuated(
     return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
-def _channels(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=4, keys=7, dim=4, value_dim=3)
+def _scene(draw: Draw) -> dict[str, Any]:
     return {
-        "query": query,
-        "key": key,
-        "value": value,
-        "channel": torch.tensor([0, 1, 0, 1, 1, 0, 1]),
-        "attended": torch.tensor([0, 0, 1, 1]),
+        **draw.heads(queries=3, keys=6, value_dim=3),
+        "places": draw(6, 2),
+        "centre": draw(3, 2),
+        "width": draw.number(0.8),
     }
 
 
-def _channels_and_leak(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_channels(generator, dtype), "leak": torch.tensor(0.05, dtype=dtype)}
-
-
-def _beam(
+@FAMILY.entry(
+    name="zoom-lens",
+    title="Zoom lens",
+    paper=Paper(
+        "Eriksen and St. James",
+        1986,
+        "Visual attention within and around the field of focal attention: a zoom lens model",
+    ),
+    formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²) · exp(⟨q_i, k_j⟩/√d)",
+    templates="k_j/√d",
+    preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²): a width for each query",
+    evidence="q_i",
+    meaning=(
+        "The beam is wide or narrow by need. That power falls as the field widens follows from u being a "
+        "distribution: on a dense grid of locations in the plane the share of its centre falls as 1/σ²."
+    ),
+    exact_because=(
+        "A beam on one key leaves nothing to correct; in a wide one the keys vary, and what they vary is corrected."
+    ),
+    example=lambda draw: {**_scene(draw), "width": 0.3 + draw(3).abs()},
+    symmetries=(
+        Symmetry({"query": -2, "centre": -2, "width": -1}),
+        Symmetry({"key": -2, "value": -2, "places": -2}, None),
+    ),
+)
+@FAMILY.entry(
+    title="Spotlight",
+    paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
+    formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
+    templates="k_j/√d",
+    preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
+    evidence="q_i",
+    meaning=(
+        "A cue says where something will be before it is there, and what is within the beam is believed in, at "
+        "whatever it turns out to be. That the beam is Gaussian is a choice of ours: the metaphor has no formula."
+    ),
+    exact_because="Mean and covariance under u are those within the beam.",
+    example=_scene,
+    symmetries=(
+        Symmetry({"query": -2, "centre": -2}),
+        Symmetry({"key": -2, "value": -2, "places": -2}, None),
+    ),
+)
+def _spotlight(
     infer: Inferrer,
     query: Tensor,
     key: Tensor,
@@ -84,31 +192,33 @@ def _beam(
     return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
-def _scene(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=3, keys=6, dim=4, value_dim=3)
-    return {
-        "query": query,
-        "key": key,
-        "value": value,
-        "places": drawn(generator, dtype, 6, 2),
-        "centre": drawn(generator, dtype, 3, 2),
-        "width": torch.tensor(0.8, dtype=dtype),
-    }
+def _one_question(draw: Draw) -> dict[str, Any]:
+    numbers = {"inhibition": draw.number(0.9), "memory": draw.number(0.8)}
+    return {**draw.heads(queries=1, keys=6, dim=3), **numbers}
 
-
-def _scene_and_widths(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_scene(generator, dtype), "width": 0.3 + drawn(generator, dtype, 3).abs()}
-
-
-_CHANNELS = (
-    Symmetry({"query": -2, "attended": -1}),
-    Symmetry({"key": -2, "value": -2, "channel": -1}, None),
-)
 
 _LOOKS = 4
 
 
-def _returns_inhibited(
+@FAMILY.entry(
+    title="Inhibition of return",
+    paper=Paper("Posner and Cohen", 1984, "Components of visual orienting"),
+    formula="p⁽ᵗ⁾_j ∝ u⁽ᵗ⁾_j exp⟨q, k_j⟩,  u⁽ᵗ⁺¹⁾_j ∝ (u⁽ᵗ⁾_j)^κ · (1 - ρ p⁽ᵗ⁾_j),  u⁽¹⁾ uniform",
+    templates="k_j",
+    preference="u⁽ᵗ⁾: less where one has just looked",
+    evidence="q, the same at each look",
+    meaning=(
+        "Where one has looked is not believed in for a while, so that the same question finds another answer at "
+        "the next look. ρ says how much of what was seen is taken away, κ how long that is remembered. The "
+        "finding is one about reaction times; this rule for u is ours."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because="Each look is one inference, whose weights enter the preference of the next.",
+    exact_because="Exact weights are spread otherwise, and so is what they inhibit at the next look.",
+    example=_one_question,
+    symmetries=(Symmetry({"key": -2, "value": -2}, None),),
+)
+def _inhibition_of_return(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, inhibition: Tensor, memory: Tensor
 ) -> Tensor:
     log_u = torch.zeros_like(key[..., 0]).unsqueeze(-2)
@@ -120,50 +230,108 @@ def _returns_inhibited(
     return torch.cat(seen, -2)
 
 
-def _one_question(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=1, keys=6, dim=3)
-    numbers = {"inhibition": 0.9, "memory": 0.8}
+def _display(draw: Draw) -> dict[str, Any]:
     return {
-        "query": query,
-        "key": key,
-        "value": value,
-        **{name: torch.tensor(number, dtype=dtype) for name, number in numbers.items()},
+        "features": draw(2, 1, 7, 3),
+        "wanted": draw(2, 1, 2, 3),
+        "value": draw(2, 1, 7, 2),
+        "contrast": draw.number(0.5),
     }
 
 
-def _guided(infer: Inferrer, features: Tensor, wanted: Tensor, value: Tensor, contrast: Tensor) -> Tensor:
+@FAMILY.entry(
+    title="Guided search",
+    paper=Paper("Wolfe", 1994, "Guided search 2.0: a revised model of visual search"),
+    formula="p_ij ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁) · exp⟨w_i, f_j⟩",
+    templates="f_j, the features of item j",
+    preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
+    evidence="w_i: weights on features that the target has",
+    meaning=(
+        "Activation is the sum of what stands out and what is looked for. Wolfe adds noise and visits items from "
+        "the highest down; p is the chance to be visited first if the noise has Gumbel's distribution. He "
+        "compares with near neighbours and by categories; here all others count and features are numbers."
+    ),
+    exact_because="What stands out has a mean of its own, from which the search for the target starts.",
+    example=_display,
+    symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
+)
+def _guided_search(
+    infer: Inferrer, features: Tensor, wanted: Tensor, value: Tensor, contrast: Tensor
+) -> Tensor:
     others = features.shape[-2] - 1
     salience = torch.cdist(features, features, p=1).sum(-1) / others
     log_u = (contrast * salience).unsqueeze(-2)
     return infer(Parts(templates=features, evidence=wanted, values=value, log_preference=log_u))
 
 
-def _display(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+def _target_among_others(draw: Draw) -> dict[str, Any]:
     return {
-        "features": drawn(generator, dtype, 2, 1, 7, 3),
-        "wanted": drawn(generator, dtype, 2, 1, 2, 3),
-        "value": drawn(generator, dtype, 2, 1, 7, 2),
-        "contrast": torch.tensor(0.5, dtype=dtype),
+        "features": draw(2, 1, 7, 3),
+        "target": draw(2, 1, 2, 3),
+        "value": draw(2, 1, 7, 2),
+        "grouping": draw.number(2.0),
     }
 
 
-def _similar(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
+@FAMILY.entry(
+    title="Similarity to targets and among others",
+    paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
+    formula="p_ij ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)) · exp⟨t_i, f_j⟩",
+    templates="f_j, the features of item j",
+    preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): items that are grouped with many others have less",
+    evidence="t_i, the description of the target",
+    meaning=(
+        "Search is hard where others look like the target, which is evidence, and where others do not look alike, "
+        "which is preference: others that are alike are suppressed together. The paper states both laws without a "
+        "formula for weights; that similarity falls as exp(-distance), and its sum, are ours."
+    ),
+    exact_because="Suppressing groups moves the mean from which the search for the target starts.",
+    example=_target_among_others,
+    symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
+)
+def _similarity(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
     others = features.shape[-2] - 1
     alike = torch.exp(-torch.cdist(features, features)).sum(-1) - 1
     log_u = -(grouping * alike / others).unsqueeze(-2)
     return infer(Parts(templates=features, evidence=target, values=value, log_preference=log_u))
 
 
-def _target_among_others(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+def _window_of_attention(draw: Draw) -> dict[str, Any]:
     return {
-        "features": drawn(generator, dtype, 2, 1, 7, 3),
-        "target": drawn(generator, dtype, 2, 1, 2, 3),
-        "value": drawn(generator, dtype, 2, 1, 7, 2),
-        "grouping": torch.tensor(2.0, dtype=dtype),
+        "places": draw(1, 1, 9, 2),
+        "outputs": draw(1, 1, 4, 2),
+        "value": draw(1, 1, 9, 3),
+        "shift": draw(2),
+        "zoom": draw.number(0.7),
+        "width": draw.number(0.8),
     }
 
 
-def _routed(
+@FAMILY.entry(
+    title="Dynamic routing",
+    paper=Paper(
+        "Olshausen et al.",
+        1993,
+        "A neurobiological model of visual attention and invariant pattern recognition based on dynamic routing of "
+        "information",
+    ),
+    formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
+    templates="x_j, positions in the input",
+    preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
+    evidence="a y_i + b, where output i looks, with α = 1/σ²",
+    meaning=(
+        "Control neurons open connections so that a window of any position b and size a reaches the same outputs: "
+        "what is recognised does not depend on where it is. Shift and size are evidence, one for all outputs. The "
+        "paper's routing has stages, each of which doubles the reach; here is one."
+    ),
+    exact_because=(
+        "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the "
+        "position that the window aims at."
+    ),
+    example=_window_of_attention,
+    symmetries=(Symmetry({"outputs": -2}), Symmetry({"places": -2, "value": -2}, None)),
+)
+def _routing(
     infer: Inferrer,
     places: Tensor,
     outputs: Tensor,
@@ -178,327 +346,80 @@ def _routed(
     return infer(Parts(templates=places, evidence=aimed, values=value, log_preference=log_u, alpha=alpha))
 
 
-def _window_of_attention(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "places": drawn(generator, dtype, 1, 1, 9, 2),
-        "outputs": drawn(generator, dtype, 1, 1, 4, 2),
-        "value": drawn(generator, dtype, 1, 1, 9, 3),
-        "shift": drawn(generator, dtype, 2),
-        "zoom": torch.tensor(0.7, dtype=dtype),
-        "width": torch.tensor(0.8, dtype=dtype),
-    }
-
-
-def _gained(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
+@FAMILY.entry(
+    title="Gain field",
+    paper=Paper("Salinas and Abbott", 1997, "Invariant visual responses from attentional gain fields"),
+    formula="o_i = Σ_j g_j r_ij v_j / Σ_j g_j r_ij,  r_ij = exp⟨q_i, k_j⟩",
+    templates="k_j",
+    preference="u_j ∝ g_j > 0",
+    evidence="q_i",
+    meaning=(
+        "Attention multiplies a unit's response by a gain, whatever the response is to: u multiplies in just that "
+        "way, so that odds change by the ratio of gains at every query. The paper sums the responses as they "
+        "are; that they are divided by their total is ours."
+    ),
+    exact_because=(
+        "Odds change by the ratio of gains at first order alone: a gain moves the mean that exact inference "
+        "starts from."
+    ),
+    example=lambda draw: {**draw.heads(queries=3, keys=6, dim=3), "gain": 1 + draw(6).square()},
+    symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2, "gain": -1}, None)),
+)
+def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=gain.log()))
 
 
-def _units_and_gains(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=3, keys=6, dim=3)
-    return {
-        "query": query,
-        "key": key,
-        "value": value,
-        "gain": 1 + drawn(generator, dtype, 6).square(),
-    }
-
-
-def _precise(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
+@FAMILY.entry(
+    title="Attention as precision",
+    paper=Paper("Feldman and Friston", 2010, "Attention, uncertainty, and free-energy"),
+    formula="p_ij ∝ exp(α_i ⟨q_i, k_j⟩)",
+    templates="k_j",
+    preference="uniform",
+    evidence="q_i, with a reliability α_i for each query",
+    meaning=(
+        "To attend is to take evidence for reliable. α is the precision of a Gaussian error of the mean, and the "
+        "exact dual point is a prediction error weighted by it: λ* = α(μ + z - h*). At first order, where the "
+        "error is taken before any answer, λ = αz, α is an inverse temperature of the scores and nothing more."
+    ),
+    because="It is not the paper's generative model, only the part in it that precision has.",
+    exact_because=(
+        "What the answer explains is taken off the error; the larger α is, the smaller is the error that is "
+        "left."
+    ),
+    example=lambda draw: {**draw.heads(queries=4, keys=6, dim=3), "precision": 0.2 + draw(1, 2, 4).abs()},
+    symmetries=(
+        Symmetry({"query": -2, "precision": -1}),
+        Symmetry({"key": -2, "value": -2}, None),
+    ),
+)
+def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, alpha=precision))
 
 
-def _errors_and_precisions(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=4, keys=6, dim=3)
-    return {
-        "query": query,
-        "key": key,
-        "value": value,
-        "precision": 0.2 + drawn(generator, dtype, 1, 2, 4).abs(),
-    }
+def _goal_and_salience(draw: Draw) -> dict[str, Any]:
+    heads = draw.heads(queries=3, keys=6, dim=3)
+    return {"goal": heads.pop("query"), **heads, "salience": draw(1, 2, 6)}
 
 
-def _biased(infer: Inferrer, goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
-    log_u = salience.unsqueeze(-2)
-    return infer(Parts(templates=key, evidence=goal, values=value, log_preference=log_u))
-
-
-def _goal_and_salience(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    goal, key, value = heads(generator, dtype, queries=3, keys=6, dim=3)
-    return {"goal": goal, "key": key, "value": value, "salience": drawn(generator, dtype, 1, 2, 6)}
-
-
-ENTRIES = (
-    Entry(
-        name="winner-take-all",
-        title="Winner-take-all",
-        family=_FAMILY,
-        paper=Paper(
-            "Koch and Ullman",
-            1985,
-            "Shifts in selective visual attention: towards the underlying neural circuitry",
-        ),
-        formula="o = v_j for the j with the largest salience s_j",
-        templates="s_j, one number a location",
-        preference="uniform",
-        evidence="1: towards more salience",
-        closeness="0 on the support of u, infinite elsewhere: no closeness",
-        meaning=(
-            "The most salient location gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and "
-            "not softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: "
-            "its mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points "
-            "beyond them."
-        ),
-        because=(
-            "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + z among all "
-            "means of saliences: its weights need not be unique, nor those of any dual point, so that no other "
-            "estimator here finds them."
-        ),
-        written=_winner,
-        example=_map_of_places,
-        symmetries=(Symmetry({"salience": -1, "value": -2}, None),),
-        estimators=("first_order",),
-        takes_closeness=False,
+@FAMILY.entry(
+    title="Top-down against bottom-up",
+    paper=Paper("Itti and Koch", 2001, "Computational modelling of visual attention"),
+    formula="p_ij ∝ exp(s_j) · exp⟨g_i, k_j⟩",
+    templates="k_j",
+    preference="u_j ∝ exp(s_j), s the salience: bottom-up",
+    evidence="g_i, the goal: top-down",
+    meaning=(
+        "What stands out is believed in before anything is asked; what is wanted is evidence. As α goes to 0 the "
+        "answer is bottom-up alone, under a uniform u top-down alone. Asakawa's slides of 2020 call "
+        "self-attention bottom-up; in these terms its query, though it comes from the input, is evidence."
     ),
-    Entry(
-        name="filter",
-        title="Filter",
-        family=_FAMILY,
-        paper=Paper("Broadbent", 1958, "Perception and communication"),
-        formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where channel(j) is the one that i attends to, 0 elsewhere",
-        templates="k_j/√d",
-        preference="u_ij uniform on the attended channel, 0 on the others",
-        evidence="q_i",
-        meaning=(
-            "One channel, such as an ear or a voice, passes, chosen before what is said is understood; nothing in the "
-            "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its position "
-            "in the sequence."
-        ),
-        exact_because="Mean and covariance under u are those of the channel that passes.",
-        written=_filtered,
-        example=_channels,
-        symmetries=_CHANNELS,
-    ),
-    Entry(
-        name="attenuation",
-        title="Attenuation",
-        family=_FAMILY,
-        paper=Paper("Treisman", 1964, "Selective attention in man"),
-        formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
-        templates="k_j/√d",
-        preference="u_ij ∝ 1 in the attended channel, ε in the others",
-        evidence="q_i",
-        meaning=(
-            "The other channels are unlikely, not impossible: one's own name breaks through. At first order a key "
-            "there overtakes one in the attended channel where its score is higher by more than log(1/ε). A lower "
-            "threshold for important words, which the theory adds, is a larger u for them."
-        ),
-        exact_because="The threshold is moved by how much the keys vary along the query.",
-        written=_attenuated,
-        example=_channels_and_leak,
-        symmetries=_CHANNELS,
-    ),
-    Entry(
-        name="spotlight",
-        title="Spotlight",
-        family=_FAMILY,
-        paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
-        formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
-        templates="k_j/√d",
-        preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
-        evidence="q_i",
-        meaning=(
-            "A cue says where something will be before it is there, and what is within the beam is believed in, at "
-            "whatever it turns out to be. That the beam is Gaussian is a choice of ours: the metaphor has no formula."
-        ),
-        exact_because="Mean and covariance under u are those within the beam.",
-        written=_beam,
-        example=_scene,
-        symmetries=(
-            Symmetry({"query": -2, "centre": -2}),
-            Symmetry({"key": -2, "value": -2, "places": -2}, None),
-        ),
-    ),
-    Entry(
-        name="zoom-lens",
-        title="Zoom lens",
-        family=_FAMILY,
-        paper=Paper(
-            "Eriksen and St. James",
-            1986,
-            "Visual attention within and around the field of focal attention: a zoom lens model",
-        ),
-        formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²) · exp(⟨q_i, k_j⟩/√d)",
-        templates="k_j/√d",
-        preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²): a width for each query",
-        evidence="q_i",
-        meaning=(
-            "The beam is wide or narrow by need. That power falls as the field widens follows from u being a "
-            "distribution: on a dense grid of locations in the plane the share of its centre falls as 1/σ²."
-        ),
-        exact_because=(
-            "A beam on one key leaves nothing to correct; in a wide one the keys vary, and what they vary is corrected."
-        ),
-        written=_beam,
-        example=_scene_and_widths,
-        symmetries=(
-            Symmetry({"query": -2, "centre": -2, "width": -1}),
-            Symmetry({"key": -2, "value": -2, "places": -2}, None),
-        ),
-    ),
-    Entry(
-        name="inhibition-of-return",
-        title="Inhibition of return",
-        family=_FAMILY,
-        paper=Paper("Posner and Cohen", 1984, "Components of visual orienting"),
-        formula="p⁽ᵗ⁾_j ∝ u⁽ᵗ⁾_j exp⟨q, k_j⟩,  u⁽ᵗ⁺¹⁾_j ∝ (u⁽ᵗ⁾_j)^κ · (1 - ρ p⁽ᵗ⁾_j),  u⁽¹⁾ uniform",
-        templates="k_j",
-        preference="u⁽ᵗ⁾: less where one has just looked",
-        evidence="q, the same at each look",
-        meaning=(
-            "Where one has looked is not believed in for a while, so that the same question finds another answer at "
-            "the next look. ρ says how much of what was seen is taken away, κ how long that is remembered. The "
-            "finding is one about reaction times; this rule for u is ours."
-        ),
-        verdict=Verdict.COMPOSITION,
-        because="Each look is one inference, whose weights enter the preference of the next.",
-        exact_because="Exact weights are spread otherwise, and so is what they inhibit at the next look.",
-        written=_returns_inhibited,
-        example=_one_question,
-        symmetries=(Symmetry({"key": -2, "value": -2}, None),),
-    ),
-    Entry(
-        name="guided-search",
-        title="Guided search",
-        family=_FAMILY,
-        paper=Paper("Wolfe", 1994, "Guided search 2.0: a revised model of visual search"),
-        formula="p_ij ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁) · exp⟨w_i, f_j⟩",
-        templates="f_j, the features of item j",
-        preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
-        evidence="w_i: weights on features that the target has",
-        meaning=(
-            "Activation is the sum of what stands out and what is looked for. Wolfe adds noise and visits items from "
-            "the highest down; p is the chance to be visited first if the noise has Gumbel's distribution. He "
-            "compares with near neighbours and by categories; here all others count and features are numbers."
-        ),
-        exact_because="What stands out has a mean of its own, from which the search for the target starts.",
-        written=_guided,
-        example=_display,
-        symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
-    ),
-    Entry(
-        name="similarity",
-        title="Similarity to targets and among others",
-        family=_FAMILY,
-        paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
-        formula="p_ij ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)) · exp⟨t_i, f_j⟩",
-        templates="f_j, the features of item j",
-        preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): items that are grouped with many others have less",
-        evidence="t_i, the description of the target",
-        meaning=(
-            "Search is hard where others look like the target, which is evidence, and where others do not look alike, "
-            "which is preference: others that are alike are suppressed together. The paper states both laws without a "
-            "formula for weights; that similarity falls as exp(-distance), and its sum, are ours."
-        ),
-        exact_because="Suppressing groups moves the mean from which the search for the target starts.",
-        written=_similar,
-        example=_target_among_others,
-        symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
-    ),
-    Entry(
-        name="routing",
-        title="Dynamic routing",
-        family=_FAMILY,
-        paper=Paper(
-            "Olshausen et al.",
-            1993,
-            "A neurobiological model of visual attention and invariant pattern recognition based on dynamic routing of "
-            "information",
-        ),
-        formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
-        templates="x_j, positions in the input",
-        preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
-        evidence="a y_i + b, where output i looks, with α = 1/σ²",
-        meaning=(
-            "Control neurons open connections so that a window of any position b and size a reaches the same outputs: "
-            "what is recognised does not depend on where it is. Shift and size are evidence, one for all outputs. The "
-            "paper's routing has stages, each of which doubles the reach; here is one."
-        ),
-        exact_because=(
-            "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the "
-            "position that the window aims at."
-        ),
-        written=_routed,
-        example=_window_of_attention,
-        symmetries=(Symmetry({"outputs": -2}), Symmetry({"places": -2, "value": -2}, None)),
-    ),
-    Entry(
-        name="gain-field",
-        title="Gain field",
-        family=_FAMILY,
-        paper=Paper("Salinas and Abbott", 1997, "Invariant visual responses from attentional gain fields"),
-        formula="o_i = Σ_j g_j r_ij v_j / Σ_j g_j r_ij,  r_ij = exp⟨q_i, k_j⟩",
-        templates="k_j",
-        preference="u_j ∝ g_j > 0",
-        evidence="q_i",
-        meaning=(
-            "Attention multiplies a unit's response by a gain, whatever the response is to: u multiplies in just that "
-            "way, so that odds change by the ratio of gains at every query. The paper sums the responses as they "
-            "are; that they are divided by their total is ours."
-        ),
-        exact_because=(
-            "Odds change by the ratio of gains at first order alone: a gain moves the mean that exact inference "
-            "starts from."
-        ),
-        written=_gained,
-        example=_units_and_gains,
-        symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2, "gain": -1}, None)),
-    ),
-    Entry(
-        name="precision",
-        title="Attention as precision",
-        family=_FAMILY,
-        paper=Paper("Feldman and Friston", 2010, "Attention, uncertainty, and free-energy"),
-        formula="p_ij ∝ exp(α_i ⟨q_i, k_j⟩)",
-        templates="k_j",
-        preference="uniform",
-        evidence="q_i, with a reliability α_i for each query",
-        meaning=(
-            "To attend is to take evidence for reliable. α is the precision of a Gaussian error of the mean, and the "
-            "exact dual point is a prediction error weighted by it: λ* = α(μ + z - h*). At first order, where the "
-            "error is taken before any answer, λ = αz, α is an inverse temperature of the scores and nothing more."
-        ),
-        because="It is not the paper's generative model, only the part in it that precision has.",
-        exact_because=(
-            "What the answer explains is taken off the error; the larger α is, the smaller is the error that is "
-            "left."
-        ),
-        written=_precise,
-        example=_errors_and_precisions,
-        symmetries=(
-            Symmetry({"query": -2, "precision": -1}),
-            Symmetry({"key": -2, "value": -2}, None),
-        ),
-    ),
-    Entry(
-        name="top-down",
-        title="Top-down against bottom-up",
-        family=_FAMILY,
-        paper=Paper("Itti and Koch", 2001, "Computational modelling of visual attention"),
-        formula="p_ij ∝ exp(s_j) · exp⟨g_i, k_j⟩",
-        templates="k_j",
-        preference="u_j ∝ exp(s_j), s the salience: bottom-up",
-        evidence="g_i, the goal: top-down",
-        meaning=(
-            "What stands out is believed in before anything is asked; what is wanted is evidence. As α goes to 0 the "
-            "answer is bottom-up alone, under a uniform u top-down alone. Asakawa's slides of 2020 call "
-            "self-attention bottom-up; in these terms its query, though it comes from the input, is evidence."
-        ),
-        exact_because="Exact inference starts from the mean of what stands out.",
-        written=_biased,
-        example=_goal_and_salience,
-        symmetries=(
-            Symmetry({"goal": -2}),
-            Symmetry({"key": -2, "value": -2, "salience": -1}, None),
-        ),
+    exact_because="Exact inference starts from the mean of what stands out.",
+    example=_goal_and_salience,
+    symmetries=(
+        Symmetry({"goal": -2}),
+        Symmetry({"key": -2, "value": -2, "salience": -1}, None),
     ),
 )
+def _top_down(infer: Inferrer, goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
+    log_u = salience.unsqueeze(-2)
+    return infer(Parts(templates=key, evidence=goal, values=value, log_preference=log_u))

@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, fields
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
 from fenchel.arguments import shown
 from fenchel.catalogue import (
-    gates,
+    closeness_and_memory,
     importance,
-    memory,
     positions,
     psychology,
     scores,
-    sparse,
     textbook,
-    vision,
+    vision_and_gates,
 )
 from fenchel.catalogue.entry import Difference, Entry, difference
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import name_of
 from fenchel.errors import InputError
 
+_MODULES = (textbook, scores, positions, vision_and_gates, psychology, closeness_and_memory, importance)
 
-def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
-    result: dict[str, Entry] = {}
-    for group in groups:
-        for one in group:
-            if one.name in result:
-                raise AssertionError(f"two entries are called {one.name}")
-            result[one.name] = one
-    return MappingProxyType(result)
-
-
-ENTRIES: Final = _by_name(
-    textbook.ENTRIES,
-    scores.ENTRIES,
-    positions.ENTRIES,
-    vision.ENTRIES,
-    gates.ENTRIES,
-    psychology.ENTRIES,
-    sparse.ENTRIES,
-    memory.ENTRIES,
-    importance.ENTRIES,
-)
+ENTRIES: Final = MappingProxyType({one.name: one for module in _MODULES for one in module.FAMILY.entries})
 
 """Every mechanism by name, in the order of the catalogue."""
 
@@ -94,32 +74,10 @@ def differences(
 
 def record(entry: Entry) -> dict[str, Any]:
     """What an entry says, as JSON."""
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "family": entry.family,
-        "paper": {
-            "authors": entry.paper.authors,
-            "year": entry.paper.year,
-            "title": entry.paper.title,
-            "where": entry.paper.where,
-        },
-        "formula": entry.formula,
-        "templates": entry.templates,
-        "preference": entry.preference,
-        "evidence": entry.evidence,
-        "values": entry.values,
-        "closeness": entry.closeness,
-        "meaning": entry.meaning,
-        "verdict": entry.verdict.value,
-        "because": entry.because,
-        "exact_differs": entry.exact_differs,
-        "exact_because": entry.exact_because,
-        "places": not entry.symmetries,
-        "estimators": list(entry.estimators),
-        "takes_closeness": entry.takes_closeness,
-        "layer": dict(entry.layer),
-    }
+    left_out = ("written", "example", "symmetries")
+    result = {field.name: getattr(entry, field.name) for field in fields(entry) if field.name not in left_out}
+    own = {"paper": asdict(entry.paper), "verdict": entry.verdict.value, "places": not entry.symmetries}
+    return {**result, **own, "estimators": list(entry.estimators), "layer": dict(entry.layer)}
 
 
 def described(

@@ -8,17 +8,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed
+from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.nn.evidence import General
 from fenchel.nn.preference import Location, Window
 
-_FAMILY = "Scores and positions"
+FAMILY = Family("Scores and positions")
+
+
 _LUONG = "Effective approaches to attention-based neural machine translation"
-_TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)")
 
 
+_SLIDES = (
+    "The slides from which this catalogue started print one formula for the additive, the location and the general "
+    "score; the paper's three differ."
+)
+
+
+def _states_and_places(draw: Draw) -> dict[str, Any]:
+    return {
+        "state": draw(2, 3, 4),
+        "annotations": draw(2, 6, 3),
+        "network": draw.module(Location(heads=1, query_dim=4, max_keys=8)),
+    }
+
+
+@FAMILY.entry(
+    title="Location-based attention",
+    paper=Paper("Luong et al.", 2015, _LUONG, "eq. (8)"),
+    formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp⟨w_j, s_i⟩",
+    templates="h_j, which do not matter",
+    preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
+    evidence="0",
+    values="h_j",
+    meaning="The state of the decoder says at which positions to look, whatever stands there. " + _SLIDES,
+    because=(
+        "What stands at a position is not looked at before it is averaged, so that all of the score is read as "
+        "belief. As evidence s_i on templates w_j it would have the same weights at first order, and other exact "
+        "ones."
+    ),
+    exact_differs=False,
+    exact_because="With z = 0 the answer is u itself.",
+    example=_states_and_places,
+    symmetries=(Symmetry({"state": -2}),),
+    layer={
+        "preference": "Location(heads, query_dim=width, max_keys=n)",
+        "evidence": "NoEvidence()",
+    },
+)
 def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Location) -> Tensor:
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
     belief = believed(network, query, values, query_inputs=state)
@@ -26,50 +64,41 @@ def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Loca
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
 
-def _states_and_places(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "state": drawn(generator, dtype, 2, 3, 4),
-        "annotations": drawn(generator, dtype, 2, 6, 3),
-        "network": drawn_module(generator, dtype, Location(heads=1, query_dim=4, max_keys=8)),
-    }
+def _states_and_a_form(draw: Draw) -> dict[str, Any]:
+    heads = draw.heads(queries=4, keys=6)
+    network = General(heads=2, query_dim=4, key_dim=3, scale=1.0)
+    return {**heads, "key": heads["key"][..., :3].clone(), "network": draw.module(network)}
 
 
+@FAMILY.entry(
+    title="General (bilinear) attention",
+    paper=Paper("Luong et al.", 2015, _LUONG, "section 3.1, general"),
+    formula="p_ij ∝ exp(q_iᵀ W k_j)",
+    templates="k_j",
+    preference="uniform",
+    evidence="Wᵀ q_i",
+    meaning=(
+        "Queries and keys speak different languages, and W translates: what the query says of the mean of the keys "
+        "is Wᵀq. A bias, which the slides add, is the same for all keys and falls out of the softmax."
+    ),
+    exact_because=(
+        "W could as well be applied to the keys: the scores are the same, the exact problems are not, since the "
+        "mean of other templates is moved."
+    ),
+    example=_states_and_a_form,
+    symmetries=QUERIES_OR_KEYS,
+    layer={"evidence": "General(heads, d, scale=1.0)"},
+)
 def _general(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: General) -> Tensor:
     evidence, templates, scale = network(query, key)
     return infer(Parts(templates=templates * scale, evidence=evidence, values=value))
 
 
-def _states_and_a_form(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=4, keys=6, dim=4)
-    network = General(heads=2, query_dim=4, key_dim=3, scale=1.0)
-    return {
-        "query": query,
-        "key": key[..., :3].clone(),
-        "value": value,
-        "network": drawn_module(generator, dtype, network),
-    }
+_TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)")
 
 
-def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    near = believed(Window(reach, reach), query, key, query_offset=0)
-    return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
-
-
-def _local_p(
-    infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, direction: Tensor, reach: int
-) -> Tensor:
-    places = torch.arange(key.shape[2], dtype=query.dtype, device=query.device)
-    centre = key.shape[2] * torch.sigmoid(torch.tanh(query @ hidden) @ direction).unsqueeze(-1)
-    distance = places - centre
-    near, bell = distance.abs() <= reach, -2 * (distance / reach).square()
-    aligned = infer.weights(Parts(templates=key, evidence=query, values=value, log_preference=near))
-    share = (aligned * bell.exp()).sum(-1, keepdim=True)
-    belief = bell.masked_fill(~near, -torch.inf)
-    return share * infer(Parts(templates=key, evidence=query, values=value, log_preference=belief))
-
-
-def _content(infer: Inferrer, query: Tensor, memory: Tensor, strength: Tensor) -> Tensor:
-    return infer(_addressed(query, memory, strength))
+def _a_memory(draw: Draw) -> dict[str, Any]:
+    return {"query": draw(1, 2, 3, 4), "memory": draw(1, 2, 6, 4), "strength": draw(1, 2, 3).exp()}
 
 
 def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
@@ -78,7 +107,64 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
     return Parts(templates=directions, evidence=evidence, values=memory)
 
 
-def _turing(
+@FAMILY.entry(
+    title="Content addressing",
+    paper=_TURING,
+    formula="r_i = Σ_j p_ij M_j,  p_ij ∝ exp(β_i cos(k_i, M_j))",
+    templates="M_j/‖M_j‖",
+    preference="uniform",
+    evidence="β_i k_i/‖k_i‖",
+    values="M_j",
+    meaning=(
+        "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the "
+        "evidence. It could be the reliability α instead: the same scores, another exact problem."
+    ),
+    exact_because=(
+        "Exact inference moves the mean of the templates less. They have norm 1, so that neither moves it by more "
+        "than 2, however sharp the evidence."
+    ),
+    example=_a_memory,
+    symmetries=(Symmetry({"query": -2, "strength": -1}), Symmetry({"memory": -2}, None)),
+    layer={"evidence": "Content(heads)"},
+)
+def _content(infer: Inferrer, query: Tensor, memory: Tensor, strength: Tensor) -> Tensor:
+    return infer(_addressed(query, memory, strength))
+
+
+def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
+    return {
+        **_a_memory(draw),
+        "before": draw(1, 2, 3, 6).softmax(-1),
+        "gate": draw(1, 2, 3).sigmoid(),
+        "shift": draw(1, 2, 3, 3).softmax(-1),
+        "sharpness": 1 + draw(1, 2, 3).exp(),
+    }
+
+
+@FAMILY.entry(
+    title="Addressing of a neural Turing machine",
+    paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
+    formula=(
+        "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i in a circle: w̃_i\n"
+        "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_{ij}^{γ_i}"
+    ),
+    templates="M_j/‖M_j‖; M_j, which do not matter",
+    preference="uniform; u_ij ∝ w̃_{ij}^{γ_i}",
+    evidence="β_i k_i/‖k_i‖; 0",
+    values="M_j",
+    meaning=(
+        "What is found by content is mixed with where the head was, and moved a step along the tape. Sharpening is "
+        "to believe the result γ ≥ 1 times: preferences multiply, and a power is a product with itself."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "An inference by content, whose weights are mixed and shifted, and one without evidence from the "
+        "preference that they make."
+    ),
+    exact_because="The first inference is corrected; the second has no evidence and stays as it is.",
+    example=_a_memory_and_a_head,
+)
+def _neural_turing_machine(
     infer: Inferrer,
     query: Tensor,
     memory: Tensor,
@@ -97,181 +183,68 @@ def _turing(
     return infer(Parts(templates=memory, evidence=nothing, values=memory, log_preference=belief))
 
 
-def _states_and_reach(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=5, keys=7, value_dim=3, count=1)
-    return {"query": query, "key": key, "value": value, "reach": 2}
+def _states_and_reach(draw: Draw) -> dict[str, Any]:
+    return {**draw.heads(queries=5, keys=7, value_dim=3, count=1), "reach": 2}
 
 
-def _states_and_a_predictor(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    given = _states_and_reach(generator, dtype)
-    return {**given, "hidden": drawn(generator, dtype, 4, 4), "direction": drawn(generator, dtype, 4)}
-
-
-def _a_memory(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "query": drawn(generator, dtype, 1, 2, 3, 4),
-        "memory": drawn(generator, dtype, 1, 2, 6, 4),
-        "strength": drawn(generator, dtype, 1, 2, 3).exp(),
-    }
-
-
-def _a_memory_and_a_head(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        **_a_memory(generator, dtype),
-        "before": drawn(generator, dtype, 1, 2, 3, 6).softmax(-1),
-        "gate": drawn(generator, dtype, 1, 2, 3).sigmoid(),
-        "shift": drawn(generator, dtype, 1, 2, 3, 3).softmax(-1),
-        "sharpness": 1 + drawn(generator, dtype, 1, 2, 3).exp(),
-    }
-
-
-_SLIDES = (
-    "The slides from which this catalogue started print one formula for the additive, the location and the general "
-    "score; the paper's three differ."
+@FAMILY.entry(
+    title="Local attention, monotonic (local-m)",
+    paper=Paper("Luong et al.", 2015, _LUONG, "section 3.2, local-m"),
+    formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
+    templates="k_j",
+    preference="uniform on the window of 2D + 1 positions around i",
+    evidence="q_i",
+    meaning="Source and target are about in step: word i of one has its match near word i of the other.",
+    exact_because="Mean and covariance are those of the few templates in the window.",
+    example=_states_and_reach,
+    layer={"preference": "Window(D, D)", "evidence": "ScaledDot(scale=1.0)"},
 )
+def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
+    near = believed(Window(reach, reach), query, key, query_offset=0)
+    return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
 
-ENTRIES = (
-    Entry(
-        name="location",
-        title="Location-based attention",
-        family=_FAMILY,
-        paper=Paper("Luong et al.", 2015, _LUONG, "eq. (8)"),
-        formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp⟨w_j, s_i⟩",
-        templates="h_j, which do not matter",
-        preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
-        evidence="0",
-        values="h_j",
-        meaning="The state of the decoder says at which positions to look, whatever stands there. " + _SLIDES,
-        because=(
-            "What stands at a position is not looked at before it is averaged, so that all of the score is read as "
-            "belief. As evidence s_i on templates w_j it would have the same weights at first order, and other exact "
-            "ones."
-        ),
-        exact_differs=False,
-        exact_because="With z = 0 the answer is u itself.",
-        written=_location,
-        example=_states_and_places,
-        symmetries=(Symmetry({"state": -2}),),
-        layer={
-            "preference": "Location(heads, query_dim=width, max_keys=n)",
-            "evidence": "NoEvidence()",
-        },
+
+def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
+    given = _states_and_reach(draw)
+    return {**given, "hidden": draw(4, 4), "direction": draw(4)}
+
+
+@FAMILY.entry(
+    title="Local attention, predictive (local-p)",
+    paper=Paper("Luong et al.", 2015, _LUONG, "eqs. (9), (10)"),
+    formula=(
+        "c_i = S sigmoid(v · tanh(W q_i));  a_ij ∝ exp⟨q_i, k_j⟩ where |j − c_i| ≤ D\n"
+        "o_i = Σ_j a_ij exp(−(j − c_i)²/2σ²) v_j,  σ = D/2"
     ),
-    Entry(
-        name="general",
-        title="General (bilinear) attention",
-        family=_FAMILY,
-        paper=Paper("Luong et al.", 2015, _LUONG, "section 3.1, general"),
-        formula="p_ij ∝ exp(q_iᵀ W k_j)",
-        templates="k_j",
-        preference="uniform",
-        evidence="Wᵀ q_i",
-        meaning=(
-            "Queries and keys speak different languages, and W translates: what the query says of the mean of the keys "
-            "is Wᵀq. A bias, which the slides add, is the same for all keys and falls out of the softmax."
-        ),
-        exact_because=(
-            "W could as well be applied to the keys: the scores are the same, the exact problems are not, since the "
-            "mean of other templates is moved."
-        ),
-        written=_general,
-        example=_states_and_a_form,
-        symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None)),
-        layer={"evidence": "General(heads, d, scale=1.0)"},
+    templates="k_j",
+    preference="uniform on the window; the window times a Gaussian around c_i",
+    evidence="q_i",
+    meaning=(
+        "The query says where to look, and how much less to expect the farther from there. With weights that sum "
+        "to 1 this is one inference under u = window × Gaussian."
     ),
-    Entry(
-        name="content",
-        title="Content addressing",
-        family=_FAMILY,
-        paper=_TURING,
-        formula="r_i = Σ_j p_ij M_j,  p_ij ∝ exp(β_i cos(k_i, M_j))",
-        templates="M_j/‖M_j‖",
-        preference="uniform",
-        evidence="β_i k_i/‖k_i‖",
-        values="M_j",
-        meaning=(
-            "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the "
-            "evidence. It could be the reliability α instead: the same scores, another exact problem."
-        ),
-        exact_because=(
-            "Exact inference moves the mean of the templates less. They have norm 1, so that neither moves it by more "
-            "than 2, however sharp the evidence."
-        ),
-        written=_content,
-        example=_a_memory,
-        symmetries=(Symmetry({"query": -2, "strength": -1}), Symmetry({"memory": -2}, None)),
-        layer={"evidence": "Content(heads)"},
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "The paper multiplies by the Gaussian after the softmax and does not normalise again: its answer is the "
+        "mean under that u, times the share of the plain weights that the Gaussian leaves. The layer normalises, "
+        "and has no edge of the window."
     ),
-    Entry(
-        name="neural-turing-machine",
-        title="Addressing of a neural Turing machine",
-        family=_FAMILY,
-        paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
-        formula=(
-            "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i in a circle: w̃_i\n"
-            "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_{ij}^{γ_i}"
-        ),
-        templates="M_j/‖M_j‖; M_j, which do not matter",
-        preference="uniform; u_ij ∝ w̃_{ij}^{γ_i}",
-        evidence="β_i k_i/‖k_i‖; 0",
-        values="M_j",
-        meaning=(
-            "What is found by content is mixed with where the head was, and moved a step along the tape. Sharpening is "
-            "to believe the result γ ≥ 1 times: preferences multiply, and a power is a product with itself."
-        ),
-        verdict=Verdict.COMPOSITION,
-        because=(
-            "An inference by content, whose weights are mixed and shifted, and one without evidence from the "
-            "preference that they make."
-        ),
-        exact_because="The first inference is corrected; the second has no evidence and stays as it is.",
-        written=_turing,
-        example=_a_memory_and_a_head,
-    ),
-    Entry(
-        name="local-m",
-        title="Local attention, monotonic (local-m)",
-        family=_FAMILY,
-        paper=Paper("Luong et al.", 2015, _LUONG, "section 3.2, local-m"),
-        formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
-        templates="k_j",
-        preference="uniform on the window of 2D + 1 positions around i",
-        evidence="q_i",
-        meaning="Source and target are about in step: word i of one has its match near word i of the other.",
-        exact_because="Mean and covariance are those of the few templates in the window.",
-        written=_local_m,
-        example=_states_and_reach,
-        layer={"preference": "Window(D, D)", "evidence": "ScaledDot(scale=1.0)"},
-    ),
-    Entry(
-        name="local-p",
-        title="Local attention, predictive (local-p)",
-        family=_FAMILY,
-        paper=Paper("Luong et al.", 2015, _LUONG, "eqs. (9), (10)"),
-        formula=(
-            "c_i = S sigmoid(v · tanh(W q_i));  a_ij ∝ exp⟨q_i, k_j⟩ where |j − c_i| ≤ D\n"
-            "o_i = Σ_j a_ij exp(−(j − c_i)²/2σ²) v_j,  σ = D/2"
-        ),
-        templates="k_j",
-        preference="uniform on the window; the window times a Gaussian around c_i",
-        evidence="q_i",
-        meaning=(
-            "The query says where to look, and how much less to expect the farther from there. With weights that sum "
-            "to 1 this is one inference under u = window × Gaussian."
-        ),
-        verdict=Verdict.COMPOSITION,
-        because=(
-            "The paper multiplies by the Gaussian after the softmax and does not normalise again: its answer is the "
-            "mean under that u, times the share of the plain weights that the Gaussian leaves. The layer normalises, "
-            "and has no edge of the window."
-        ),
-        exact_because="Both the mean and the share are corrected.",
-        written=_local_p,
-        example=_states_and_a_predictor,
-        symmetries=(Symmetry({"query": -2}),),
-        layer={
-            "preference": "GaussianWindow(heads, D / 2, predict_location=True, query_dim=width)",
-            "evidence": "ScaledDot(scale=1.0)",
-        },
-    ),
+    exact_because="Both the mean and the share are corrected.",
+    example=_states_and_a_predictor,
+    symmetries=(Symmetry({"query": -2}),),
+    layer={
+        "preference": "GaussianWindow(heads, D / 2, predict_location=True, query_dim=width)",
+        "evidence": "ScaledDot(scale=1.0)",
+    },
 )
+def _local_p(
+    infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, direction: Tensor, reach: int
+) -> Tensor:
+    places = torch.arange(key.shape[2], dtype=query.dtype, device=query.device)
+    centre = key.shape[2] * torch.sigmoid(torch.tanh(query @ hidden) @ direction).unsqueeze(-1)
+    distance = places - centre
+    near, bell = distance.abs() <= reach, -2 * (distance / reach).square()
+    aligned = infer.weights(Parts(templates=key, evidence=query, values=value, log_preference=near))
+    share = (aligned * bell.exp()).sum(-1, keepdim=True)
+    belief = bell.masked_fill(~near, -torch.inf)
+    return share * infer(Parts(templates=key, evidence=query, values=value, log_preference=belief))

@@ -8,17 +8,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed
+from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.random_inputs import believed, drawn, drawn_module, heads
 from fenchel.closeness import Hard
 from fenchel.nn.preference import Additive
 
-_FAMILY = "Textbook"
+FAMILY = Family("Textbook")
+
 
 _BOOK = "Probabilistic machine learning: an introduction"
 
 
+def _city_block(query: Tensor, key: Tensor) -> Tensor:
+    return -torch.cdist(query, key, p=1)
+
+
+def _queries_keys_values(draw: Draw) -> dict[str, Any]:
+    return draw.heads(queries=5, keys=7, value_dim=3)
+
+
+@FAMILY.entry(
+    title="Soft dictionary look-up",
+    paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
+    formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp a(q_i, k_j)",
+    templates="k_j, which do not matter",
+    preference="u_ij ∝ exp a(q_i, k_j), for any function a",
+    evidence="0",
+    meaning=(
+        "Any score can be read as belief: a query believes in the keys that it scores high, and asks nothing more. "
+        "The example's score is minus the city-block distance, which no inner product of q and k is."
+    ),
+    because=(
+        "It says little where a is any function, since all weights above 0 can be written so; entries whose score "
+        "is an inner product say what of it is evidence."
+    ),
+    exact_differs=False,
+    exact_because=(
+        "With z = 0 the answer is u itself. The same scores as evidence, say with one-hot templates e_j and "
+        "z = a(q_i, ·), have the same first-order answer and another exact one."
+    ),
+    example=lambda draw: {**_queries_keys_values(draw), "score": _city_block},
+    symmetries=QUERIES_OR_KEYS,
+)
 def _soft_dictionary(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, score: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
@@ -26,50 +58,144 @@ def _soft_dictionary(
     return infer(Parts(templates=key, evidence=nothing, values=value, log_preference=score(query, key)))
 
 
+def _with_mask(draw: Draw) -> dict[str, Any]:
+    visible = torch.rand(5, 7, generator=draw.generator) < 0.6
+    visible[:, 3] = True
+    return {**_queries_keys_values(draw), "visible": visible}
+
+
+@FAMILY.entry(
+    title="Masked attention",
+    paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where j is visible to i, and 0 elsewhere",
+    templates="k_j/√d",
+    preference="u_ij uniform on the visible keys, 0 elsewhere",
+    evidence="q_i",
+    meaning=(
+        "What is masked is impossible before looking, and no evidence brings it back. The book writes -10⁶ for "
+        "its score instead of -∞: in floating point the same weights while a key is visible, but where none is, "
+        "scores that are all -10⁶ give every masked key the same weight, and -10⁶ added to scores masks nothing. "
+        "Here such a row is 0."
+    ),
+    exact_because="Mean and covariance under u are those of the visible keys.",
+    example=_with_mask,
+    symmetries=(
+        Symmetry({"query": -2, "visible": -2}),
+        Symmetry({"key": -2, "value": -2, "visible": -1}, None),
+    ),
+    layer={"preference": "KeyPadding()"},
+)
 def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
     return infer(Parts.scaled_dot(query, key, value, visible))
 
 
+@FAMILY.entry(
+    title="Kernel regression",
+    paper=Paper("Nadaraya; Watson", 1964, "On estimating regression; Smooth regression analysis"),
+    formula="p_ij ∝ exp(-w²‖q_i - k_j‖²/2)",
+    templates="k_j",
+    preference="u_j ∝ exp(-w²‖k_j‖²/2)",
+    evidence="q_i, with α = w²",
+    meaning=(
+        "Keys near the origin are more likely before looking, the query says where to look from there, and the "
+        "squared inverse bandwidth is the reliability of what it says. Notes on the textbook's section 15.4.2 "
+        "print the softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no "
+        "key has less than 1/e of the weight of another; kernel regression, as here, divides the kernel by its sum."
+    ),
+    exact_because=(
+        "Where the origin is decides what is preference and what evidence. Kernel regression does not see it; the "
+        "exact answer does."
+    ),
+    example=lambda draw: {**_queries_keys_values(draw), "w": 0.5 + 0.1 * draw(2, 1).abs()},
+    symmetries=QUERIES_OR_KEYS,
+)
 def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> Tensor:
     alpha = w.square()
     log_u = -alpha.unsqueeze(-1) / 2 * key.square().sum(-1).unsqueeze(-2)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=log_u, alpha=alpha))
 
 
+@FAMILY.entry(
+    title="Dot-product attention",
+    paper=Paper(
+        "Luong et al.",
+        2015,
+        "Effective approaches to attention-based neural machine translation",
+        "section 3.1, dot",
+    ),
+    formula="p_ij ∝ exp⟨q_i, k_j⟩",
+    templates="k_j",
+    preference="uniform",
+    evidence="q_i",
+    meaning=(
+        "The query says where the mean of the keys should move. The scores of independent entries with mean 0 and "
+        "variance 1 have variance d, so that in many dimensions one key takes nearly all the weight."
+    ),
+    exact_because="Exact inference moves the mean less, where keys vary along the query.",
+    example=_queries_keys_values,
+    symmetries=QUERIES_OR_KEYS,
+    layer={"evidence": "ScaledDot(scale=1.0)"},
+)
 def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value))
 
 
+@FAMILY.entry(
+    title="Scaled dot-product attention",
+    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "eq. (1)"),
+    formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp(⟨q_i, k_j⟩/√d)",
+    templates="k_j/√d",
+    preference="uniform",
+    evidence="q_i",
+    meaning=(
+        "Before looking all keys are alike, and the query says where the mean of the scaled keys should move. The "
+        "scores of independent entries with mean 0 and variance 1 have variance 1."
+    ),
+    exact_because="Exact inference moves the mean less, where keys vary along the query.",
+    example=_queries_keys_values,
+    symmetries=QUERIES_OR_KEYS,
+    layer={"evidence": "ScaledDot()"},
+)
 def _scaled_dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return infer(Parts.scaled_dot(query, key, value))
 
 
-def _queries_keys_values(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=5, keys=7, dim=4, value_dim=3)
-    return {"query": query, "key": key, "value": value}
+def _states_and_annotations(draw: Draw) -> dict[str, Any]:
+    return {
+        "state": draw(2, 3, 4),
+        "annotations": draw(2, 6, 5),
+        "network": draw.module(Additive(heads=1, query_dim=4, key_dim=5, hidden=6)),
+    }
 
 
-def _city_block(query: Tensor, key: Tensor) -> Tensor:
-    return -torch.cdist(query, key, p=1)
-
-
-def _with_score(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_queries_keys_values(generator, dtype), "score": _city_block}
-
-
-def _with_mask(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    visible = torch.rand(5, 7, generator=generator) < 0.6
-    visible[:, 3] = True
-    return {**_queries_keys_values(generator, dtype), "visible": visible}
-
-
-def _with_bandwidths(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {**_queries_keys_values(generator, dtype), "w": 0.5 + 0.1 * drawn(generator, dtype, 2, 1).abs()}
-
-
-_QUERIES_OR_KEYS = (Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None))
-
-
+@FAMILY.entry(
+    title="Additive attention",
+    paper=Paper(
+        "Bahdanau et al.",
+        2015,
+        "Neural machine translation by jointly learning to align and translate",
+        "section 3.1 and appendix A.1.2",
+    ),
+    formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
+    templates="h_j, which do not matter",
+    preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
+    evidence="0",
+    values="h_j",
+    meaning=(
+        "A network looks at the state that the decoder was in and at each word of the source together and says how "
+        "likely that word is: all of it is belief. A bias inside tanh is allowed, which the paper's formulas leave "
+        "out."
+    ),
+    because=(
+        "A score that a network makes of both is no evidence on templates that queries share. On templates of "
+        "pairs, tanh(W s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
+    ),
+    exact_differs=False,
+    exact_because="With z = 0 the answer is u itself.",
+    example=_states_and_annotations,
+    symmetries=(Symmetry({"state": -2}), Symmetry({"annotations": -2}, None)),
+    layer={"preference": "Additive(heads, query_dim=width)", "evidence": "NoEvidence()"},
+)
 def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Additive) -> Tensor:
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
     belief = believed(network, query, values, query_inputs=state, key_inputs=annotations)
@@ -77,14 +203,28 @@ def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Addi
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
 
-def _states_and_annotations(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "state": drawn(generator, dtype, 2, 3, 4),
-        "annotations": drawn(generator, dtype, 2, 6, 5),
-        "network": drawn_module(generator, dtype, Additive(heads=1, query_dim=4, key_dim=5, hidden=6)),
-    }
+def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
+    return {"tokens": draw(2, 1, 6, 4), "weight": draw(4, 3), "bias": draw(3), "query": draw(3)}
 
 
+@FAMILY.entry(
+    title="Attention pooling",
+    paper=Paper(
+        "Yang et al.", 2016, "Hierarchical attention networks for document classification", "eqs. (5)-(7)"
+    ),
+    formula="s = Σ_j p_j h_j,  p_j ∝ exp⟨tanh(W h_j + b), q⟩",
+    templates="tanh(W h_j + b)",
+    preference="uniform",
+    evidence="q, learned: the same for every input",
+    values="h_j",
+    meaning=(
+        "A sentence becomes one vector. What is asked of it, such as which words carry its class, is learned and "
+        "the same for all sentences."
+    ),
+    exact_because="Exact inference moves the mean less, where words vary along the query.",
+    example=_tokens_and_a_query,
+    symmetries=(Symmetry({"tokens": -2}, None),),
+)
 def _attention_pooling(
     infer: Inferrer, tokens: Tensor, weight: Tensor, bias: Tensor, query: Tensor
 ) -> Tensor:
@@ -92,15 +232,45 @@ def _attention_pooling(
     return infer(Parts(templates=hidden, evidence=query.expand(*tokens.shape[:2], 1, -1), values=tokens))
 
 
-def _tokens_and_a_query(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+def _two_sentences(draw: Draw) -> dict[str, Any]:
+    networks = {
+        "attend": nn.Sequential(nn.Linear(4, 5), nn.ReLU()),
+        "compare": nn.Sequential(nn.Linear(8, 5), nn.ReLU()),
+        "aggregate": nn.Linear(10, 3),
+    }
     return {
-        "tokens": drawn(generator, dtype, 2, 1, 6, 4),
-        "weight": drawn(generator, dtype, 4, 3),
-        "bias": drawn(generator, dtype, 3),
-        "query": drawn(generator, dtype, 3),
+        "premise": draw(2, 5, 4),
+        "hypothesis": draw(2, 6, 4),
+        **{name: draw.module(network) for name, network in networks.items()},
     }
 
 
+@FAMILY.entry(
+    title="Decomposable attention",
+    paper=Paper(
+        "Parikh et al.",
+        2016,
+        "A decomposable attention model for natural language inference",
+        "eqs. (1)-(5)",
+    ),
+    formula=(
+        "β_i = Σ_j p_ij b_j,  p_ij ∝ exp⟨F(a_i), F(b_j)⟩ over j;  α_j = Σ_i r_ij a_i,  r_ij ∝ the same over i\n"
+        "y = H(Σ_i G(a_i, β_i), Σ_j G(b_j, α_j))"
+    ),
+    templates="F(b_j); F(a_i)",
+    preference="uniform",
+    evidence="F(a_i); F(b_j)",
+    values="b_j; a_i",
+    meaning=(
+        "Each word of a premise asks the hypothesis what it corresponds to, and each word of the hypothesis the "
+        "premise; a network compares each word with the answer that it got."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because="Two inferences from one table of scores, along its rows and along its columns, compared and summed.",
+    exact_because="The two directions start from the same scores, and are corrected by different covariances.",
+    example=_two_sentences,
+    symmetries=(Symmetry({"premise": -2}, None), Symmetry({"hypothesis": -2}, None)),
+)
 def _decomposable(
     infer: Inferrer,
     premise: Tensor,
@@ -119,275 +289,55 @@ def _decomposable(
     return aggregate(torch.cat(tuple(compared), -1))
 
 
-def _two_sentences(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    networks = {
-        "attend": nn.Sequential(nn.Linear(4, 5), nn.ReLU()),
-        "compare": nn.Sequential(nn.Linear(8, 5), nn.ReLU()),
-        "aggregate": nn.Linear(10, 3),
-    }
-    return {
-        "premise": drawn(generator, dtype, 2, 5, 4),
-        "hypothesis": drawn(generator, dtype, 2, 6, 4),
-        **{name: drawn_module(generator, dtype, network) for name, network in networks.items()},
-    }
+_CAPTIONS = "Show, attend and tell: neural image caption generation with visual attention"
 
 
+def _glimpses(draw: Draw) -> dict[str, Any]:
+    return draw.heads(queries=4, keys=6, dim=3)
+
+
+@FAMILY.entry(
+    title="Soft attention",
+    paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
+    formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
+    templates="k_j",
+    preference="uniform",
+    evidence="q_i",
+    meaning=(
+        "The mean of what a single look would see, if the position were drawn from the inferred distribution. The "
+        "paper scores with a network, as additive attention does; here the score is an inner product, and its "
+        "gate on the whole answer is left out."
+    ),
+    exact_because="Positions would be drawn from other weights.",
+    example=_glimpses,
+    symmetries=QUERIES_OR_KEYS,
+)
 def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value))
 
 
+@FAMILY.entry(
+    title="Hard attention",
+    paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.1"),
+    formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; keys that tie share in proportion to u",
+    templates="k_j",
+    preference="uniform",
+    evidence="q_i",
+    closeness="0 on the support of u, infinite elsewhere: no closeness",
+    meaning=(
+        "Nothing holds the answer near the preference, so that one key gets all the weight. That is the textbook's "
+        "hard attention. The paper's draws one position from soft weights instead, whose mean is soft attention, "
+        "and learns by reinforcement; weights that jump pass no gradient to scores."
+    ),
+    because=(
+        "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + q_i among "
+        "all means of keys: its weights need not be unique, nor those of any dual point, so that no other "
+        "estimator here finds them."
+    ),
+    example=_glimpses,
+    symmetries=QUERIES_OR_KEYS,
+    estimators=("first_order",),
+    takes_closeness=False,
+)
 def _hard(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, closeness=Hard()))
-
-
-def _glimpses(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    query, key, value = heads(generator, dtype, queries=4, keys=6, dim=3)
-    return {"query": query, "key": key, "value": value}
-
-
-_CAPTIONS = "Show, attend and tell: neural image caption generation with visual attention"
-
-ENTRIES = (
-    Entry(
-        name="soft-dictionary",
-        title="Soft dictionary look-up",
-        family=_FAMILY,
-        paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
-        formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp a(q_i, k_j)",
-        templates="k_j, which do not matter",
-        preference="u_ij ∝ exp a(q_i, k_j), for any function a",
-        evidence="0",
-        meaning=(
-            "Any score can be read as belief: a query believes in the keys that it scores high, and asks nothing more. "
-            "The example's score is minus the city-block distance, which no inner product of q and k is."
-        ),
-        because=(
-            "It says little where a is any function, since all weights above 0 can be written so; entries whose score "
-            "is an inner product say what of it is evidence."
-        ),
-        exact_differs=False,
-        exact_because=(
-            "With z = 0 the answer is u itself. The same scores as evidence, say with one-hot templates e_j and "
-            "z = a(q_i, ·), have the same first-order answer and another exact one."
-        ),
-        written=_soft_dictionary,
-        example=_with_score,
-        symmetries=_QUERIES_OR_KEYS,
-    ),
-    Entry(
-        name="masked",
-        title="Masked attention",
-        family=_FAMILY,
-        paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
-        formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where j is visible to i, and 0 elsewhere",
-        templates="k_j/√d",
-        preference="u_ij uniform on the visible keys, 0 elsewhere",
-        evidence="q_i",
-        meaning=(
-            "What is masked is impossible before looking, and no evidence brings it back. The book writes -10⁶ for "
-            "its score instead of -∞: in floating point the same weights while a key is visible, but where none is, "
-            "scores that are all -10⁶ give every masked key the same weight, and -10⁶ added to scores masks nothing. "
-            "Here such a row is 0."
-        ),
-        exact_because="Mean and covariance under u are those of the visible keys.",
-        written=_masked,
-        example=_with_mask,
-        symmetries=(
-            Symmetry({"query": -2, "visible": -2}),
-            Symmetry({"key": -2, "value": -2, "visible": -1}, None),
-        ),
-        layer={"preference": "KeyPadding()"},
-    ),
-    Entry(
-        name="nadaraya-watson",
-        title="Kernel regression",
-        family=_FAMILY,
-        paper=Paper("Nadaraya; Watson", 1964, "On estimating regression; Smooth regression analysis"),
-        formula="p_ij ∝ exp(-w²‖q_i - k_j‖²/2)",
-        templates="k_j",
-        preference="u_j ∝ exp(-w²‖k_j‖²/2)",
-        evidence="q_i, with α = w²",
-        meaning=(
-            "Keys near the origin are more likely before looking, the query says where to look from there, and the "
-            "squared inverse bandwidth is the reliability of what it says. Notes on the textbook's section 15.4.2 "
-            "print the softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no "
-            "key has less than 1/e of the weight of another; kernel regression, as here, divides the kernel by its sum."
-        ),
-        exact_because=(
-            "Where the origin is decides what is preference and what evidence. Kernel regression does not see it; the "
-            "exact answer does."
-        ),
-        written=_nadaraya_watson,
-        example=_with_bandwidths,
-        symmetries=_QUERIES_OR_KEYS,
-    ),
-    Entry(
-        name="dot",
-        title="Dot-product attention",
-        family=_FAMILY,
-        paper=Paper(
-            "Luong et al.",
-            2015,
-            "Effective approaches to attention-based neural machine translation",
-            "section 3.1, dot",
-        ),
-        formula="p_ij ∝ exp⟨q_i, k_j⟩",
-        templates="k_j",
-        preference="uniform",
-        evidence="q_i",
-        meaning=(
-            "The query says where the mean of the keys should move. The scores of independent entries with mean 0 and "
-            "variance 1 have variance d, so that in many dimensions one key takes nearly all the weight."
-        ),
-        exact_because="Exact inference moves the mean less, where keys vary along the query.",
-        written=_dot,
-        example=_queries_keys_values,
-        symmetries=_QUERIES_OR_KEYS,
-        layer={"evidence": "ScaledDot(scale=1.0)"},
-    ),
-    Entry(
-        name="scaled-dot",
-        title="Scaled dot-product attention",
-        family=_FAMILY,
-        paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "eq. (1)"),
-        formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp(⟨q_i, k_j⟩/√d)",
-        templates="k_j/√d",
-        preference="uniform",
-        evidence="q_i",
-        meaning=(
-            "Before looking all keys are alike, and the query says where the mean of the scaled keys should move. The "
-            "scores of independent entries with mean 0 and variance 1 have variance 1."
-        ),
-        exact_because="Exact inference moves the mean less, where keys vary along the query.",
-        written=_scaled_dot,
-        example=_queries_keys_values,
-        symmetries=_QUERIES_OR_KEYS,
-        layer={"evidence": "ScaledDot()"},
-    ),
-    Entry(
-        name="additive",
-        title="Additive attention",
-        family=_FAMILY,
-        paper=Paper(
-            "Bahdanau et al.",
-            2015,
-            "Neural machine translation by jointly learning to align and translate",
-            "section 3.1 and appendix A.1.2",
-        ),
-        formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
-        templates="h_j, which do not matter",
-        preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
-        evidence="0",
-        values="h_j",
-        meaning=(
-            "A network looks at the state that the decoder was in and at each word of the source together and says how "
-            "likely that word is: all of it is belief. A bias inside tanh is allowed, which the paper's formulas leave "
-            "out."
-        ),
-        because=(
-            "A score that a network makes of both is no evidence on templates that queries share. On templates of "
-            "pairs, tanh(W s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
-        ),
-        exact_differs=False,
-        exact_because="With z = 0 the answer is u itself.",
-        written=_additive,
-        example=_states_and_annotations,
-        symmetries=(Symmetry({"state": -2}), Symmetry({"annotations": -2}, None)),
-        layer={"preference": "Additive(heads, query_dim=width)", "evidence": "NoEvidence()"},
-    ),
-    Entry(
-        name="attention-pooling",
-        title="Attention pooling",
-        family=_FAMILY,
-        paper=Paper(
-            "Yang et al.", 2016, "Hierarchical attention networks for document classification", "eqs. (5)-(7)"
-        ),
-        formula="s = Σ_j p_j h_j,  p_j ∝ exp⟨tanh(W h_j + b), q⟩",
-        templates="tanh(W h_j + b)",
-        preference="uniform",
-        evidence="q, learned: the same for every input",
-        values="h_j",
-        meaning=(
-            "A sentence becomes one vector. What is asked of it, such as which words carry its class, is learned and "
-            "the same for all sentences."
-        ),
-        exact_because="Exact inference moves the mean less, where words vary along the query.",
-        written=_attention_pooling,
-        example=_tokens_and_a_query,
-        symmetries=(Symmetry({"tokens": -2}, None),),
-    ),
-    Entry(
-        name="decomposable",
-        title="Decomposable attention",
-        family=_FAMILY,
-        paper=Paper(
-            "Parikh et al.",
-            2016,
-            "A decomposable attention model for natural language inference",
-            "eqs. (1)-(5)",
-        ),
-        formula=(
-            "β_i = Σ_j p_ij b_j,  p_ij ∝ exp⟨F(a_i), F(b_j)⟩ over j;  α_j = Σ_i r_ij a_i,  r_ij ∝ the same over i\n"
-            "y = H(Σ_i G(a_i, β_i), Σ_j G(b_j, α_j))"
-        ),
-        templates="F(b_j); F(a_i)",
-        preference="uniform",
-        evidence="F(a_i); F(b_j)",
-        values="b_j; a_i",
-        meaning=(
-            "Each word of a premise asks the hypothesis what it corresponds to, and each word of the hypothesis the "
-            "premise; a network compares each word with the answer that it got."
-        ),
-        verdict=Verdict.COMPOSITION,
-        because="Two inferences from one table of scores, along its rows and along its columns, compared and summed.",
-        exact_because="The two directions start from the same scores, and are corrected by different covariances.",
-        written=_decomposable,
-        example=_two_sentences,
-        symmetries=(Symmetry({"premise": -2}, None), Symmetry({"hypothesis": -2}, None)),
-    ),
-    Entry(
-        name="soft",
-        title="Soft attention",
-        family=_FAMILY,
-        paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
-        formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
-        templates="k_j",
-        preference="uniform",
-        evidence="q_i",
-        meaning=(
-            "The mean of what a single look would see, if the position were drawn from the inferred distribution. The "
-            "paper scores with a network, as additive attention does; here the score is an inner product, and its "
-            "gate on the whole answer is left out."
-        ),
-        exact_because="Positions would be drawn from other weights.",
-        written=_soft,
-        example=_glimpses,
-        symmetries=_QUERIES_OR_KEYS,
-    ),
-    Entry(
-        name="hard",
-        title="Hard attention",
-        family=_FAMILY,
-        paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.1"),
-        formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; keys that tie share in proportion to u",
-        templates="k_j",
-        preference="uniform",
-        evidence="q_i",
-        closeness="0 on the support of u, infinite elsewhere: no closeness",
-        meaning=(
-            "Nothing holds the answer near the preference, so that one key gets all the weight. That is the textbook's "
-            "hard attention. The paper's draws one position from soft weights instead, whose mean is soft attention, "
-            "and learns by reinforcement; weights that jump pass no gradient to scores."
-        ),
-        because=(
-            "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + q_i among "
-            "all means of keys: its weights need not be unique, nor those of any dual point, so that no other "
-            "estimator here finds them."
-        ),
-        written=_hard,
-        example=_glimpses,
-        symmetries=_QUERIES_OR_KEYS,
-        estimators=("first_order",),
-        takes_closeness=False,
-    ),
-)

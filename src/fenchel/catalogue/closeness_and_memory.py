@@ -1,0 +1,462 @@
+"""Other closenesses, associative memories, induced points, sinks, linear attention, and its rules of update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.catalogue.declaration import NO_INFERENCE, QUERIES_OR_KEYS, Draw, Family
+from fenchel.catalogue.entry import ESTIMATORS, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.parts import GaussianParts, Parts, TransportParts
+from fenchel.closeness import Tsallis
+
+FAMILY = Family("Closeness, memory and linear attention")
+
+
+_NO_FARTHER = (
+    "As under relative entropy the mean never moves farther than at first order. Where evidence is so strong that both "
+    "give all weight to one key, they agree."
+)
+
+
+def _queries_keys_values(draw: Draw) -> dict[str, Any]:
+    return draw.heads(queries=5, keys=7, value_dim=3)
+
+
+@FAMILY.entry(
+    title="Sparsemax attention",
+    paper=Paper(
+        "Martins and Astudillo",
+        2016,
+        "From softmax to sparsemax: a sparse model of attention and multi-label classification",
+        "eq. (2)",
+    ),
+    formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
+    templates="k_j/√d",
+    preference="uniform",
+    evidence="q_i",
+    closeness="Tsallis of order 2: ‖p - u‖²/2",
+    meaning=(
+        "Weights are kept near u in squared distance instead of relative entropy, and are exactly 0 where "
+        "the query speaks against a key clearly enough."
+    ),
+    exact_because=_NO_FARTHER,
+    example=_queries_keys_values,
+    symmetries=QUERIES_OR_KEYS,
+    takes_closeness=False,
+    layer={"closeness": "Tsallis(2)"},
+)
+def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    templates = key * key.shape[-1] ** -0.5
+    return infer(Parts(templates=templates, evidence=query, values=value, closeness=Tsallis(2)))
+
+
+@FAMILY.entry(
+    title="Entmax attention of order 1.5",
+    paper=Paper("Peters et al.", 2019, "Sparse sequence-to-sequence models"),
+    formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
+    templates="k_j/√d",
+    preference="uniform",
+    evidence="q_i",
+    closeness="Tsallis of order 1.5, Bregman's form",
+    meaning=(
+        "Between softmax (order 1) and sparsemax (order 2): weights may be exactly 0, and change smoothly until "
+        "they are."
+    ),
+    exact_because=_NO_FARTHER,
+    example=_queries_keys_values,
+    symmetries=QUERIES_OR_KEYS,
+    takes_closeness=False,
+    layer={"closeness": "Tsallis(1.5)"},
+)
+def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    templates = key * key.shape[-1] ** -0.5
+    return infer(Parts(templates=templates, evidence=query, values=value, closeness=Tsallis(1.5)))
+
+
+def _with_atoms(draw: Draw) -> dict[str, Any]:
+    return {
+        **draw.heads(queries=4, keys=5, dim=3),
+        "atoms": draw(1, 2, 3, 3),
+        "atom_values": draw(1, 2, 3, 3),
+        "gamma": torch.tensor([[2.0], [0.7]], dtype=draw.dtype),
+    }
+
+
+@FAMILY.entry(
+    title="Optimal-transport attention",
+    paper=Paper(
+        "Anonymous",
+        2024,
+        "Deciphering attention mechanisms: optimization and Fenchel dual solutions",
+        "section 9",
+    ),
+    formula="p_i(t) = Σ_j u_j s_ij(t),  s_ij(t) ∝ exp((⟨q_i, t⟩ - ‖t - k_j‖²)/γ),  t over keys and atoms",
+    templates="k_j, and atoms that are not in the input",
+    preference="uniform on the keys, 0 on the atoms",
+    evidence="q_i",
+    values="v_j, and a value for each atom",
+    closeness="entropic transport from u, of strength γ",
+    meaning=(
+        "Each key spreads its weight over what is near it and fits the query, so that templates which are like a "
+        "key get weight without being in the input."
+    ),
+    because="The cost and γ are choices; the paper's own cost is C - aᵀb.",
+    exact_because="The mean at rest is that of u after it has spread.",
+    example=_with_atoms,
+    symmetries=(
+        *QUERIES_OR_KEYS,
+        Symmetry({"atoms": -2, "atom_values": -2}, None),
+    ),
+    takes_closeness=False,
+)
+def _transport(
+    infer: Inferrer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    atoms: Tensor,
+    atom_values: Tensor,
+    gamma: Tensor,
+) -> Tensor:
+    return infer(
+        TransportParts(
+            templates=key,
+            atoms=atoms,
+            evidence=query,
+            values=torch.cat([value, atom_values], -2),
+            gamma=gamma,
+            cost="squared_euclidean",
+        )
+    )
+
+
+_ROUNDS = 60
+
+
+@FAMILY.entry(
+    title="Doubly stochastic attention",
+    paper=Paper("Sander et al.", 2022, "Sinkformers: transformers with doubly stochastic attention"),
+    formula="p_ij = exp(s_ij + f_i + g_j),  Σ_j p_ij = 1,  Σ_i p_ij = m/n,  s_ij = ⟨q_i, k_j⟩/√d",
+    templates="k_j/√d",
+    preference="u_j ∝ exp(g_j), fitted to all queries together",
+    evidence="q_i",
+    meaning=(
+        "Every query gives out as much weight as any other and every key receives as much as any other: an "
+        "entropic transport plan between queries and keys at cost -s. A key that everyone asks for is believed in "
+        "less, until all get the same."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "All queries are coupled by what keys receive, so it is not one inference a query: Sinkhorn's algorithm "
+        "first fits u to all of them, then each row is the first-order answer under that u. It runs 60 rounds "
+        "here; the paper's layers run a few."
+    ),
+    exact_because=(
+        "Under the same u neither exact weights nor those of another closeness give every key as much: u was "
+        "fitted to softmax."
+    ),
+    example=_queries_keys_values,
+    symmetries=QUERIES_OR_KEYS,
+)
+def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    templates = key * key.shape[-1] ** -0.5
+    scores = query @ templates.mT
+    m, n = scores.shape[-2:]
+    log_u = torch.zeros_like(scores[..., :1, :])
+    for _ in range(_ROUNDS):
+        log_p = (scores + log_u).log_softmax(-1)
+        log_u = log_u - log_p.logsumexp(-2, keepdim=True) + math.log(m / n)
+    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=log_u))
+
+
+_UPDATES = 3
+
+
+@FAMILY.entry(
+    title="Modern Hopfield network",
+    paper=Paper("Ramsauer et al.", 2021, "Hopfield networks is all you need", "eq. (3)"),
+    formula="ξ⁽ᵗ⁺¹⁾ = Σ_j p_j x_j,  p_j ∝ exp(β⟨x_j, ξ⁽ᵗ⁾⟩),  three updates",
+    templates="x_j, the stored patterns",
+    preference="uniform",
+    evidence="ξ⁽ᵗ⁾, with α = β",
+    values="x_j",
+    meaning=(
+        "One update is attention with the patterns for keys and values. Repeated, each answer is the next "
+        "question, and the state settles where it answers itself: on a pattern where β is large, on a mean of "
+        "several where it is small."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "Answers are asked again. At a fixed point the answer is the question, ξ = h(βξ), where exact inference "
+        "takes the answer off the question, λ* = α(μ + z - h(λ*)): iterating is no way to it."
+    ),
+    exact_because=(
+        "Iterated exact inference is no memory: where an answer repeats its question, λ* = α(μ + ξ - ξ) = βμ, so "
+        "that every state settles on the one h(βμ), whatever was asked."
+    ),
+    example=lambda draw: {"state": draw(1, 2, 4, 5), "patterns": draw(1, 2, 6, 5), "beta": draw.number(0.7)},
+    symmetries=(Symmetry({"state": -2}), Symmetry({"patterns": -2}, None)),
+)
+def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) -> Tensor:
+    for _ in range(_UPDATES):
+        state = infer(Parts(templates=patterns, evidence=state, values=patterns, alpha=beta))
+    return state
+
+
+@FAMILY.entry(
+    title="Induced points",
+    paper=Paper(
+        "Lee et al.",
+        2019,
+        "Set transformer: a framework for attention-based permutation-invariant neural networks",
+        "section 3.1, ISAB",
+    ),
+    formula="h_a = Σ_j p_aj v_j,  p_aj ∝ exp(⟨i_a, k_j⟩/√d);  o_i = Σ_a r_ia h_a,  r_ia ∝ exp(⟨q_i, h_a⟩/√d)",
+    templates="k_j/√d; h_a/√d",
+    preference="uniform",
+    evidence="i_a, learned; q_i",
+    values="v_j; h_a",
+    meaning=(
+        "A few learned questions summarise the set, and the set's elements ask the summary: m·k + k·n scores "
+        "instead of m·n. The paper's projections of h, residuals and feed-forward layers are left out."
+    ),
+    verdict=Verdict.COMPOSITION,
+    because=(
+        "The answers of one inference are the templates of the next. The weights' product has rank k at most."
+    ),
+    exact_because="Both inferences are corrected, the second for a summary that is another already.",
+    example=lambda draw: {**draw.heads(), "points": draw(1, 2, 3, 4)},
+    symmetries=(
+        Symmetry({"query": -2}),
+        Symmetry({"key": -2, "value": -2}, None),
+        Symmetry({"points": -2}, None),
+    ),
+)
+def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scale = key.shape[-1] ** -0.5
+    summary = infer(Parts(templates=key * scale, evidence=points, values=value))
+    return infer(Parts(templates=summary * summary.shape[-1] ** -0.5, evidence=query, values=summary))
+
+
+@FAMILY.entry(
+    title="Attention sink",
+    paper=Paper("Xiao et al.", 2024, "Efficient streaming language models with attention sinks"),
+    formula="p_ij = exp(s_ij) / (exp(b_h) + Σ_l exp(s_il)),  s_ij = ⟨q_i, k_j⟩/√d",
+    templates="k_j/√d, and 0",
+    preference="u_j ∝ 1 for keys, exp(b_h) for the sink",
+    evidence="q_i",
+    values="v_j, and 0",
+    meaning=(
+        "One more template, which stands for nothing of interest: weight that no key deserves goes there. b_h is "
+        "learned, as in gpt-oss; b = 0 is the softmax off by one, and torch's add_zero_attn. The paper finds that "
+        "trained models use their first tokens so."
+    ),
+    because="Weights on keys sum to less than 1 only because the sink's share, of value 0, is not shown.",
+    exact_because=(
+        "First order sees the sink's score alone, which is 0 for a template of 0. Exact inference sees where it "
+        "is, too: its template draws the mean to the origin."
+    ),
+    example=lambda draw: {**draw.heads(queries=5, keys=6, value_dim=3), "sink": draw(2)},
+    symmetries=QUERIES_OR_KEYS,
+)
+def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tensor) -> Tensor:
+    templates = torch.nn.functional.pad(key * key.shape[-1] ** -0.5, (0, 0, 0, 1))
+    values = torch.nn.functional.pad(value, (0, 0, 0, 1))
+    log_u = torch.cat([sink.new_zeros(len(sink), 1, key.shape[-2]), sink[:, None, None]], -1)
+    return infer(Parts(templates=templates, evidence=query, values=values, log_preference=log_u))
+
+
+@FAMILY.entry(
+    title="Linear attention",
+    paper=Paper(
+        "Katharopoulos et al.",
+        2020,
+        "Transformers are RNNs: fast autoregressive transformers with linear attention",
+        "eqs. (4)-(7)",
+    ),
+    formula="o_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / Σ_j ⟨φ(q_i), φ(k_j)⟩,  φ(x) = elu(x) + 1",
+    templates="e_r, one for each feature r",
+    preference="u_r ∝ Σ_j φ_r(k_j)",
+    evidence="log φ(q_i)",
+    values="Σ_j φ_r(k_j) v_j / Σ_j φ_r(k_j)",
+    meaning=(
+        "Each feature holds one mean of the values, and a query infers which features it is about: as many "
+        "templates as features, whatever the number of keys, which is where the saving comes from. Causal, u and "
+        "values would be those of the keys so far."
+    ),
+    because=(
+        "Over features. Over keys all of it would be preference, u_ij ∝ ⟨φ(q_i), φ(k_j)⟩ and z = 0, as any weights "
+        "above 0 can be: the logarithm of a sum of products is no inner product of the query and the key."
+    ),
+    exact_because=(
+        "Templates are one-hot, so that what a feature's weight has gained is taken off its evidence: λ_r = log "
+        "φ_r(q_i) - (p_r - u_r)."
+    ),
+    example=lambda draw: draw.heads(queries=5, keys=7, value_dim=3),
+    symmetries=QUERIES_OR_KEYS,
+)
+def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    # φ(x) is eˣ below 0, which elu(x) + 1 rounds to 0 from -18 on in float32, and log φ(x) simply x.
+    of_query, of_key = (torch.where(x > 0, x.clamp(min=0).log1p(), x) for x in (query, key))
+    features = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
+    return infer(
+        Parts(
+            templates=features.expand(*key.shape[:2], -1, -1),
+            evidence=of_query,
+            values=of_key.softmax(-2).mT @ value,
+            log_preference=of_key.logsumexp(-2, keepdim=True),
+        )
+    )
+
+
+_RELATIVE_ENTROPY = "KL: no other is here of normal distributions"
+
+
+def _tokens(draw: Draw) -> dict[str, Any]:
+    return draw.heads(value_dim=3)
+
+
+@FAMILY.entry(
+    title="Retention",
+    paper=Paper(
+        "Sun et al.",
+        2023,
+        "Retentive network: a successor to transformer for large language models",
+        "section 2.1",
+    ),
+    formula="o_i = Σ_{j ≤ i} γ^{i−j} ⟨q_i, k_j⟩ v_j",
+    templates="k of a pair (k, v)",
+    preference="normal on pairs, of mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
+    evidence="q_i",
+    values="v of the pair",
+    closeness=_RELATIVE_ENTROPY,
+    meaning=(
+        "What is believed of pairs of keys and values is a normal distribution with the moments of those seen, of "
+        "which older ones count less. Without decay it is causal linear attention, with φ the identity and without "
+        "its denominator. The paper's rotation, scaling and group norm are left out."
+    ),
+    because=(
+        "Under a Gaussian preference, and none over the keys: coefficients γ^{i−j}⟨q_i, k_j⟩ "
+        "may be negative and sum to anything, and the paper's normalisations keep their signs. The same decay "
+        "under softmax is ALiBi's preference."
+    ),
+    exact_because=(
+        "Exact is ridge regression, ρ = 1, in which pairs count by their decay: the Mesa layer with forgetting."
+    ),
+    example=lambda draw: {**_tokens(draw), "decay": torch.tensor([0.9, 0.6], dtype=draw.dtype)},
+    takes_closeness=False,
+)
+def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay: Tensor) -> Tensor:
+    n = key.shape[-2]
+    ago = torch.arange(n, device=key.device).unsqueeze(-1) - torch.arange(n, device=key.device)
+    counts = torch.where(ago >= 0, decay[:, None, None] ** ago.clamp(min=0), 0)
+    return infer(GaussianParts(templates=key, evidence=query, values=value, counts=counts))
+
+
+@FAMILY.entry(
+    title="Forget gates under softmax",
+    paper=Paper("Lin et al.", 2025, "Forgetting transformer: softmax attention with a forget gate"),
+    formula="p_ij ∝ Π_{j < l ≤ i} f_l · exp(⟨q_i, k_j⟩/√d) for j ≤ i",
+    templates="k_j/√d",
+    preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
+    evidence="q_i",
+    meaning=(
+        "Each token says how much of what came before it is still likely. With one f for all it is ALiBi of slope "
+        "-log f."
+    ),
+    because="Decay is a preference wherever weights are normalised.",
+    exact_because="Mean and covariance under u are those of what is not yet forgotten.",
+    example=lambda draw: {**_tokens(draw), "gate": draw(1, 2, 6).sigmoid()},
+)
+def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+    n = key.shape[-2]
+    kept = gate.log().cumsum(-1)
+    causal = torch.ones(n, n, dtype=torch.bool, device=key.device).tril()
+    log_u = (kept.unsqueeze(-1) - kept.unsqueeze(-2)).masked_fill(~causal, -torch.inf)
+    return infer(Parts.scaled_dot(query, key, value, log_u))
+
+
+def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
+    seen = torch.ones(6, 6, dtype=torch.bool).tril()
+    return {**_tokens(draw), "seen": seen, "ridge": draw.number(0.5)}
+
+
+# A tilt by ⟨k, λ⟩ is a tilt of pairs by (λ, 0), which moves the mean by the covariance times (λ, 0): E[v] = Σ c v kᵀλ.
+# First order is λ = αz; the exact point is (ρI + Σ)⁻¹z with Σ = Σ c k kᵀ. And W = Σ c v kᵀ(ρI + Σ)⁻¹ minimises
+# Σ c ‖v - W k‖² + ρ‖W‖².
+@FAMILY.entry(
+    title="Mesa layer",
+    paper=Paper("von Oswald et al.", 2023, "Uncovering mesa-optimization algorithms in transformers"),
+    formula="o_i = W_i q_i,  W_i = argmin_W Σ_{j seen by i} ‖v_j - W k_j‖² + ρ‖W‖²",
+    templates="k of a pair (k, v)",
+    preference="normal on pairs, of mean 0 and second moments Σ_j (k_j, v_j)(k_j, v_j)ᵀ over those seen",
+    evidence="q_i, with α = 1/ρ",
+    values="v of the pair",
+    closeness=_RELATIVE_ENTROPY,
+    meaning=(
+        "It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩. "
+        "That is to linear attention without its denominator what exact attention is to softmax: the exact answer "
+        "of an inference whose first-order answer is the other, divided by ρ."
+    ),
+    because=(
+        "Under a Gaussian preference, and none over the keys: coefficients of values may be "
+        "negative and need not sum to 1, where exact attention gives weights on the keys themselves."
+    ),
+    exact_differs=False,
+    exact_because="A Gaussian's second order is exact; first order leaves the keys' moments out.",
+    example=_tokens_and_ridge,
+    symmetries=(
+        Symmetry({"query": -2, "seen": -2}),
+        Symmetry({"key": -2, "value": -2, "seen": -1}, None),
+    ),
+    estimators=tuple(reversed(ESTIMATORS)),
+    takes_closeness=False,
+)
+def _mesa(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, ridge: Tensor) -> Tensor:
+    counts = seen.to(key.dtype)
+    return infer(GaussianParts(templates=key, evidence=query, values=value, counts=counts, alpha=1 / ridge))
+
+
+def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
+    tokens = _tokens(draw)
+    unit = torch.nn.functional.normalize(tokens["key"], dim=-1)
+    rate, gate = (draw(1, 2, 6).sigmoid() for _ in range(2))
+    return {**tokens, "key": unit, "rate": rate, "gate": gate}
+
+
+@FAMILY.entry(
+    title="Gated delta rule",
+    paper=Paper("Yang et al.", 2025, "Gated delta networks: improving Mamba2 with delta rule"),
+    formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
+    values="v_j",
+    meaning=(
+        "A state is rewritten: what it answers to a key is moved towards the key's value by the rate b, after "
+        "everything was forgotten by the gate a."
+    ),
+    because=(
+        "Each step is one step of gradient descent on ‖v_i - S k_i‖²/2 from the decayed state: a way, not the "
+        "optimum that it leads to. Coefficients of values may be negative, and what is left of a pair is its "
+        "value beside a key that all later keys have cut down, so that the state is no sum of counted pairs v_j "
+        "k_jᵀ, which is how retention and the Mesa layer are read here. Recursive least squares, which keeps a "
+        "covariance as well, would arrive at the Mesa layer."
+    ),
+    exact_because="There is no inference to be exact about.",
+    example=_tokens_rates_and_gates,
+    **NO_INFERENCE,
+)
+def _gated_delta(
+    infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, rate: Tensor, gate: Tensor
+) -> Tensor:
+    del infer
+    state = key.new_zeros(*key.shape[:2], value.shape[-1], key.shape[-1])
+    outputs: list[Tensor] = []
+    for q, k, v, b, a in zip(*(x.unbind(2) for x in (query, key, value, rate, gate)), strict=True):
+        state = a[..., None, None] * state
+        error = v - (state @ k.unsqueeze(-1)).squeeze(-1)
+        state = state + b[..., None, None] * error.unsqueeze(-1) * k.unsqueeze(-2)
+        outputs.append((state @ q.unsqueeze(-1)).squeeze(-1))
+    return torch.stack(outputs, 2)

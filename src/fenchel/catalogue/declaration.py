@@ -1,0 +1,128 @@
+"""Declares the entries of a family beside the functions that compute them, with small random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.catalogue.entry import Entry, Symmetry, Verdict
+from fenchel.nn.preference import AbstractPreference, AttentionInputs
+
+Module = TypeVar("Module", bound=nn.Module)
+Written = TypeVar("Written", bound=Callable[..., Tensor])
+
+QUERIES_OR_KEYS: Final = (Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None))
+"""The symmetries of attention that does not see positions."""
+
+NO_INFERENCE: Final[dict[str, Any]] = {
+    "templates": "–",
+    "preference": "–",
+    "evidence": "–",
+    "closeness": "–",
+    "verdict": Verdict.NOT_ONE,
+    "exact_differs": False,
+    "estimators": ("first_order",),
+    "takes_closeness": False,
+}
+"""Fields of an entry that makes no inference."""
+
+
+class Draw:
+    """Draws the inputs of an example: independent normal numbers.
+
+    Args:
+        generator: Of the numbers.
+        dtype: Of the tensors.
+    """
+
+    def __init__(self, generator: torch.Generator, dtype: torch.dtype) -> None:
+        self.generator, self.dtype = generator, dtype
+
+    def __call__(self, *shape: int) -> Tensor:
+        """A tensor of normal numbers."""
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
+
+    def number(self, value: float) -> Tensor:
+        """A scalar tensor of a value that is not random."""
+        return torch.tensor(value, dtype=self.dtype)
+
+    def module(self, module: Module, size: float = 0.5) -> Module:
+        """The module with normal parameters of standard deviation ``size``."""
+        module.to(self.dtype)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(size * self(*parameter.shape))
+        return module
+
+    def heads(
+        self,
+        *,
+        queries: int = 6,
+        keys: int | None = None,
+        dim: int = 4,
+        value_dim: int | None = None,
+        count: int = 2,
+    ) -> dict[str, Tensor]:
+        """Query (1, H, m, d), key (1, H, n, d) and value (1, H, n, d_v); by default n = m and d_v = d."""
+        keys = queries if keys is None else keys
+        return {
+            "query": self(1, count, queries, dim),
+            "key": self(1, count, keys, dim),
+            "value": self(1, count, keys, value_dim or dim),
+        }
+
+
+class Family:
+    """The entries under one heading.
+
+    Args:
+        title: The heading.
+
+    Attributes:
+        entries: In the order of declaration.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title, self.entries = title, list[Entry]()
+
+    def entry(
+        self, *, example: Callable[[Draw], dict[str, Any]], **declared: Any
+    ) -> Callable[[Written], Written]:
+        """Declare the entry of the mechanism that the decorated function computes.
+
+        Args:
+            example: Draws inputs of a small case.
+            **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name is that of the function by default.
+        """
+
+        def declare(written: Written) -> Written:
+            name = written.__name__.strip("_").replace("_", "-")
+            fields = {"name": name, "family": self.title, "written": written, **declared}
+            self.entries.append(
+                Entry(**fields, example=lambda generator, dtype: example(Draw(generator, dtype)))
+            )
+            return written
+
+        return declare
+
+
+def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known: Any) -> Tensor | None:
+    """The log-weights of a preference for queries (B, H, m, d) and keys (B, H, n, d).
+
+    Args:
+        preference: A preference that reads positions and ``known``.
+        query: Gives the sizes, dtype and device.
+        key: Gives the number of keys.
+        **known: Other fields of :class:`~fenchel.nn.preference.AttentionInputs`, such as ``query_offset``, the position
+            of the first query among the keys, or ``query_inputs`` and ``key_inputs``.
+
+    Returns:
+        Log-weights or a mask that broadcasts to (B, H, m, n); None is uniform.
+    """
+    batch, heads, queries = query.shape[:3]
+    return preference(
+        AttentionInputs(batch, heads, queries, key.shape[2], query.device, query.dtype, **known)
+    )
