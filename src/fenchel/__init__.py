@@ -16,37 +16,32 @@ if TYPE_CHECKING:
     from fenchel import nn as nn
     from fenchel import reproducing as reproducing
     from fenchel import swap as swap
-    from fenchel.auditing import audit as audit
-    from fenchel.closeness import KL as KL
-    from fenchel.closeness import Divergence as Divergence
-    from fenchel.closeness import Hard as Hard
-    from fenchel.closeness import OptimalTransport as OptimalTransport
-    from fenchel.closeness import Tsallis as Tsallis
-    from fenchel.closeness import check_closeness as check_closeness
-    from fenchel.comparing import compare as compare
-    from fenchel.errors import ConvergenceError as ConvergenceError
-    from fenchel.errors import DomainError as DomainError
-    from fenchel.errors import FenchelError as FenchelError
-    from fenchel.errors import ProblemError as ProblemError
-    from fenchel.estimate import Estimate as Estimate
-    from fenchel.estimators import Constrained as Constrained
-    from fenchel.estimators import Exact as Exact
-    from fenchel.estimators import FirstOrder as FirstOrder
-    from fenchel.estimators import GradientAscent as GradientAscent
-    from fenchel.estimators import InferenceProblem as InferenceProblem
-    from fenchel.estimators import SecondOrder as SecondOrder
-    from fenchel.integrations.capture import Capture as Capture
-    from fenchel.integrations.capture import CapturedHead as CapturedHead
-    from fenchel.preference import Bernoulli as Bernoulli
-    from fenchel.preference import Box as Box
-    from fenchel.preference import Continuous1d as Continuous1d
-    from fenchel.preference import Continuous2d as Continuous2d
-    from fenchel.preference import Discrete as Discrete
-    from fenchel.preference import Gamma as Gamma
-    from fenchel.preference import Gaussian as Gaussian
-    from fenchel.preference import GaussianMixture as GaussianMixture
-    from fenchel.preference import Laplace as Laplace
-    from fenchel.preference import Poisson as Poisson
+    from fenchel.auditing import audit
+    from fenchel.closeness import KL, Divergence, Hard, OptimalTransport, Tsallis, check_closeness
+    from fenchel.comparing import compare
+    from fenchel.errors import ConvergenceError, DomainError, FenchelError, ProblemError
+    from fenchel.estimate import Estimate
+    from fenchel.estimators import (
+        Constrained,
+        Exact,
+        FirstOrder,
+        GradientAscent,
+        InferenceProblem,
+        SecondOrder,
+    )
+    from fenchel.integrations.capture import Capture, CapturedHead
+    from fenchel.preference import (
+        Bernoulli,
+        Box,
+        Continuous1d,
+        Continuous2d,
+        Discrete,
+        Gamma,
+        Gaussian,
+        GaussianMixture,
+        Laplace,
+        Poisson,
+    )
 
 __all__ = [
     "KL",
@@ -86,20 +81,18 @@ __all__ = [
 ]
 
 _PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
-# In this order they are asked for a name: errors need no torch, and the last two an extra.
-_HOMES = (
-    *("errors", "closeness", "estimate", "preference", "estimators"),
-    *("integrations.capture", "auditing", "comparing"),
-)
+# Searched in this order: errors need no torch, and the last two need an extra.
+_MODULES = ["errors", "closeness", "estimate", "preference", "estimators"]
+_MODULES += ["integrations.capture", "auditing", "comparing"]
 
 
 def __getattr__(name: str) -> Any:
-    """Packages and names are imported when they are first asked for, so that the command answers without torch."""
+    """Import a package or a name when it is first used, so that the command starts without torch."""
     if name in _PACKAGES:
         return import_module(f"fenchel.{name}")
     if name in __all__:
-        homes = (import_module(f"fenchel.{home}") for home in _HOMES)
-        result = globals()[name] = getattr(next(home for home in homes if name in home.__all__), name)
+        modules = (import_module(f"fenchel.{module}") for module in _MODULES)
+        result = globals()[name] = getattr(next(module for module in modules if name in module.__all__), name)
         return result
     raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.io.files import atomic_path
+from fenchel.io.runs import atomic_path
 
 __all__ = ["heatmap"]
 

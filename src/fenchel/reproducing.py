@@ -17,7 +17,7 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import MISSING, count, short, stacked, titled_table
 from fenchel.errors import ModelError
 from fenchel.io.documents import open_documents
-from fenchel.io.files import check_writable, write_text
+from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, write_document
 from fenchel.loading import RunModel
 from fenchel.run_options import ReproduceOptions, takes

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from fenchel.errors import InputError, OutputError
-from fenchel.io.files import atomic_path, check_writable, write_text
+from fenchel.io.runs import atomic_path, check_writable, write_text
 from fenchel.io.storage import (
     Form,
     Mismatch,

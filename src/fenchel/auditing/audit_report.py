@@ -13,8 +13,7 @@ from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
-from fenchel.io.files import atomic_path, check_writable, write_text
-from fenchel.io.runs import RunKind, Saved, differences
+from fenchel.io.runs import RunKind, Saved, atomic_path, check_writable, differences, write_text
 from fenchel.io.storage import write_json
 
 TWIN_FILE = "twin.json"

@@ -15,8 +15,7 @@ from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
-from fenchel.io.files import check_writable
-from fenchel.io.runs import differences
+from fenchel.io.runs import check_writable, differences
 
 _FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
 

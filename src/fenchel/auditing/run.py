@@ -29,8 +29,7 @@ from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers.loading import swaps_whole_model
 from fenchel.io.batches import Batch, Cursor
-from fenchel.io.files import check_writable, removed_if_empty
-from fenchel.io.runs import Progress, ProgressClock, SavingPace, claimed, differences
+from fenchel.io.runs import Progress, ProgressClock, SavingPace, check_writable, claimed, differences
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
@@ -399,7 +398,7 @@ def audit(
     refuse_beside_loader(asked.loader, tokenizer=tokenizer)
     folder = asked.folder
     documents = opened_documents(asked, texts, model if isinstance(model, str) else tokenizer)
-    with removed_if_empty(folder), claimed(folder, extra="report"):
+    with claimed(folder, extra="report"):
         if folder is not None:
             require_extras()
             check_writable(folder)

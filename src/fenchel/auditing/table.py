@@ -22,7 +22,7 @@ from fenchel.auditing.heads import MEASURES, METRICS
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, decoder_sides
 from fenchel.errors import InputError, ProblemError, require_packages
 from fenchel.io.batches import Batch
-from fenchel.io.files import atomic_path
+from fenchel.io.runs import atomic_path
 from fenchel.io.storage import CHANGED, digest_of_bytes
 
 if TYPE_CHECKING:

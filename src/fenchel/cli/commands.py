@@ -371,7 +371,7 @@ def report(
     """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
     from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.cli.terminal import beside_swap, show_result
-    from fenchel.io.files import check_writable
+    from fenchel.io.runs import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
     result = beside_swap(AuditReport.load(folder), swap)

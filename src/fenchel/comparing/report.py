@@ -15,7 +15,7 @@ from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Comparison, comparable
 from fenchel.drawing import bracketed, count, json_number, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError, require_packages
-from fenchel.io.files import check_writable, write_text
+from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A run: its share of a corpus, who is told how far it is, its folder, and that one process writes to that.
+"""Runs: shards, observers and progress; folders that one process writes to, and files that are replaced as a whole.
 
 Nothing here imports torch.
 """
@@ -6,9 +6,12 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import platform
+import secrets
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +20,17 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fenchel.arguments import shown
-from fenchel.errors import InputError, require_packages
-from fenchel.io.files import guarded_writing
+from fenchel.arguments import reason_of, shown
+from fenchel.errors import InputError, OutputError, require_packages
 from fenchel.version import __version__
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Share ``index`` (from 0) of a corpus in ``count`` parts, dealt out document by document.
+    """Every ``count``-th document of a corpus, starting with document ``index`` (from 0).
 
     Raises:
-        InputError: If there is no such share.
+        InputError: If ``index`` is not from 0 to ``count`` - 1.
 
     Example:
         >>> shard = Shard.parse("1/4")
@@ -53,30 +55,23 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Reads ``i/n``.
-
-        Args:
-            text: Two whole numbers with a slash between them.
-
-        Returns:
-            The shard.
+        """The shard ``i/n``.
 
         Raises:
-            InputError: If the text is anything else, or there is no such shard.
+            InputError: If the text is not two whole numbers with a slash between them, or there is no such shard.
         """
         index, _, count = text.partition("/")
         try:
-            return cls(int(index), int(count))
-        except ValueError as error:
-            if isinstance(error, InputError):
-                raise
+            numbers = int(index), int(count)
+        except ValueError:
             raise InputError(
                 f"shard {text!r} is not of the form i/n, such as 0/4 for the first of four."
             ) from None
+        return cls(*numbers)
 
     @classmethod
     def of(cls, shard: Shard | str | Sequence[int]) -> Shard:
-        """A shard from itself, from ``"i/n"`` or from ``(i, n)``.
+        """The shard that is given as a ``Shard``, as ``"i/n"`` or as ``(i, n)``.
 
         Raises:
             InputError: If it is none of these, or there is no such shard.
@@ -89,23 +84,19 @@ class Shard:
             return shard
         if isinstance(shard, str):
             return cls.parse(shard)
-        if isinstance(shard, Sequence) and len(shard) == 2:
-            numbers = [n for n in shard if isinstance(n, Integral) and not isinstance(n, bool)]
-            if len(numbers) == 2:
-                return cls(*map(int, numbers))
+        is_pair = isinstance(shard, Sequence) and len(shard) == 2
+        if is_pair and all(isinstance(one, Integral) and not isinstance(one, bool) for one in shard):
+            return cls(*map(int, shard))
         raise InputError(
             f"shard is {shown(shard)}; expected two whole numbers (i, n), such as (0, 4) for the first of four."
         )
 
     @classmethod
     def from_environment(cls) -> Shard:
-        """The shard that ``torchrun`` and its like give to this process in RANK and WORLD_SIZE.
-
-        Returns:
-            The shard, or the only one where WORLD_SIZE is not set.
+        """The shard RANK/WORLD_SIZE, as ``torchrun`` sets them; the whole corpus where WORLD_SIZE is not set.
 
         Raises:
-            InputError: If the variables do not hold a shard.
+            InputError: If RANK is not set, or the variables are not a shard.
         """
         count, index = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK")
         if count == "1":
@@ -121,7 +112,7 @@ class Shard:
         return document % self.count == self.index
 
     def share(self, total: int | None) -> float:
-        """This shard's part of a total that all shards reach together; infinite where there is none."""
+        """This shard's part of a limit that all shards share; infinite for None."""
         if total is None:
             return math.inf
         return total // self.count + (self.index < total % self.count)
@@ -131,37 +122,28 @@ P = TypeVar("P", contravariant=True)
 
 
 class RunObserver(Protocol[P]):
-    """Shows how far a run is, in the progress that its kind of run counts."""
+    """Receives the progress of a run."""
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
-        """The first batch or step is about to be taken; ``manifest`` says of what run."""
+        """Called before the first batch or step, with the manifest of the run."""
 
     def advanced(self, progress: P, /) -> None:
-        """A batch or step has been counted."""
+        """Called after each batch or step."""
 
     def finished(self) -> None:
-        """The run has ended or was interrupted: nothing more will be told."""
+        """Called when the run has ended or was interrupted."""
 
 
-class SilentObserver:
-    """Shows nothing."""
-
-    def started(self, manifest: Mapping[str, Any], /) -> None:
-        """See ``RunObserver``."""
-
-    def advanced(self, progress: Any, /) -> None:
-        """See ``RunObserver``."""
-
-    def finished(self) -> None:
-        """See ``RunObserver``."""
+class SilentObserver(RunObserver[Any]):
+    """Ignores the progress of a run."""
 
 
 class SavingPace:
-    """Says when it is time to save.
+    """Whether it is time to save.
 
     Args:
-        seconds: Least time between two savings.
-        now: Gives the time in seconds.
+        seconds: Minimum time between two saves.
+        now: Returns the time in seconds.
 
     Example:
         >>> times = iter([0.0, 5.0, 10.0, 10.0, 19.0])
@@ -180,25 +162,25 @@ class SavingPace:
 
     @property
     def due(self) -> bool:
-        """Whether enough time has passed since the run began or was last saved."""
+        """Whether enough time has passed since the start or the last save."""
         return self._now() - self._last >= self._seconds
 
     def saved(self) -> None:
-        """The run was saved just now."""
+        """Record that the run has just been saved."""
         self._last = self._now()
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        documents: Documents begun, those of earlier sessions included.
-        tokens: Tokens counted, those of earlier sessions included.
+        documents: Number of documents begun, including earlier sessions.
+        tokens: Number of tokens counted, including earlier sessions.
         tokens_per_second: Speed in this session.
-        fraction: Share of the source that has been read, from 0 to 1, or None where its length is not known.
+        fraction: Share of the source that has been read, from 0 to 1; None if its length is unknown.
         seconds: Time since this session began.
-        seconds_left: Time to the end at this session's speed, or None where it cannot be told.
+        seconds_left: Estimated time to the end at this session's speed; None if unknown.
     """
 
     documents: int
@@ -210,15 +192,15 @@ class Progress:
 
 
 ReadingObserver = RunObserver[Progress]
-"""Whoever shows how far a run through texts is."""
+"""An observer of a run through texts."""
 
 
 class ProgressClock:
-    """Turns counts into speeds.
+    """Measures the speed of a session and estimates the time left.
 
     Args:
-        tokens: Tokens counted before this session.
-        now: Gives the time in seconds.
+        tokens: Number of tokens counted before this session.
+        now: Returns the time in seconds.
     """
 
     def __init__(self, tokens: int = 0, now: Callable[[], float] = time.monotonic) -> None:
@@ -228,7 +210,7 @@ class ProgressClock:
         self._first: tuple[float, float] | None = None if tokens else (0.0, 0.0)
 
     def progress(self, documents: int, tokens: int, fraction: float | None) -> Progress:
-        """How far the run is now."""
+        """The progress at this moment."""
         seconds = self._now() - self._begin
         return Progress(
             documents=documents,
@@ -242,7 +224,7 @@ class ProgressClock:
     def _seconds_left(self, seconds: float, fraction: float | None) -> float | None:
         if fraction is None:
             return None
-        # A resumed session begins somewhere inside the source: its first batch says where.
+        # A resumed session begins inside the source, at the fraction of its first batch.
         if self._first is None:
             self._first = (seconds, fraction)
         first_seconds, first_fraction = self._first
@@ -251,13 +233,13 @@ class ProgressClock:
 
 
 def versions(schema: int) -> dict[str, Any]:
-    """What a manifest of a run on a text model begins with.
+    """The first entries of a run's manifest.
 
     Args:
         schema: Version of the files that the run writes.
 
     Returns:
-        Versions of the files, of this package and of what it computes with; None for what is not installed.
+        Versions of the files, this package, torch, transformers and Python; None for a package that is not installed.
     """
     return {
         "schema": schema,
@@ -275,17 +257,16 @@ def differences(
     but: Collection[str] = (),
     said: tuple[str, str] = ("there", "asked for"),
 ) -> list[str]:
-    """How two manifests differ, one phrase a field.
+    """The differences between two manifests.
 
     Args:
         there: A manifest, such as that of the run in a folder.
-        asked: Another, such as that of the run that is asked for.
-        but: Keys that may differ.
-        said: What to say of a value of the one and of the other.
+        asked: Another, such as that of the requested run.
+        but: Keys to ignore.
+        said: Words after a value of the first manifest and of the second.
 
     Returns:
-        A phrase for every other key that differs, in the order of the manifests; spaces for underscores, as options are
-        named wherever this package speaks of them.
+        A phrase for each key that differs, in the order of the manifests; keys with spaces for underscores.
 
     Example:
         >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, but={"tokens"})
@@ -305,21 +286,131 @@ def _installed(package: str) -> str | None:
         return None
 
 
+_TEMPORARY_PREFIX = ".fenchel-"
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST})
+
+
+@contextlib.contextmanager
+def guarded_writing(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into one line: the path, the reason, and the remedy.
+
+    Args:
+        path: The file or folder that is written.
+
+    Raises:
+        OutputError: In place of any other ``OSError``.
+    """
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        reason, advice = reason_of(error), "Choose another folder"
+        if error.errno in _DISK_FULL:
+            reason = "the disk is full"
+            advice = "Free some space, then run the command again, with --resume where it has that"
+        elif error.errno in _FORBIDDEN:
+            advice = "Choose a folder that you may write to"
+        elif error.errno in _NOT_A_FOLDER:
+            reason = "there is a file where a folder is expected"
+        raise OutputError(
+            f"cannot write {path}: {reason}. {advice}; what was written before is intact."
+        ) from error
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path whose file replaces ``path`` in one step if the block succeeds.
+
+    Args:
+        path: The file to create or replace; its folder must exist.
+
+    Yields:
+        A path in the same folder. Its file must be written and closed within the block.
+
+    Raises:
+        OutputError: If the disk is full, the folder is read-only, or the file cannot be written for another
+            reason; ``path`` is then unchanged.
+    """
+    temporary = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    try:
+        with guarded_writing(path):
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    # The rename is durable only once the folder is; some systems do not let a folder be opened.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically, without changing line ends."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
+    """Create a folder and check that files can be written to it, before an expensive computation.
+
+    Temporary files that an interrupted run left there are removed.
+
+    Args:
+        folder: The folder for the results.
+        needed_bytes: Required free space.
+
+    Raises:
+        OutputError: If the folder cannot be created or written to, or has too little free space.
+    """
+    with guarded_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(f"{_TEMPORARY_PREFIX}*"):
+            if left_over.is_dir():
+                shutil.rmtree(left_over)
+            else:
+                left_over.unlink(missing_ok=True)
+        probe = folder / f"{_TEMPORARY_PREFIX}probe-{secrets.token_hex(4)}"
+        probe.write_bytes(b"\0")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise OutputError(
+            f"{folder} has {free} bytes free and at least {needed_bytes} are needed. "
+            "Free some space or choose another folder."
+        )
+
+
 LOCK_FILE = "fenchel.lock"
-"""In a folder that a run is writing to."""
+"""Name of the lock file in the folder of a run."""
 
 
 @contextlib.contextmanager
 def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
-    """Have the folder of a run for this process alone, from before its first look into it.
+    """Lock the folder of a run for this process.
+
+    The folder is created if needed. If the block fails, the folders that were created are removed again unless they
+    hold files.
 
     Args:
-        folder: The folder, made if needed; None for nowhere.
-        extra: The extra of ``fenchel`` that brings filelock for this command.
+        folder: The folder; None for a run without one.
+        extra: The extra of ``fenchel`` that installs filelock for this command.
 
     Raises:
-        InputError: If another process has it.
-        OutputError: If it cannot be made or written to.
+        InputError: If another process has locked it.
+        OutputError: If it cannot be created or written to.
         MissingExtraError: If filelock is not installed.
     """
     if folder is None:
@@ -330,32 +421,46 @@ def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
 
     path = folder / LOCK_FILE
     lock = FileLock(path)
-    with guarded_writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
+    with _removed_if_empty(folder):
+        with guarded_writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                raise InputError(
+                    f"{folder} is in use: another process is writing its results there. Wait until it has ended, or "
+                    "choose another folder."
+                ) from None
         try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise InputError(
-                f"{folder} is in use: another process is writing its results there. Wait until it has ended, or choose "
-                "another folder."
-            ) from None
+            yield
+        finally:
+            # Before the release: a process that has opened the file then sees that it is gone, and tries again.
+            with contextlib.suppress(OSError):
+                path.unlink()
+            lock.release()
+
+
+@contextlib.contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """If the block fails, remove the folder and its parents as far as the block created them and they are empty."""
+    created = [parent for parent in (folder, *folder.parents) if not os.path.lexists(parent)]
     try:
         yield
-    finally:
-        # While it is ours: who opened it before then sees that it has no name any more, and tries again.
-        with contextlib.suppress(OSError):
-            path.unlink()
-        lock.release()
+    except BaseException:
+        for parent in created:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 @dataclass(frozen=True)
 class Saved:
-    """How far the run in a folder has come.
+    """The progress that is saved in a folder.
 
     Attributes:
-        of: What it is a run of, such as the model's name.
-        counts: How many of what are saved, such as {"document": 3, "token": 512}.
-        finished: Whether nothing is left to do.
+        of: The subject of the run, such as the model's name.
+        counts: Number of each unit that is saved, such as {"document": 3, "token": 512}.
+        finished: Whether the run is complete.
     """
 
     of: str
@@ -364,7 +469,7 @@ class Saved:
 
     @property
     def done(self) -> str:
-        """What is saved, in words.
+        """The counts in words.
 
         Example:
             >>> Saved("bert", {"document": 1, "token": 512}, finished=False).done
@@ -377,13 +482,13 @@ class Saved:
 
 @dataclass(frozen=True)
 class RunKind:
-    """A kind of run: what it is called and what it leaves in its folder.
+    """A kind of run and the files in its folder.
 
     Attributes:
         name: Such as "audit".
-        state: Name of the file that it goes on from.
+        state: Name of the state file, from which a run is resumed.
         results: Names of files that are made from the state.
-        read: The state in a folder; raises ``InputError`` where it is damaged.
+        read: Reads the progress from a folder; raises ``InputError`` if the state is damaged.
     """
 
     name: str
@@ -392,7 +497,7 @@ class RunKind:
     read: Callable[[Path], Saved]
 
     def saved(self, folder: Path) -> Saved | None:
-        """How far the run in a folder is; None where there is none.
+        """The progress of the run in a folder; None if there is none.
 
         Raises:
             InputError: If its state is damaged.
@@ -400,16 +505,16 @@ class RunKind:
         return self.read(folder) if (folder / self.state).exists() else None
 
     def refuse_occupied(self, folder: Path, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a folder that holds a run of this kind, unless it is said what to do with that.
+        """Raise if the folder holds a run of this kind and it was not said to resume or to overwrite it.
 
         Args:
-            folder: The folder, whether or not it is there.
-            resume: Go on with what is there, if anything; keep what has finished.
-            overwrite: Start anew whatever is there.
+            folder: The folder; it need not exist.
+            resume: Continue the run in the folder, or start one; keep a finished one.
+            overwrite: Replace the run in the folder.
 
         Raises:
-            InputError: If the folder holds such a run and neither is wanted, or both are; if it holds results without
-                their state and ``overwrite`` is not wanted.
+            InputError: If the folder holds such a run and neither was asked for, or both were; if it holds results
+                without their state and ``overwrite`` was not asked for.
         """
         if resume and overwrite:
             raise InputError(
@@ -434,14 +539,14 @@ class RunKind:
             )
 
     def refuse_other(self, folder: Path, differing: Sequence[str]) -> None:
-        """Refuse to go on with another run than the one asked for.
+        """Raise if the run in the folder differs from the requested one.
 
         Args:
             folder: The folder.
-            differing: In what they differ, as ``differences`` says it.
+            differing: The differences between their manifests, see ``differences``.
 
         Raises:
-            InputError: If they differ in anything.
+            InputError: If there is a difference.
         """
         if differing:
             raise InputError(

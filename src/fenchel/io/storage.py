@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fenchel.arguments import reason_of
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.io.files import atomic_path, write_text
+from fenchel.io.runs import atomic_path, write_text
 
 try:
     from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError

@@ -13,7 +13,7 @@ from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.drawing import LEVELS, MISSING, level, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError
-from fenchel.io.files import check_writable, write_text
+from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import (
     Field,
     Form,

@@ -15,8 +15,16 @@ from torch import Tensor, nn
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
 from fenchel.io.batches import Cursor
-from fenchel.io.files import check_writable, removed_if_empty
-from fenchel.io.runs import ProgressClock, RunKind, Saved, SavingPace, claimed, differences, versions
+from fenchel.io.runs import (
+    ProgressClock,
+    RunKind,
+    Saved,
+    SavingPace,
+    check_writable,
+    claimed,
+    differences,
+    versions,
+)
 from fenchel.io.storage import (
     Field,
     Form,
@@ -133,7 +141,7 @@ def swap(
     given = Given(model, tokenizer, texts, pairs, measures, asked)
     require_packages("report", "scipy")
     folder, load = asked.directory, given.opened()
-    with removed_if_empty(folder), claimed(folder, extra="report"):
+    with claimed(folder, extra="report"):
         if folder is not None:
             require_packages("report", "jinja2")
             check_writable(folder)
