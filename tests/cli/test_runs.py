@@ -276,7 +276,7 @@ def test_a_head_without_its_weights_is_an_error(run, tmp_path):
 def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, tmp_path, monkeypatch):
     options = ["--estimators", "none", "--per-head", "--ablations", "zero, preference"]
     stops = Interrupting(40, KeyboardInterrupt())
-    monkeypatch.setattr("fenchel.cli.terminal.observer_of_standard_error", lambda doing: stops)
+    monkeypatch.setattr("fenchel.cli.commands.observer_of_standard_error", lambda doing: stops)
     stopped = run("swap", *options, "--checkpoint-seconds", "1000")
     assert stopped.code == 130
     assert "tokens are saved in" in stopped.line

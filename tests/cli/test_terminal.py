@@ -14,9 +14,15 @@ from rich.console import Console
 
 from fenchel import errors
 from fenchel.auditing.audit_report import AUDIT
-from fenchel.cli import failure, main
-from fenchel.cli.failure import Interrupted, exit_code_of, interruptible
-from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
+from fenchel.cli import main, terminal
+from fenchel.cli.terminal import (
+    Interrupted,
+    TerminalObserver,
+    exit_code_of,
+    interruptible,
+    observer_of_standard_error,
+    state,
+)
 from fenchel.io.runs import Progress, SilentObserver
 
 
@@ -114,7 +120,7 @@ def test_warnings_are_lines_too(capsys):
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             # catch_warnings puts back its own way to show them.
-            warnings.showwarning = failure._show_warning
+            warnings.showwarning = terminal._show_warning
             warnings.warn("the mask is odd", stacklevel=1)
         return 0
 

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from fenchel.cli.failure import exit_code_of
+from fenchel.cli.terminal import exit_code_of
 from fenchel.errors import require_packages
 
 

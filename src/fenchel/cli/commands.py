@@ -15,7 +15,17 @@ from typing import Annotated, Any, Literal, cast, get_args
 import typer
 
 from fenchel.arguments import MOST_LAYERS, checked, shown
-from fenchel.cli.failure import Interrupted, interruptible, say
+from fenchel.cli.terminal import (
+    Interrupted,
+    interruptible,
+    load_swap,
+    observer_of_standard_error,
+    print_entry,
+    print_list,
+    say,
+    show,
+    show_result,
+)
 from fenchel.io.runs import Shard
 from fenchel.run_options import (
     AuditOptions,
@@ -233,16 +243,15 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
         )
     from fenchel.auditing import audit
     from fenchel.auditing.audit_report import AUDIT
-    from fenchel.cli.terminal import beside_swap, observer_of_standard_error, require_swap, show_result
 
     if "shard" not in options.model_fields_set:
         options = options.model_copy(update={"shard": Shard.from_environment()})
     folder = cast("Path", options.folder)
-    require_swap(swap, model)
+    measured_swap = load_swap(swap, model)
     with interruptible(observer_of_standard_error(), AUDIT, folder) as observer:
         report = audit(model, None, text, **_given(options, observer))
-    if swap is not None:
-        report = beside_swap(report, swap)
+    if measured_swap is not None:
+        report = report.beside_swap(measured_swap)
         report.write_files(folder)
     show_result(report, folder)
     if options.shard.count > 1:
@@ -272,7 +281,6 @@ def merge(
     if out is None and len(directories) > 1:
         raise typer.BadParameter("several folders: say with --out where to write the merged audit.")
     from fenchel.auditing.merge import merge
-    from fenchel.cli.terminal import show_result
 
     folders: list[Path] = [checked("folder", directory, name="DIR") for directory in directories]
     target: Path = folders[0] if out is None else checked("folder", out, name="out")
@@ -297,7 +305,6 @@ def compare(
     if len(directories) < 2:
         raise typer.BadParameter("one folder: expected two or more, such as fenchel compare before after.")
     place: Path = checked("folder", out, name="out")
-    from fenchel.cli.terminal import show
     from fenchel.comparing import compare
     from fenchel.comparing.report import finding, terminal_table
 
@@ -342,7 +349,6 @@ def swap(
             "Missing option '--text', '--pairs', '--images' or '--loader': there is nothing to read."
         )
     columns = PairColumns(first_column, second_column, score_column)
-    from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.swap import swap
     from fenchel.swap.report import terminal_table
     from fenchel.swap.run import SWAP
@@ -370,11 +376,12 @@ def report(
 ) -> None:
     """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
     from fenchel.auditing.audit_report import AuditReport, require_extras
-    from fenchel.cli.terminal import beside_swap, show_result
     from fenchel.io.runs import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
-    result = beside_swap(AuditReport.load(folder), swap)
+    result = AuditReport.load(folder)
+    if (measured_swap := load_swap(swap)) is not None:
+        result = result.beside_swap(measured_swap)
     require_extras()
     check_writable(folder)
     result.write_files(folder)
@@ -402,7 +409,6 @@ def reproduce(
     if text is None:
         raise typer.BadParameter("Missing option '--text': there is nothing to read.")
     from fenchel.auditing.audit_report import AUDIT
-    from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.reproducing import finding, reproduce, terminal_table
 
     place = cast("Path", options.directory)
@@ -445,7 +451,6 @@ def catalogue(
     from fenchel.catalogue import ENTRIES
     from fenchel.catalogue import entry as looked_up
     from fenchel.catalogue.registry import described, record
-    from fenchel.cli.terminal import print_entry, print_list
 
     if name is None:
         if as_json:

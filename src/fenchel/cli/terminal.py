@@ -1,44 +1,200 @@
-"""What the commands show in a terminal: progress, results and the catalogue."""
+"""Output of the commands in a terminal: errors, interruptions, progress, results and the catalogue.
+
+A command that fails needs neither typer, rich nor torch to say why: they are imported where they are used.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shlex
+import signal
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
-
-from fenchel.arguments import checked
-from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.heads import READS
-from fenchel.auditing.swap_effects import exact_heads, require_model
-from fenchel.catalogue.registry import NOTES, differences, entry_lines, listed
-from fenchel.cli.failure import say
+from fenchel.arguments import checked, reason_of
 from fenchel.drawing import duration, short, titled_table
-from fenchel.io.runs import Progress, ReadingObserver, SilentObserver
+from fenchel.errors import FenchelError, OutputError
+from fenchel.io.runs import Progress, ReadingObserver, RunKind, RunObserver, SilentObserver
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from fenchel.auditing.audit_report import AuditReport
     from fenchel.catalogue import Entry
     from fenchel.swap.report import SwapReport
 
-_PARTS = ("name", "mechanism", "preference u", "evidence z", "verdict")
+_UNEXPECTED = 1
+_INTERRUPTED = 130
+_MAX_LENGTH = 1000
+_WITHOUT_MEMORY = re.compile("out of memory|can't allocate memory")
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """The user interrupted a command.
+
+    Args:
+        message: States what was saved.
+        unfinished: Whether there is a run to resume.
+    """
+
+    def __init__(self, message: str, *, unfinished: bool = False) -> None:
+        super().__init__(message)
+        self.unfinished = unfinished
+
+    def with_command(self, arguments: Sequence[str]) -> Interrupted:
+        """The same with the command that resumes the run.
+
+        Args:
+            arguments: Arguments of the interrupted command.
+        """
+        if not self.unfinished:
+            return self
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            return Interrupted(f"{self}. Go on with the same torchrun command and --resume")
+        kept = [argument for argument in arguments if argument not in ("--overwrite", "--resume")]
+        return Interrupted(f"{self}. Go on with: {shlex.join(['fenchel', *kept, '--resume'])}")
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command and print whatever it raises as one line.
+
+    With ``FENCHEL_TRACEBACK=1`` in the environment the traceback is printed first.
+
+    Args:
+        command: Returns an exit code.
+
+    Returns:
+        Its exit code, or that of the exception.
+    """
+    before = warnings.showwarning
+    warnings.showwarning = _show_warning
+    try:
+        return command()
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("FENCHEL_TRACEBACK", "") not in ("", "0"):
+            traceback.print_exc()
+        code, message = _code_and_message(error)
+        say(message)
+        return code
+    finally:
+        warnings.showwarning = before
+
+
+def _code_and_message(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return _INTERRUPTED, str(error) or "interrupted"
+    if isinstance(error, FenchelError):
+        return error.exit_code, f"error: {error}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return OutputError.exit_code, f"error: {error.filename}: {reason_of(error)}."
+    without_memory = isinstance(error, RuntimeError) and _WITHOUT_MEMORY.search(str(error))
+    if isinstance(error, MemoryError) or without_memory:
+        return _UNEXPECTED, (
+            f"error: out of memory ({error}). Lower --batch-size or --max-length and start again; an audit or a swap "
+            "goes on where it was with --resume."
+        )
+    return _UNEXPECTED, (
+        f"error: unexpected {type(error).__name__}: {error}. This is a fault in fenchel: please report it, "
+        "with what FENCHEL_TRACEBACK=1 shows."
+    )
+
+
+def say(message: str) -> None:
+    """Print a message to standard error as one line of at most 1,000 characters."""
+    text = " ".join(message.split())
+    text = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."
+    print(f"fenchel: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    say(f"warning: {message}")
+
+
+@contextlib.contextmanager
+def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> Iterator[RunObserver[Any]]:
+    """Turn Ctrl-C within the block into an ``Interrupted`` that states what was saved and how to resume.
+
+    Python ignores an exception that a signal handler raises while a destructor or a callback of the garbage collector
+    runs. The observer therefore raises it again after the next batch.
+
+    Args:
+        observer: Receives the progress of the run.
+        kind: The kind of run.
+        folder: Where the run is saved.
+
+    Yields:
+        The observer to pass to the run.
+
+    Raises:
+        Interrupted: If the user has interrupted the run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield observer
+        return
+    interrupting = _InterruptingObserver(observer)
+    before = signal.signal(signal.SIGINT, interrupting.interrupt)
+    try:
+        yield interrupting
+    except KeyboardInterrupt:
+        raise _interrupted(kind, folder) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _InterruptingObserver(SilentObserver):
+    """Forwards to another observer; raises an interrupt again after the next batch."""
+
+    def __init__(self, observer: RunObserver[Any]) -> None:
+        self.started, self.finished = observer.started, observer.finished
+        self._observer, self._interrupted = observer, False
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handles the signal."""
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def advanced(self, progress: Any, /) -> None:
+        """See ``RunObserver``; the batch is counted and will be saved."""
+        self._observer.advanced(progress)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+
+def _interrupted(kind: RunKind, folder: Path) -> Interrupted:
+    """The exception that states what an interrupted run has saved."""
+    try:
+        saved = kind.saved(folder)
+    except FenchelError:
+        saved = None
+    if saved is None:
+        return Interrupted("interrupted before anything was saved")
+    if saved.finished:
+        return Interrupted(f"interrupted; the finished {kind.name} in {folder} is intact")
+    return Interrupted(f"interrupted; {saved.done} are saved in {folder}", unfinished=True)
+
+
+_COLUMNS = ("name", "mechanism", "preference u", "evidence z", "verdict")
 _ONE_LINE = ("name", "verdict")
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
 _WIDE = 120  # columns
-_MEANING = (
+_CAPTION = (
     "Gap: how much less the problem's objective could still be, at most; 0 is exact. The others: the share of the "
     "weight, and of the answer's length, by which it is off."
 )
 
 
 def show(table: RenderableType, *sentences: str) -> None:
-    """Prints a table, and sentences as they are."""
+    """Print a table, then sentences without markup."""
+    from rich.console import Console
+
     console = Console()
     console.print(table)
     for sentence in sentences:
@@ -46,39 +202,44 @@ def show(table: RenderableType, *sentences: str) -> None:
 
 
 def observer_of_standard_error(doing: str = "auditing") -> ReadingObserver:
-    """Shows progress on standard error if somebody can see it there; a file or a pipe gets none.
+    """An observer that shows progress on standard error if that is a terminal, not in a file or a pipe.
 
     Args:
-        doing: What is going on, before the model's name.
+        doing: The activity, printed before the model's name.
     """
+    from rich.console import Console
+
     return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else SilentObserver()
 
 
 class TerminalObserver:
-    """A bar with documents, tokens, tokens a second and the time left.
+    """A progress bar with documents, tokens, tokens per second and the time left.
 
     Args:
-        console: Where to draw it.
-        doing: What is going on, before the model's name.
+        console: The terminal.
+        doing: The activity, printed before the model's name.
     """
 
     def __init__(self, console: Console, doing: str = "auditing") -> None:
-        self._doing, self._reads, self._told = doing, "text", False
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._doing, self._reads, self._estimated = doing, "text", False
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
         )
         self._task = self._bar.add_task(doing, total=None, state="")
 
     def started(self, manifest: Mapping[str, Any]) -> None:
-        """Begins to draw."""
+        """Start drawing."""
         self._reads = str(manifest.get("reads") or "text")
         self._bar.update(self._task, description=f"{self._doing} {manifest.get('model')}")
         self._bar.start()
 
     def advanced(self, progress: Progress) -> None:
-        """Draws how far the audit is; the first time that can be told, says how long all of it will take."""
-        if not self._told and progress.seconds_left is not None and progress.fraction != 1:
-            self._told = True
+        """Draw the progress; as soon as it can be estimated, print the total time once."""
+        if not self._estimated and progress.seconds_left is not None and progress.fraction != 1:
+            self._estimated = True
             expected = duration(progress.seconds + progress.seconds_left)
             self._bar.console.print(f"About {expected} in all, by the first batch.", highlight=False)
         self._bar.update(
@@ -89,12 +250,12 @@ class TerminalObserver:
         )
 
     def finished(self) -> None:
-        """Leaves the last state on the screen."""
+        """Stop drawing and leave the last state on the screen."""
         self._bar.stop()
 
 
 def state(progress: Progress, reads: str = "text") -> str:
-    """How far an audit is, in words.
+    """The progress of an audit in words.
 
     Example:
         >>> state(Progress(3, 12_500, 950.4, 0.25, 13.2, 39.5))
@@ -102,6 +263,8 @@ def state(progress: Progress, reads: str = "text") -> str:
         >>> state(Progress(3, 3, 0.5, 0.25, 6.0, 18.0), "images")
         '3 images, 0.5 images/s, 0:18 left'
     """
+    from fenchel.auditing.heads import READS
+
     one, several = READS[reads]
     parts = [f"{progress.documents:,} {one if progress.documents == 1 else several}"]
     if reads == "images":
@@ -115,40 +278,37 @@ def state(progress: Progress, reads: str = "text") -> str:
     return ", ".join(parts)
 
 
-def require_swap(swap: str | None, model: str) -> None:
-    """See that a folder holds a swap of a model that swapped heads, before an audit takes its time.
+def load_swap(folder: str | None, model: str | None = None) -> SwapReport | None:
+    """The swap in a folder; None for no folder.
+
+    Args:
+        folder: The folder.
+        model: Check that the swap is of this model and swapped single heads, before an audit of it.
 
     Raises:
-        InputError: If it does not.
+        InputError: If the folder holds no swap, or not such a one.
     """
-    if swap is not None:
-        result = _swap(swap)
-        require_model(result, model)
-        exact_heads(result)
-
-
-def beside_swap(report: AuditReport, swap: str | None) -> AuditReport:
-    """The audit beside the swap in a folder; as it is where none was given.
-
-    Raises:
-        InputError: If the folder holds no swap, or one of another model or text.
-    """
-    return report if swap is None else report.beside_swap(_swap(swap))
-
-
-def _swap(folder: str) -> SwapReport:
+    if folder is None:
+        return None
+    from fenchel.auditing.swap_effects import exact_heads, require_model
     from fenchel.swap.report import SwapReport
 
-    return SwapReport.load(checked("folder", folder, name="swap"))
+    result = SwapReport.load(checked("folder", folder, name="swap"))
+    if model is not None:
+        require_model(result, model)
+        exact_heads(result)
+    return result
 
 
-def show_result(report: AuditReport, folder: Path | None) -> None:
-    """Prints an audit to standard output, and what was not solved to standard error.
+def show_result(report: AuditReport, folder: Path) -> None:
+    """Print an audit to standard output, and the number of unsolved queries to standard error.
 
     Args:
         report: The audit.
-        folder: Where its files are, or None if nowhere.
+        folder: The folder of its files.
     """
+    import typer
+
     from fenchel.auditing.report import summary_sentence, terminal_table
     from fenchel.auditing.twin import twin_line
 
@@ -165,48 +325,56 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
         say(
-            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, and their "
-            "numbers are bounds "
-            "at best. Raise --tol, or use --dtype float64."
+            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, and their numbers are "
+            "bounds at best. Raise --tol, or use --dtype float64."
         )
-    if folder is not None:
-        typer.echo(f"Report: {folder / 'report.html'}")
+    typer.echo(f"Report: {folder / 'report.html'}")
 
 
 def print_list(entries: Iterable[Entry]) -> None:
-    """Print all entries, a table a family; names in one piece, as they are typed."""
+    """Print all entries, a table for each family; names are not broken."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from fenchel.catalogue.registry import NOTES, listed
+
     console, by_family = Console(), dict[str, list["Entry"]]()
-    for one in entries:
-        by_family.setdefault(one.family, []).append(one)
+    for entry in entries:
+        by_family.setdefault(entry.family, []).append(entry)
     left_out = () if console.width >= _WIDE else _LEFT_OUT_IF_NARROW
-    shown = [name for name in _PARTS if name not in left_out]
-    longest = max(len(one.name) for some in by_family.values() for one in some)
-    for family, some in by_family.items():
+    shown = [name for name in _COLUMNS if name not in left_out]
+    longest = max(len(entry.name) for members in by_family.values() for entry in members)
+    for family, members in by_family.items():
         table = titled_table(family)
         for heading in shown:
-            least = longest if heading == "name" else None
-            table.add_column(heading, overflow="fold", no_wrap=heading in _ONE_LINE, min_width=least)
-        for row in listed(some):
-            table.add_row(
-                *(Text(said) for heading, said in zip(_PARTS, row, strict=True) if heading in shown)
-            )
+            width = longest if heading == "name" else None
+            table.add_column(heading, overflow="fold", no_wrap=heading in _ONE_LINE, min_width=width)
+        for row in listed(members):
+            cells = zip(_COLUMNS, row, strict=True)
+            table.add_row(*(Text(cell) for heading, cell in cells if heading in shown))
         console.print(table)
         if family in NOTES:
             console.print(Text(NOTES[family]))
     if left_out:
-        said = f"Preference and evidence are listed from {_WIDE} columns on, and for each: fenchel catalogue NAME."
-        console.print(Text(said))
+        note = f"Preference and evidence are listed from {_WIDE} columns on, and for each: fenchel catalogue NAME."
+        console.print(Text(note))
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     """Print one entry, and how far its estimators are from the exact answer on its example."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from fenchel.catalogue.registry import differences, entry_lines
+
     console = Console()
     console.print(entry.title, style="bold", markup=False, highlight=False)
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
-    for label, said in entry_lines(entry):
-        lines.add_row(Text(label), Text(said))
+    for label, line in entry_lines(entry):
+        lines.add_row(Text(label), Text(line))
     console.print(lines)
     measured = differences(entry, closeness, seed)
     if not measured:
@@ -215,8 +383,8 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     table = titled_table(f"On its example{under}, seed {seed}")
     for heading in ("estimator", "gap, at most", "total variation from exact", "output from exact"):
         table.add_column(heading, justify="left" if heading == "estimator" else "right")
-    for one in measured:
-        numbers = (short(number) for number in (one.gap, one.total_variation, one.output))
-        table.add_row(one.estimator.replace("_", " "), *numbers)
+    for row in measured:
+        numbers = (short(number) for number in (row.gap, row.total_variation, row.output))
+        table.add_row(row.estimator.replace("_", " "), *numbers)
     console.print(table)
-    console.print(Text(_MEANING, style="dim"))
+    console.print(Text(_CAPTION, style="dim"))
