@@ -1,10 +1,11 @@
-"""Numbers, colours, intervals and tables, as pages and terminals show them."""
+"""Numbers, colours, intervals and tables for pages and terminals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial, wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,14 +15,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-# ColorBrewer's YlGnBu in steps that look equal (in Oklab); its lightness falls steadily, so that it survives a
-# photocopier.
+# ColorBrewer's YlGnBu in perceptually equal steps (in Oklab), of monotone lightness, so that it can be read in grey.
 SCALE: Final = (
     "#fffdde", "#f9fbcf", "#f2fabf", "#ebf7b1", "#def2b2", "#d1edb3", "#c1e7b5", "#a9ddb8",
     "#90d3ba", "#78cabc", "#64c2c0", "#4ebac3", "#3bb0c3", "#2fa3c2", "#2296c1", "#1e86bb",
     "#2074b3", "#2262aa", "#2353a3", "#24459c", "#253695", "#1d2c80", "#13246a", "#0a1c55",
 )  # fmt: skip
-"""The colours from light to dark; a step is a CSS class ``q0`` to ``q23``."""
+"""Colours from light to dark, of the CSS classes ``q0`` to ``q23``."""
 
 LEVELS: Final = len(SCALE)
 
@@ -42,7 +42,7 @@ def luminance(colour: str) -> float:
 
 
 def level(value: float, highest: float) -> int:
-    """The step of the scale for a value, where ``highest`` is its upper end.
+    """Index into the scale for a value from 0 to ``highest``.
 
     Example:
         >>> level(0.0, 1.0), level(0.5, 1.0), level(1.0, 1.0), level(0.0, 0.0)
@@ -54,7 +54,7 @@ def level(value: float, highest: float) -> int:
 
 
 def ink(colour: str) -> str:
-    """Near-black or white, whichever contrasts more with a colour.
+    """Colour of text on a colour: near-black or white, whichever contrasts more.
 
     Example:
         >>> ink("#fffdde"), ink("#0a1c55")
@@ -64,14 +64,14 @@ def ink(colour: str) -> str:
 
 
 def stylesheet(colours: tuple[str, ...]) -> str:
-    """CSS rules of the classes ``q0``, ``q1``, ... with ink that contrasts with each."""
+    """CSS rules of the classes ``q0``, ``q1``, ... with a readable colour of text on each."""
     return "".join(
         f".q{step}{{background:{colour};color:{ink(colour)}}}" for step, colour in enumerate(colours)
     )
 
 
 def json_number(value: float | None, decimals: int | None = None) -> float | str | None:
-    """A number for the data of a page: six digits, or some decimals; infinity spelt out, as JSON needs it.
+    """A number for the data of a page, in JSON: six significant digits, or ``decimals``; infinity as a string.
 
     Example:
         >>> json_number(0.12345678), json_number(0.12345678, 2), json_number(math.inf), json_number(math.nan)
@@ -88,12 +88,18 @@ MISSING = "–"
 INFINITE = "∞"
 
 
-def _unusual(value: float | None) -> str | None:
-    if value is None or math.isnan(value):
-        return MISSING
-    if math.isinf(value):
-        return INFINITE if value > 0 else f"−{INFINITE}"
-    return None
+def _of_finite(written: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Extend a format of finite numbers to None, NaN and infinities."""
+
+    @wraps(written)
+    def extended(value: float | None) -> str:
+        if value is None or math.isnan(value):
+            return MISSING
+        if math.isinf(value):
+            return INFINITE if value > 0 else f"−{INFINITE}"
+        return written(value)
+
+    return extended
 
 
 def _scientific(value: float) -> str:
@@ -101,16 +107,14 @@ def _scientific(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def decimal(value: float | None) -> str:
-    """A number for tables and tooltips: about four digits, written so that columns line up.
+@_of_finite
+def decimal(value: float) -> str:
+    """A number for tables and tooltips: about four digits, aligned in columns.
 
     Example:
         >>> [decimal(v) for v in (0.05312, 0.44, 1.5, 23.46, 2e-6, 0.0, 123456.0, float("inf"), None)]
         ['0.0531', '0.4400', '1.500', '23.46', '2.0e-6', '0', '1.2e5', '∞', '–']
     """
-    unusual = _unusual(value)
-    if unusual is not None or value is None:
-        return unusual or MISSING
     size = abs(value)
     if size == 0:
         return "0"
@@ -119,32 +123,28 @@ def decimal(value: float | None) -> str:
     return f"{value:.{4 if size < 1 else 3 if size < 10 else 2 if size < 100 else 1}f}"
 
 
-def short(value: float | None) -> str:
+@_of_finite
+def short(value: float) -> str:
     """A number for a cell or the corner of a panel: the papers' three decimals, fewer where it is large.
 
     Example:
         >>> [short(v) for v in (0.0531, 0.00002, 1.234, 12.34, 123.4, 1e9, float("inf"))]
         ['0.053', '0.000', '1.23', '12.3', '123', '1.0e9', '∞']
     """
-    unusual = _unusual(value)
-    if unusual is not None or value is None:
-        return unusual or MISSING
     size = abs(value)
     if size >= 1e4:
         return _scientific(value)
     return f"{value:.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"
 
 
-def percent(value: float | None) -> str:
-    r"""A share for a sentence, to two digits; the space before the sign does not break.
+@_of_finite
+def percent(value: float) -> str:
+    r"""A share in percent with two digits and a no-break space.
 
     Example:
         >>> [percent(v).replace("\u202f", " ") for v in (0.0531, 0.243, 0.00042, 0.0, 1.732, float("inf"))]
         ['5.3 %', '24 %', '0.042 %', '0 %', '173 %', '∞']
     """
-    unusual = _unusual(value)
-    if unusual is not None or value is None:
-        return unusual or MISSING
     if value == 0:
         return "0\u202f%"
     hundredths = 100 * value
@@ -153,7 +153,7 @@ def percent(value: float | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A difference with its sign, to about three digits.
+    """A difference with its sign and about three digits.
 
     Example:
         >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
@@ -170,7 +170,7 @@ def signed(value: float | None) -> str:
 
 
 def bracketed(low: float | None, high: float | None) -> str:
-    """An interval of a difference; a dash where there is none.
+    """An interval of a difference; a dash for None.
 
     Example:
         >>> bracketed(-0.001, 0.0031), bracketed(None, None)
@@ -180,7 +180,7 @@ def bracketed(low: float | None, high: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count with its thousands parted.
+    """A count with separators of thousands.
 
     Example:
         >>> count(1234567)
@@ -190,7 +190,7 @@ def count(value: float | None) -> str:
 
 
 def plain(value: object) -> str:
-    """A setting as its user would write it: no digits that say nothing.
+    """A setting without superfluous digits.
 
     Example:
         >>> plain(1.0), plain(0.0001), plain("input"), plain(None)
@@ -199,17 +199,29 @@ def plain(value: object) -> str:
     return MISSING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-_MARGIN = 4.0  # of 100, so that what leaves the axis is seen to
+_MARGIN = 4.0  # percent, to tell finite values from infinite ones
+
+
+def position(value: float, low: float, high: float) -> float:
+    """Position of a value on an axis from ``low`` to ``high``, in percent; infinite values are at 0 and 100.
+
+    Example:
+        >>> position(0.0, 0.0, 2.0), position(1.0, 0.0, 2.0), position(float("inf"), 0.0, 2.0)
+        (4.0, 50.0, 100.0)
+    """
+    if math.isinf(value):
+        return 0.0 if value < 0 else 100.0
+    return round(_MARGIN + (100 - 2 * _MARGIN) * (value - low) / (high - low or 1.0), 2)
 
 
 @dataclass(frozen=True)
 class Whisker:
-    """A value and its interval, as places from 0 to 100.
+    """A value and its interval on an axis, in percent.
 
     Attributes:
-        low_at: Where the interval begins, at the axis' end if nothing is known there.
-        high_at: Where it ends.
-        at: Where the value stands; None where there is none.
+        low_at: Start of the interval; the value, or the start of the axis, if it is unknown.
+        high_at: End of the interval, likewise.
+        at: Position of the value; None if there is none.
     """
 
     low_at: float
@@ -218,53 +230,8 @@ class Whisker:
 
     @property
     def width(self) -> float:
-        """How long the interval is."""
+        """Length of the interval."""
         return round(self.high_at - self.low_at, 2)
-
-
-@dataclass(frozen=True)
-class WhiskerAxis:
-    """A line from the least to the greatest of some numbers.
-
-    Attributes:
-        low: Its left end.
-        high: Its right end.
-    """
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float | None], *, through: float) -> WhiskerAxis:
-        """The line that holds all finite values, and one more.
-
-        Example:
-            >>> WhiskerAxis.of([-1.0, None, float("inf"), 3.0], through=0.0)
-            WhiskerAxis(low=-1.0, high=3.0)
-        """
-        finite = [through, *(value for value in values if value is not None and math.isfinite(value))]
-        return cls(min(finite), max(finite))
-
-    def place(self, value: float) -> float:
-        """Where a value stands, from 0 to 100; infinite ones at the ends.
-
-        Example:
-            >>> axis = WhiskerAxis(0.0, 2.0)
-            >>> axis.place(0.0), axis.place(1.0), axis.place(float("inf"))
-            (4.0, 50.0, 100.0)
-        """
-        if math.isinf(value):
-            return 0.0 if value < 0 else 100.0
-        width = self.high - self.low or 1.0
-        return round(_MARGIN + (100 - 2 * _MARGIN) * (value - self.low) / width, 2)
-
-    def whisker(self, value: float | None, low: float | None, high: float | None) -> Whisker:
-        """A value with its interval; without one it is a point."""
-        at = None if value is None else self.place(value)
-        middle = self.place(self.low) if at is None else at
-        return Whisker(
-            middle if low is None else self.place(low), middle if high is None else self.place(high), at
-        )
 
 
 Span = tuple[float | None, float | None, float | None]
@@ -272,19 +239,27 @@ Span = tuple[float | None, float | None, float | None]
 
 
 def whiskers(spans: Iterable[Span], *, through: float = 0.0) -> tuple[list[Whisker], float]:
-    """Values with their intervals on one line, which holds another value too, and where that stands.
+    """Values with their intervals on one axis that includes ``through``, and the position of ``through``.
 
     Example:
         >>> whiskers([(1.0, None, 2.0)])
         ([Whisker(low_at=50.0, high_at=96.0, at=50.0)], 4.0)
     """
     spans = list(spans)
-    axis = WhiskerAxis.of(chain.from_iterable(spans), through=through)
-    return [axis.whisker(*span) for span in spans], axis.place(through)
+    finite = [value for value in chain.from_iterable(spans) if value is not None and math.isfinite(value)]
+    least, greatest = min([through, *finite]), max([through, *finite])
+    place = partial(position, low=least, high=greatest)
+
+    def whisker(value: float | None, low: float | None, high: float | None) -> Whisker:
+        at = None if value is None else place(value)
+        unknown = place(least) if at is None else at
+        return Whisker(unknown if low is None else place(low), unknown if high is None else place(high), at)
+
+    return [whisker(*span) for span in spans], place(through)
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
+    """A duration in words.
 
     Example:
         >>> duration(0.42), duration(75.0), duration(7300.0)
@@ -300,7 +275,7 @@ def duration(seconds: float) -> str:
 
 
 def titled_table(title: str) -> Table:
-    """An empty table of rich under a title, which is never read as markup.
+    """An empty table of rich with a title, which is not parsed as markup.
 
     Raises:
         MissingExtraError: If rich is not installed.
@@ -314,7 +289,7 @@ def titled_table(title: str) -> Table:
 
 
 def stacked(*parts: Any) -> RenderableType:
-    """Tables of rich and sentences under each other; a sentence is a text or a text and its style.
+    """Tables of rich and sentences, stacked; a sentence is a text, or a text and its style.
 
     Raises:
         MissingExtraError: If rich is not installed.

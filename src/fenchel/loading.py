@@ -1,4 +1,4 @@
-"""Models that a run is given: named ones, loaded ones, and those that a Python file loads."""
+"""Models of a run: named, loaded already, or loaded by a Python file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,14 @@ from fenchel.nn.inference import attention_layers
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """What a loader gave.
+    """The result of a loader.
 
     Attributes:
         model: The trained model.
-        batches: What it reads; see :class:`fenchel.io.windows.ReadyBatches`. Can be iterated over again.
-        folder: Of the run, as it was given.
-        loader: The file, as it was given.
-        sha256: Of the file.
+        batches: Its inputs, see :class:`fenchel.io.windows.ReadyBatches`; they can be iterated over repeatedly.
+        folder: The folder of the run, as the user gave it.
+        loader: The file of the loader, likewise.
+        sha256: SHA-256 of the file.
     """
 
     model: nn.Module
@@ -41,21 +40,22 @@ class LoadedRun:
 
     @property
     def manifest(self) -> dict[str, str]:
-        """What belongs in a manifest."""
+        """Entries of the manifest."""
         return {"loader": self.loader, "loader_sha256": self.sha256}
 
 
 def load_run(loader: str | Path, folder: object) -> LoadedRun:
-    """Import a Python file and have its ``load(folder)`` give a model and its batches. This runs the file's code.
+    """Import a Python file and call its ``load(folder)``, which returns a model and its batches.
 
-    The folder of the file is importable during the import and the call, as it is for a script.
+    Modules in the folder of the file can be imported meanwhile, as in a script.
 
     Args:
         loader: A Python file with ``load(folder) -> (model, batches)``.
-        folder: Of the run.
+        folder: The folder of the run.
 
     Raises:
-        InputError: If there is no such file or folder, the file has no ``load``, it raises, or it gives something else.
+        InputError: If the file or folder does not exist, or the file has no ``load``, or it raises or returns something
+            else.
     """
     path: Path = checked("loader", loader)
     if not isinstance(folder, str | Path):
@@ -73,7 +73,7 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
         load = getattr(_imported(path), "load", None)
         if not callable(load):
             raise InputError(f"loader {path} has no function load(folder) that returns (model, batches).")
-        with _said(f"load({str(run)!r}) of loader {path}"):
+        with _raising_input_error(f"load({str(run)!r}) of loader {path}"):
             result = load(run)
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
         got = f"({', '.join(map(shown, result))})" if isinstance(result, tuple) else shown(result)
@@ -92,14 +92,14 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
 
 
 def refuse_beside_loader(loader: object, **given: object) -> None:
-    """Refuse what cannot be given together with a loader.
+    """Raise if an argument was given that a loader replaces.
 
     Raises:
         InputError: Naming the first.
     """
-    wrong = next((name for name, value in given.items() if value is not None), None)
-    if loader is not None and wrong is not None:
-        name = wrong.replace("_", " ")
+    if loader is None:
+        return
+    for name in (name.replace("_", " ") for name, value in given.items() if value is not None):
         raise InputError(
             f"{name} was given beside a loader, which loads the model and what it reads. Leave {name} out."
         )
@@ -112,14 +112,14 @@ def _imported(path: Path) -> object:
         raise InputError(f"loader {path} is no Python file; expected one that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look for their module there
-    with _said(f"loader {path}"):
+    with _raising_input_error(f"loader {path}"):
         spec.loader.exec_module(module)
     return module
 
 
-@contextmanager
+@contextlib.contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Has the modules beside a file be found first, also where others of the same names were imported before."""
+    """Import modules from a folder first, even if others of the same names were imported before."""
     path, beside = list(sys.path), {one.stem for one in folder.glob("*.py")}
     others = {name: sys.modules.pop(name) for name in beside & sys.modules.keys() if not _is_in(folder, name)}
     sys.path.insert(0, str(folder))
@@ -135,13 +135,13 @@ def _is_in(folder: Path, module: str) -> bool:
     return file is not None and Path(file).resolve().parent == folder
 
 
-@contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Whatever a loader raises, in one line."""
+@contextlib.contextmanager
+def _raising_input_error(source: str) -> Iterator[None]:
+    """Turn any exception of a loader into one line."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise InputError(f"{what} raised {type(error).__name__}: {reason_of(error)}") from error
+        raise InputError(f"{source} raised {type(error).__name__}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ class RunModel:
     """A model that is ready to run: one of transformers, or one with attention layers of ``fenchel.nn``.
 
     Attributes:
-        model: The model, where and as it is to run.
-        tokenizer: Its tokenizer, None if there is none.
-        name: What the user called it, or what it calls itself.
-        revision: Commit or digest of what was loaded; None if nobody knows.
+        model: The model, on its device and in its dtype.
+        tokenizer: Its tokenizer, if any.
+        name: The name that the user gave, or its own.
+        revision: Commit or digest of its weights; None if unknown.
         named: Whether it was loaded by its name.
     """
 
@@ -178,16 +178,16 @@ class RunModel:
 
         Args:
             model: A model, or the name or folder of one.
-            tokenizer: The tokenizer to use; None for the named model's own.
-            device: Where to run; None for where it is, ``cpu`` for a named one.
-            dtype: What to run in, as torch has it or by name; None for what it is in, ``float32`` for a named one.
+            tokenizer: The tokenizer; None for that of a named model.
+            device: The device; None for that of the model, ``cpu`` for a named one.
+            dtype: A dtype of torch or its name; None for that of the model, ``float32`` for a named one.
             revision: Revision of a named model.
-            with_head: Whether a named model is loaded with its language-model head, if it has one.
-            classifies: Whether it is to have the head that names the class of a text or an image.
+            with_head: Whether to load a named model with its language-model head, if it has one.
+            classifies: Whether to load it with its head for the classes of texts or images.
 
         Raises:
-            InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.
-            ModelError: If a named model cannot be loaded, or what was given is no model.
+            InputError: If attention cannot be computed in the dtype, or a loaded model was given a revision.
+            ModelError: If a named model cannot be loaded, or ``model`` is not a model.
         """
         chosen = None if dtype is None else checked("dtype", dtype)
         if isinstance(model, str | Path):
@@ -226,10 +226,10 @@ class RunModel:
 
     @classmethod
     def of_run(cls, run: LoadedRun, **where: Any) -> RunModel:
-        """The model that a loader gave, under the name of its folder.
+        """The model of a loader, named by its folder.
 
         Args:
-            run: What the loader gave.
+            run: The result of the loader.
             **where: ``device``, ``dtype`` and ``revision``; see ``of``.
         """
         result = cls.of(run.model, None, **where)
@@ -237,16 +237,16 @@ class RunModel:
 
 
 def _weights_digest(model: nn.Module) -> str:
-    """What tells a model of no name from another of its class."""
+    """Digest of a model's parameters and buffers."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     return PREFIX + tensors_digest([dict(tensors)])
 
 
 def image_processor(found: RunModel, revision: str | None) -> Any:
-    """What makes the inputs of a vision model from images: what was given with it, or what a named one was saved with.
+    """The image processor of a vision model: the one given in place of the tokenizer, or that of a named model.
 
     Raises:
-        InputError: If the model reads no images, or is loaded already and came without a processor.
+        InputError: If the model has no image inputs, or was given loaded and without a processor.
         ModelError: If a named model was saved without one.
     """
     from fenchel.integrations.transformers.loading import check_reads_images, load_image_processor
@@ -269,7 +269,7 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards every module is as it was."""
+    """Put the model in evaluation mode, and restore the mode of every module afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -281,7 +281,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int, model: nn.Module) -> Iterator[None]:
-    """Torch's random numbers from ``seed``; afterwards they go on as if nothing had been drawn."""
+    """Seed torch, and restore its random state afterwards."""
     cuda = sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
@@ -289,7 +289,7 @@ def seeded(seed: int, model: nn.Module) -> Iterator[None]:
 
 
 def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
-    """Where a model is, and what it computes in: as it says itself, or by its first floating parameter.
+    """Device and dtype of a model: its attributes, or those of its first floating-point parameter.
 
     Example:
         >>> device_and_dtype(nn.Linear(2, 2).double())
@@ -303,7 +303,7 @@ def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
 
 
 def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """The inputs where the model is; floating-point inputs in its dtype."""
+    """The inputs on the model's device, floating-point ones in its dtype."""
     device, dtype = device_and_dtype(model)
     return {
         name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()

@@ -1,7 +1,8 @@
-"""The options of audits, swaps and reproductions, each declared once as a field of a pydantic model.
+"""Options of audits, swaps and reproductions, each declared once as a field of a pydantic model.
 
-A field has a type, a rule of :mod:`fenchel.arguments`, a default and its meaning. The argument of the Python function,
-the option of the command, the checks of both and the tables of the reference come from it. Nothing here imports torch.
+A field has a type, a rule of :mod:`fenchel.arguments`, a default and a description. The argument of the Python
+function, the option of the command, their checks and the tables of the reference are made from it. Nothing here imports
+torch.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ if TYPE_CHECKING:
     from fenchel.closeness import AbstractCloseness
 
 ABLATIONS = ("zero", "mean", "uniform", "preference")
-"""What a swap can put in place of a head's output: nothing, its mean output over the text, what equal weights on all it
-may see give, and what its preference alone gives (z = 0)."""
+"""Ablations of a head's output: zero, its mean over the text, equal weights on all visible keys, and the weights of the
+preference alone (z = 0)."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option as it was declared.
+    """The declaration of an option.
 
     Attributes:
-        default: Its default in Python.
-        meaning: What it does.
-        metavar: What stands for its value on the command line.
-        own_rule: What a value has to be; None for the rule of ``ARGUMENTS`` with its name, or of flags.
-        name: Its name in Python.
-        command: Its name on the command line, where that is another; empty for an option that only Python has.
-        command_default: Its default there, where that is another; ``...`` stands for the same.
-        default_text: The default in words, where it is None.
-        unit: What a number of the command line is multiplied by.
-        required: Whether it has to be given there.
-        recorded: Whether a manifest keeps the option, always or never; None for where it is not the default.
+        default: Default in Python.
+        meaning: Description.
+        metavar: Placeholder of its value on the command line.
+        own_rule: Rule of its values; None for the rule of ``ARGUMENTS`` with its name, or of flags.
+        name: Name in Python.
+        command: Name on the command line, if another; empty if it is in Python only.
+        command_default: Default on the command line; ``...`` for the same.
+        default_text: Description of a default that is None.
+        unit: Factor by which a number of the command line is multiplied.
+        required: Whether it is required on the command line.
+        recorded: Whether it is kept in the manifest: always, never, or (None) if it is not the default.
     """
 
     default: Any
@@ -78,49 +79,49 @@ class Option:
 
     @property
     def rule(self) -> Rule:
-        """What a value has to be."""
+        """The rule of its values."""
         return self.own_rule or (FLAG if isinstance(self.default, bool) else ARGUMENTS[self.name])
 
     @property
     def command_name(self) -> str:
-        """Its name on the command line, with underscores."""
+        """Name on the command line, with underscores."""
         return self.name if self.command is None else self.command
 
     @property
     def python_default(self) -> str:
-        """Its default in Python, in words; empty where its meaning says it."""
+        """Description of the default in Python; empty if the meaning includes it."""
         if self.default is not None:
             return repr(self.default)
         return self.default_text if self.command_default is ... else ""
 
     @property
     def described(self) -> str:
-        """Its meaning and its default in Python."""
+        """The meaning and the default in Python."""
         default = self.python_default
         return f"{self.meaning}{f' Default: {default}.' if default else ''}"
 
 
 def _option(default: Any, meaning: str, metavar: str = "", rule: Rule | None = None, **how: Any) -> Any:
-    """A field with what :class:`Option` says of it."""
+    """A field with an :class:`Option`."""
     option: Any = Option(default, meaning, metavar, rule, **how)
     return Field(default, json_schema_extra={"option": option})
 
 
 class Options(BaseModel):
-    """Options that are checked once; a wrong one raises :class:`fenchel.errors.InputError`, which names it."""
+    """Checked options; an invalid one raises an :class:`fenchel.errors.InputError` that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     @classmethod
     def checked(cls, _names: dict[str, str] | None = None, /, **given: Any) -> Self:
-        """The options as they were given.
+        """Check options.
 
         Args:
-            _names: What messages call an option, where that is not its name.
+            _names: Names of the options in messages, if others.
             **given: The options by name.
 
         Raises:
-            InputError: If one cannot be meant.
+            InputError: If an option is invalid.
             TypeError: If there is no option of a name.
         """
         try:
@@ -146,7 +147,7 @@ class Options(BaseModel):
 
 
 def declared(model: type[Options]) -> Iterator[Option]:
-    """The options of a model, in its order."""
+    """The options of a model, in order."""
     for name in model.model_fields:
         yield _declared(model, name)
 
@@ -157,10 +158,10 @@ def _declared(model: type[Options], name: str) -> Option:
 
 
 def takes(model: type[Options]) -> Callable[[_Function], _Function]:
-    """Gives a function that ends in ``**options`` the signature and the documentation of a model's options.
+    """Add the options of a model to the signature and the docstring of a function with ``**options``.
 
     Args:
-        model: The options. The line ``**options:`` of the function's docstring becomes a line for each of them.
+        model: The options. The line ``**options:`` of the docstring is replaced by a line for each of them.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -175,7 +176,7 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
         function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
         described = "\n".join(f"        {one.name}: {one.described}" for one in declared(model))
-        # Python's option -OO leaves no docstrings.
+        # With python -OO there are no docstrings.
         function.__doc__ = (
             re.sub(r"(?m)^ *\*\*options:.*$", lambda _: described, function.__doc__ or "") or None
         )
@@ -186,12 +187,12 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """The columns of a table of pairs, by the names in its first line.
+    """Names of the columns of a table of pairs, as in its first line.
 
     Attributes:
-        first: Of the one sentence.
-        second: Of the other.
-        score: Of their similarity.
+        first: Column of the first sentences.
+        second: Column of the second sentences.
+        score: Column of their similarities.
     """
 
     first: str = "sentence_A"
@@ -217,7 +218,7 @@ def _closeness(value: Any) -> str | None:
 
 
 class ReadingOptions(Options):
-    """How texts are read, and where results are written: what audits, swaps and reproductions share."""
+    """Options that audits, swaps and reproductions share: of texts, models and results."""
 
     whole_file: bool = _option(
         False, "Read a plain text file as one document instead of one per line.", recorded=None
@@ -296,12 +297,12 @@ class ReadingOptions(Options):
 
     @property
     def of_text(self) -> dict[str, Any]:
-        """How texts are read."""
+        """Options of :func:`fenchel.io.documents.open_documents`, and the label column."""
         return self.model_dump(include={"whole_file", "text_column", "target_column", "label_column"})
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a manifest keeps of the options, and a resumed run has to agree with: JSON values."""
+        """The options in a manifest, with which a resumed run has to agree, as JSON values."""
         result: dict[str, Any] = {}
         for option in declared(type(self)):
             value, kept = getattr(self, option.name), option.recorded
@@ -310,10 +311,10 @@ class ReadingOptions(Options):
         return result
 
     def refuse_options_of_text(self, read: str, *besides: str) -> None:
-        """Refuse options that say how texts are read, where something else is.
+        """Raise if an option of texts was given for another kind of input.
 
         Args:
-            read: What is.
+            read: The other kind with its verb, such as "images were".
             *besides: Names of further options of texts.
 
         Raises:
@@ -335,7 +336,7 @@ class ReadingOptions(Options):
 
 
 class SourceOptions(ReadingOptions):
-    """What can be read in the place of a text."""
+    """Options of inputs other than texts."""
 
     images: Path | None = _option(
         None,
@@ -444,21 +445,21 @@ class AuditOptions(SourceOptions):
 
     @property
     def measured_closeness(self) -> AbstractCloseness | None:
-        """D, or None for softmax."""
+        """The closeness; None for softmax."""
         from fenchel.closeness.tsallis import closeness_named
 
         return closeness_named(self.closeness)
 
     @property
     def folder(self) -> Path | None:
-        """Where this shard's files go: the folder itself where there is only one shard."""
+        """Folder of this shard's files: the directory itself if there is only one shard."""
         if self.directory is None or self.shard.count == 1:
             return self.directory
         return self.directory / f"shard-{self.shard.index}-of-{self.shard.count}"
 
     @property
     def control(self) -> str:
-        """The baseline: by default the twin if a report is written and it takes less than a minute."""
+        """The baseline, by default ``auto`` if a report is written."""
         return self.baseline or ("none" if self.directory is None else "auto")
 
 

@@ -3,12 +3,13 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from typing import Any
 
 import pytest
 
-from fenchel.drawing import WhiskerAxis, decimal, level, short, signed
+from fenchel.drawing import decimal, level, position, short, signed
 from fenchel.swap import SwapReport
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
@@ -63,14 +64,14 @@ def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
     rows = table["rows"]
     assert [row["role"] for row in rows] == ["model", "control", "control", "control", "swap", "swap"]
     ends = [end for row in rows for end in (row["shown"], row["low"], row["high"]) if end is not None]
-    axis = WhiskerAxis(min(0.0, *ends), max(0.0, *ends))
-    assert table["model_at"] == axis.place(0.0)
+    place = partial(position, low=min(0.0, *ends), high=max(0.0, *ends))
+    assert table["model_at"] == place(0.0)
     for row in rows:
-        assert row["whisker"].at == axis.place(row["shown"])
+        assert row["whisker"].at == place(row["shown"])
         if row["low"] is not None:
             assert row["whisker"].low_at <= row["whisker"].at <= row["whisker"].high_at
             found = (row["whisker"].low_at, row["whisker"].high_at)
-            assert found == (axis.place(row["low"]), axis.place(row["high"]))
+            assert found == (place(row["low"]), place(row["high"]))
 
 
 def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translated: SwapReport) -> None:

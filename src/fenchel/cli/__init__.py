@@ -1,4 +1,4 @@
-"""The ``fenchel`` command: subcommands that connect their options with functions of the library."""
+"""The ``fenchel`` command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fenchel.errors import require_packages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Run the command line.
 
     Args:
-        arguments: What follows ``fenchel``. Default: what the process was started with.
+        arguments: The arguments after ``fenchel``. Default: those of the process.
 
     Returns:
         The exit code; ``docs/command-line.md`` lists them.
@@ -28,6 +28,6 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal or log that cannot show a sign shows a question mark; the work that was done is not lost.
+            # A character that the terminal cannot show becomes a question mark instead of an error.
             stream.reconfigure(errors="replace")
     return run(arguments)

@@ -1,4 +1,4 @@
-"""The subcommands of ``fenchel``, each of which only connects its options with a function of the library."""
+"""The subcommands of ``fenchel``, each of which passes its options to a function of the library."""
 
 from __future__ import annotations
 
@@ -38,33 +38,29 @@ from fenchel.run_options import (
 )
 from fenchel.version import __version__
 
-# Nine digits are more than any layer's number has, and few enough to be read as a number.
+# At most nine digits: more than the number of any layer needs, and quick to convert.
 _PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
 
 def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of a model, in the place of its argument ``options``.
+    """Replace the argument ``options`` of a command by the options of a model.
 
     Args:
-        model: The options. The command is called with one of them, checked.
+        model: The options; the command is called with an instance of it.
     """
-    on_command = {one.command_name: one for one in declared(model) if one.command_name}
-    names = {one.name: name.replace("_", " ") for name, one in on_command.items()}
+    options = {option.command_name: option for option in declared(model) if option.command_name}
+    names = {option.name: name.replace("_", " ") for name, option in options.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            options = {one.name: _read(one, given.pop(name)) for name, one in on_command.items()}
-            asked = {name: value for name, value in options.items() if value is not None}
-            command(**given, options=model.checked(names, **asked))
+            values = {option.name: _value(option, given.pop(name)) for name, option in options.items()}
+            named = {name: value for name, value in values.items() if value is not None}
+            command(**given, options=model.checked(names, **named))
 
-        own = [
-            one
-            for name, one in inspect.signature(command, eval_str=True).parameters.items()
-            if name != "options"
-        ]
+        own = inspect.signature(command, eval_str=True).parameters.values()
         parameters = [
-            *(one.replace(kind=one.KEYWORD_ONLY) for one in own),
-            *(_parameter(name, one) for name, one in on_command.items()),
+            *(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"),
+            *(_parameter(name, option) for name, option in options.items()),
         ]
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -74,7 +70,7 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
 
 
 def _parameter(name: str, option: Option) -> inspect.Parameter:
-    """An option as typer reads it from a signature."""
+    """An option as a parameter of typer."""
     kind = option.rule.kind
     default = option.default if option.command_default is ... else option.command_default
     if isinstance(kind, tuple) and int not in kind:
@@ -98,8 +94,8 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     )
 
 
-def _read(option: Option, value: Any) -> Any:
-    """A value of the command line as Python takes it."""
+def _value(option: Option, value: Any) -> Any:
+    """The value in Python of an option's value on the command line."""
     name, kind = f"--{option.command_name.replace('_', '-')}", option.rule.kind
     if value is None:
         return None
@@ -107,29 +103,29 @@ def _read(option: Option, value: Any) -> Any:
         try:
             return int(value)
         except ValueError as error:
-            names = " or ".join(one for one in kind if isinstance(one, str))
+            others = " or ".join(other for other in kind if isinstance(other, str))
             raise typer.BadParameter(
-                f"{shown(value)} is not a whole number, nor {names}.", param_hint=name
+                f"{shown(value)} is not a whole number, nor {others}.", param_hint=name
             ) from error
     if kind == list[int]:
         return numbers(value, name, MOST_LAYERS)
     if kind == list[float]:
         return decimals(value, name)
     if kind == list[str]:
-        return [one.strip() for one in value.split(",")]
+        return [part.strip() for part in value.split(",")]
     return value if option.unit == 1 else value * option.unit
 
 
 def numbers(text: str, option: str, most: int) -> list[int]:
-    """Reads numbers and ranges, separated by commas.
+    """Parse numbers and ranges that are separated by commas.
 
     Args:
         text: Such as ``1,3-5``.
-        option: Where it was given, for the message.
-        most: The largest number.
+        option: Name of the option, for the message.
+        most: The largest permitted number.
 
     Returns:
-        The numbers in order, each once.
+        The numbers, sorted and each once.
 
     Raises:
         typer.BadParameter: If the text is anything else.
@@ -155,14 +151,14 @@ def numbers(text: str, option: str, most: int) -> list[int]:
 
 
 def decimals(text: str, option: str) -> list[float]:
-    """Reads decimal numbers, separated by commas.
+    """Parse decimal numbers that are separated by commas.
 
     Args:
         text: Such as ``0.5,0.8``.
-        option: Where it was given, for the message.
+        option: Name of the option, for the message.
 
     Returns:
-        The numbers, as they come.
+        The numbers in the given order.
 
     Raises:
         typer.BadParameter: If the text is anything else.
@@ -468,13 +464,13 @@ def catalogue(
 
 
 def _given(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:
-    """Options as arguments of the library's function."""
+    """The options as arguments of a function of the library."""
     device = best_device() if options.device is None else options.device
     return {**dict(options), "device": device, "observer": observer}
 
 
 def best_device() -> str:
-    """The device that a model runs on where none was asked for; of several processes each gets its own."""
+    """The default device; each of several processes gets its own."""
     import torch
 
     if not torch.cuda.is_available():
@@ -482,18 +478,18 @@ def best_device() -> str:
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
-def _print_json(found: Any) -> None:
-    typer.echo(json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False))
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
-        arguments: What follows ``fenchel``. Default: what the process was started with.
+        arguments: The arguments after ``fenchel``. Default: those of the process.
 
     Returns:
-        The exit code, 2 for wrong usage. What the library raises is not caught.
+        The exit code, 2 for wrong usage. Exceptions of the library are not caught.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -511,36 +507,36 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-# Typer brings this class along or takes it from click, depending on its version.
+# A class of typer or of click, depending on typer's version.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
 
 def _explained(error: Any, given: Sequence[str]) -> str:
-    """What is wrong with a command line, what was written there, and how to find out what can be."""
+    """The error of a command line, the value that was written, and a hint to the help."""
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
-    written = _written(getattr(error, "param", None), given)
+    written = _written_value(getattr(error, "param", None), given)
     if written is not None and written not in text:
         text += f", and not {shown(written)}"
     command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
     return f"{text}. Try '{command} -h' for help."
 
 
-def _written(parameter: Any, given: Sequence[str]) -> str | None:
-    """What was written after an option, the last time."""
-    written = None
-    for place, argument in enumerate(given):
+def _written_value(parameter: Any, given: Sequence[str]) -> str | None:
+    """The last value that was written after an option."""
+    value = None
+    for index, argument in enumerate(given):
         for option in getattr(parameter, "opts", ()):
             if argument.startswith(f"{option}="):
-                written = argument.partition("=")[2]
-            elif argument == option and place + 1 < len(given):
-                written = given[place + 1]
-    return written
+                value = argument.partition("=")[2]
+            elif argument == option and index + 1 < len(given):
+                value = given[index + 1]
+    return value
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fenchel {__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""Batches of what a model reads, with what is known of their tokens."""
+"""Batches of model inputs with their documents, windows and tokens: of images, and ready-made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import CaptureError, InputError
 from fenchel.io.images import ImageFiles
 from fenchel.io.runs import Shard
-from fenchel.io.tokens import PADDING, TokenTexts, text_pieces, token_text
+from fenchel.io.tokens import PADDING, TokenTexts, check_known, text_pieces, token_text
+from fenchel.tensors import INTEGERS
 
 _LONGEST_SIDE = 96
 _MOST_EXTRA = 16  # positions before the patches: class, distillation and register tokens
@@ -23,12 +24,12 @@ _MOST_EXTRA = 16  # positions before the patches: class, distillation and regist
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Where patches are among positions: after ``extra`` others, row by row.
+    """A grid of patches in a sequence: row by row, after ``extra`` other positions.
 
     Attributes:
-        rows: Patches from top to bottom.
-        columns: Patches from left to right.
-        extra: Positions before them, such as that of a class token.
+        rows: Number of patches from top to bottom.
+        columns: Number of patches from left to right.
+        extra: Number of positions before them, such as that of a class token.
     """
 
     rows: int
@@ -36,7 +37,7 @@ class PatchGrid:
     extra: int
 
     def name(self, position: int) -> str:
-        """What a position (from 0) is called.
+        """The name of a position (from 0).
 
         Example:
             >>> grid = PatchGrid(rows=2, columns=3, extra=1)
@@ -51,13 +52,13 @@ class PatchGrid:
 
 @dataclass(frozen=True, eq=False)
 class PatchImages:
-    """The images of a batch as the model takes them.
+    """The images of a batch as inputs of a model.
 
     Attributes:
         pixels: (B, C, H, W).
         patch: Height and width of a patch.
-        mean: What was subtracted from each channel of pixels from 0 to 1; None where that is not known.
-        deviation: By what it was then divided; likewise.
+        mean: Mean by which each channel, scaled to [0, 1], was normalised; None if unknown.
+        deviation: Standard deviation likewise.
     """
 
     pixels: Tensor
@@ -66,20 +67,20 @@ class PatchImages:
     deviation: tuple[float, ...] | None = None
 
     def grid(self, positions: int) -> PatchGrid | None:
-        """The patches among so many positions; None where they are others, as after patches were merged."""
+        """The grid of patches in a sequence of this length; None if they do not fit it, as after merging patches."""
         height, width = self.pixels.shape[-2:]
         rows, columns = height // self.patch[0], width // self.patch[1]
         extra = positions - rows * columns
         return PatchGrid(rows, columns, extra) if rows and columns and 0 <= extra <= _MOST_EXTRA else None
 
     def thumbnail(self, row: int) -> str:
-        """An image, cut to whole patches and at most 96 pixels a side, as a data URI."""
+        """An image, cut to whole patches and scaled to at most 96 pixels a side, as a data URI."""
         from PIL import Image
 
         pixels = self.pixels[row].detach().double().cpu()
         if self.mean is not None and self.deviation is not None:
             mean, deviation = (
-                torch.tensor(one).double()[:, None, None] for one in (self.mean, self.deviation)
+                torch.tensor(values).double()[:, None, None] for values in (self.mean, self.deviation)
             )
             pixels = pixels * deviation + mean
         else:
@@ -89,10 +90,7 @@ class PatchImages:
             size // patch * patch for size, patch in zip(pixels.shape[-2:], self.patch, strict=True)
         )
         pixels = (pixels[:, :height, :width].clamp(0, 1) * 255).round().to(torch.uint8)
-        channels = pixels if pixels.shape[0] in (1, 3) else pixels[:1]
-        mode = "RGB" if len(channels) == 3 else "L"
-        content = bytes((channels.permute(1, 2, 0) if mode == "RGB" else channels[0]).flatten().tolist())
-        picture = Image.frombytes(mode, (width, height), content)
+        picture = Image.fromarray((pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels[0]).numpy())
         picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=80)
@@ -100,30 +98,28 @@ class PatchImages:
 
 
 def patch_images(pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
-    """What is known of the images of a batch; None where they are none, or the model does not cut them into patches.
+    """The images of a batch; None if there are none, or the model does not cut them into patches.
 
     Args:
         pixels: (B, C, H, W), or None.
         config: The model's configuration, with a ``patch_size``.
-        processor: What made them, with ``image_mean`` and ``image_std``.
+        processor: The image processor, with ``image_mean`` and ``image_std``.
     """
-    size = getattr(config, "patch_size", None)
-    sides: list[Any] = (
-        [size, size] if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
-    )
-    whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
-    if pixels is None or pixels.dim() != 4 or not whole:
+    size: Any = getattr(config, "patch_size", None)
+    patch = (size, size) if isinstance(size, int) else size
+    is_pair = isinstance(patch, list | tuple) and len(patch) == 2
+    if pixels is None or pixels.dim() != 4 or not is_pair:
         return None
-    known = [
-        _of_channels(getattr(processor, name, None), pixels.shape[1])
-        if getattr(processor, "do_normalize", False)
-        else None
-        for name in ("image_mean", "image_std")
-    ]
-    return PatchImages(pixels, (sides[0], sides[1]), *known)
+    if not all(isinstance(side, int) and side > 0 for side in patch):
+        return None
+    if not getattr(processor, "do_normalize", False):
+        return PatchImages(pixels, (patch[0], patch[1]))
+    names = ("image_mean", "image_std")
+    moments = [_per_channel(getattr(processor, name, None), pixels.shape[1]) for name in names]
+    return PatchImages(pixels, (patch[0], patch[1]), *moments)
 
 
-def _of_channels(values: Any, channels: int) -> tuple[float, ...] | None:
+def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
     if isinstance(values, int | float):
         return (float(values),) * channels
     if not isinstance(values, list | tuple) or len(values) != channels:
@@ -132,18 +128,18 @@ def _of_channels(values: Any, channels: int) -> tuple[float, ...] | None:
 
 
 Measure = Callable[[Any], Tensor]
-"""From what a model returned for B rows to (B,) numbers."""
+"""From the output of a model for B rows to (B,) numbers."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place between two batches, from which an interrupted run goes on; plain integers, for JSON.
+    """A place between two batches, from which an interrupted run is resumed; integers, for JSON.
 
     Attributes:
-        document: Index (from 0) of the document that the next window comes from.
-        window: How many windows of that document were already given.
-        tokens: How many tokens were counted before this place.
-        documents: How many documents gave at least one token before this place.
+        document: Index (from 0) of the document of the next window.
+        window: Number of windows of that document before this place.
+        tokens: Number of tokens counted before this place.
+        documents: Number of documents with at least one token before this place.
     """
 
     document: int = 0
@@ -154,29 +150,27 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model is called with once, and which of its tokens count. Tensors are on the CPU.
+    """The inputs of one call of a model, and the tokens that count. Tensors are on the CPU.
 
-    Rows are padded on the right whatever the tokenizer's ``padding_side`` says: nothing is generated here,
-    and on the right padding moves no position and is behind every causal mask.
+    Rows are padded on the right whatever the tokenizer's ``padding_side``: nothing is generated, and padding on the
+    right moves no position and is hidden by every causal mask.
 
     Attributes:
         inputs: The model's keyword arguments.
-        counted: (B, n) bool, tokens of the encoder (or of the only stack) that count as queries: padding does
-            not, nor tokens that overlap the window before. None: all of them.
+        counted: (B, n) bool, the tokens of the encoder (or of the only stack) that count as queries: neither padding
+            nor tokens that overlap the previous window. None: all of them.
         counted_decoder: (B, m) bool, the same for the decoder of an encoder-decoder model. None: all of them,
             or none.
         documents: (B,) number of each row's document, from 1: its line in a text file, its row in a table.
         windows: (B,) number of each row's window within its document, from 1.
-        tokens: How many tokens this batch counts (rows, where the inputs do not say how many tokens they
-            have).
-        after: Where the next batch starts.
-        fraction: Share of the source read so far, from 0 to 1, or None where the source does not know its
-            length.
-        tokenizer: What made the tokens, to have their texts; None where there is none.
-        pictures: Which positions are which patches of which images; None where the input is no image.
-        ids: (B, n) tokens as the tokenizer knows them, where they are no input. Default: the model's ``input_ids``.
+        tokens: Number of tokens that count; of rows, if the inputs do not tell the number of tokens.
+        after: Start of the next batch.
+        fraction: Share of the source read so far, from 0 to 1; None if its length is unknown.
+        tokenizer: Decodes the tokens; None if there is none.
+        pictures: The images and their patches; None if the input is no image.
+        ids: (B, n) ids of the tokens, if they are no input. Default: the model's ``input_ids``.
         ids_decoder: (B, m), the same for the decoder.
-        loss: From what the model returns to (B,) numbers, lower is better; None where nobody said.
+        loss: From the output of the model to (B,) numbers, lower is better; None if not given.
         score: Likewise, higher is better.
     """
 
@@ -197,7 +191,7 @@ class Batch:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether there are tokens of a decoder beside those of an encoder."""
+        """Whether there are tokens of a decoder besides those of an encoder."""
         return (
             "decoder_input_ids" in self.inputs
             or self.ids_decoder is not None
@@ -205,32 +199,31 @@ class Batch:
         )
 
     def tokens_of(self, *, decoder: bool) -> Tensor | None:
-        """(B, n) ids of the tokens; None where the input is not text."""
-        given, name = (self.ids_decoder, "decoder_input_ids") if decoder else (self.ids, "input_ids")
-        return self.inputs.get(name) if given is None else given
+        """(B, n) ids of the tokens; None if the input is not text."""
+        ids, name = (self.ids_decoder, "decoder_input_ids") if decoder else (self.ids, "input_ids")
+        return self.inputs.get(name) if ids is None else ids
 
     def real_tokens(self, *, decoder: bool) -> Tensor | None:
-        """(B, n), nonzero where a token is no padding; None where nothing says so."""
-        given = self.ids_decoder if decoder else self.ids
-        if given is not None:
-            return given != PADDING
+        """(B, n), nonzero where a token is not padding; None if there is no mask."""
+        ids = self.ids_decoder if decoder else self.ids
+        if ids is not None:
+            return ids != PADDING
         return self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
 
     def of_sequences(self, count: int) -> Batch:
-        """The batch as a layer sees it that attends in ``count`` sequences: itself, or each row cut into as many parts.
+        """The batch for a layer that attends in ``count`` sequences: itself, or with each row cut into equal parts.
 
-        Of parts nothing is known but their row and their number, which is that of the window.
+        A part keeps its row's document; its number is that of the window.
 
         Raises:
-            CaptureError: If rows cannot have been cut into so many parts.
+            CaptureError: If ``count`` is not a multiple of the number of rows.
         """
         rows = len(self.documents)
         parts, left = divmod(count, rows)
         if left or not parts:
             raise CaptureError(
-                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query "
-                "is of is not "
-                "known. Give one input a batch"
+                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query is of is "
+                "not known. Give one input a batch"
             )
         if parts == 1:
             return self
@@ -247,7 +240,7 @@ class Batch:
         )
 
     def token(self, row: int, position: int, *, decoder: bool = False) -> str:
-        """The token at a position, as text that a person can read.
+        """The readable text of the token at a position.
 
         Args:
             row: Row of the batch, from 0.
@@ -255,15 +248,15 @@ class Batch:
             decoder: Whether the position is the decoder's, in an encoder-decoder model.
 
         Returns:
-            The token's text; ``position k`` (from 1) where the input is not text.
+            The token's text; ``position k`` (from 1) if the input is not text.
         """
-        ids = self._ids(row, decoder)
+        ids = self.tokens_of(decoder=decoder)
         if ids is None:
             return f"position {position + 1}"
-        return token_text(self.tokenizer, int(ids[position]))
+        return token_text(self.tokenizer, int(ids[row, position]))
 
     def place(self, position: int, length: int) -> str:
-        """What a position (from 0) of ``length`` is called that is no token: a patch of an image, or its number."""
+        """The name of a position (from 0) of ``length`` that is no token: a patch of an image, or its number."""
         grid = None if self.pictures is None else self.pictures.grid(length)
         return f"position {position + 1}" if grid is None else grid.name(position)
 
@@ -273,14 +266,14 @@ class Batch:
         return ids is not None and tuple(ids.shape[1:]) == (length,)
 
     def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
-        """What each token of a row adds to its text, without padding; together they are the text.
+        """The text of a row without padding, cut into its tokens.
 
         Args:
             row: Row of the batch, from 0.
             decoder: Whether the tokens are the decoder's, in an encoder-decoder model.
 
         Returns:
-            A text a token, special tokens included; ids where there is no tokenizer, nothing where the input is not
+            A text for each token, special tokens included; ids if there is no tokenizer, nothing if the input is not
             text.
         """
         ids = self._real_ids(row, decoder)
@@ -289,103 +282,156 @@ class Batch:
         return text_pieces(self.tokenizer, ids)
 
     def special(self, row: int, *, decoder: bool = False) -> tuple[bool, ...]:
-        """Which tokens of a row are special ones, without padding."""
+        """Whether each token of a row is a special one, without padding."""
         known = set(getattr(self.tokenizer, "all_special_ids", ()))
         return tuple(number in known for number in self._real_ids(row, decoder))
 
     def _real_ids(self, row: int, decoder: bool) -> list[int]:
-        ids = self._ids(row, decoder)
+        ids, mask = self.tokens_of(decoder=decoder), self.real_tokens(decoder=decoder)
         if ids is None:
             return []
-        mask = self.real_tokens(decoder=decoder)
-        if mask is None or mask.shape[1:] != ids.shape:
-            return ids.tolist()
+        if mask is None or mask.shape[1:] != ids.shape[1:]:
+            return ids[row].tolist()
         real = mask[row].nonzero()
-        return ids[: int(real.max()) + 1 if len(real) else 0].tolist()
-
-    def _ids(self, row: int, decoder: bool) -> Tensor | None:
-        ids = self.tokens_of(decoder=decoder)
-        return None if ids is None else ids[row]
+        return ids[row, : int(real.max()) + 1 if len(real) else 0].tolist()
 
 
-# Which of the tokens count, and by what they are known: their texts, a mask of the model's inputs, their ids there.
+# For each mask of counted tokens: the entry with the tokens' texts, the model's mask, and the model's ids.
 _TOKENS = {
     "counted": ("tokens", "attention_mask", "input_ids"),
     "counted_decoder": ("tokens_decoder", "decoder_attention_mask", "decoder_input_ids"),
 }
 _TEXTS = tuple(texts for texts, _, _ in _TOKENS.values())
 _NAMES = ("inputs", *_TOKENS, "documents", "windows", *_TEXTS, "loss", "score")
+_IDS = tuple(ids for _, _, ids in _TOKENS.values())
+_GRID = "grid_thw"
 
 
-class KnownOfBatch:
-    """What is known of a batch; see :class:`~fenchel.io.windows.ReadyBatches`.
+def model_inputs(batch: Any) -> Any:
+    """The model's keyword arguments: the mapping under ``inputs``, or the batch itself."""
+    inputs = batch.get("inputs") if isinstance(batch, Mapping) else None
+    return inputs if isinstance(inputs, Mapping) else batch
+
+
+class ReadyBatch:
+    """One of :class:`~fenchel.io.windows.ReadyBatches`, checked.
 
     Args:
-        batch: As it was given; empty where nothing is known but the inputs.
-        inputs: The model's keyword arguments.
-        rows: How many rows it has.
+        batch: The model's keyword arguments, or a mapping with these under ``inputs`` and other entries.
         number: Its number, from 1.
-        texts: Gives token texts their numbers.
+        config: The model's configuration.
+        texts: Assigns ids to the texts of tokens.
+
+    Attributes:
+        inputs: The model's keyword arguments.
+        rows: Number of rows.
 
     Raises:
-        InputError: If it has something of another name.
+        InputError: If the inputs are not tensors with one batch dimension, the model does not know an id, or there is
+            an entry of another name.
     """
 
-    def __init__(
-        self,
-        batch: Mapping[str, Any],
-        inputs: Mapping[str, Tensor],
-        rows: int,
-        number: int,
-        texts: TokenTexts,
-    ) -> None:
-        self._batch, self._inputs, self._rows, self._number, self._texts = batch, inputs, rows, number, texts
-        unknown = [name for name in batch if name not in _NAMES]
+    def __init__(self, batch: Any, number: int, config: Any, texts: TokenTexts) -> None:
+        self.inputs: Mapping[str, Tensor] = model_inputs(batch)
+        self._entries: Mapping[str, Any] = {} if batch is self.inputs else batch
+        self._number, self._config, self._texts = number, config, texts
+        self.rows = self._batch_size()
+        for name in (*_IDS, "pixel_values"):
+            if name in self.inputs:
+                self._check_batched(name)
+        for name in _IDS:
+            if name in self.inputs:
+                self._check_ids(name)
+        unknown = [name for name in self._entries if name not in _NAMES]
         if unknown:
             raise InputError(
                 f"batch {number} has {shown(unknown[0])}; expected names among {', '.join(_NAMES)}."
             )
 
+    def _batch_size(self) -> int:
+        inputs, number = self.inputs, self._number
+        if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
+            raise InputError(
+                f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without "
+                "a tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
+            )
+        sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
+        # The patches of all images are concatenated, beside a grid with one row per image.
+        grids = [size for name, size in sizes.items() if name.endswith(_GRID)]
+        if grids:
+            return sizes.get("input_ids", grids[0])
+        if len(set(sizes.values())) != 1:
+            raise InputError(f"model input {number} has no one batch size: its tensors have {sizes} rows.")
+        return next(iter(sizes.values()))
+
+    def _check_batched(self, name: str) -> None:
+        """Raise if a tensor is one text or one image instead of a batch of them."""
+        tensor, expected = self.inputs[name], "(batch, tokens)"
+        is_single = tensor.dim() == 1
+        if name == "pixel_values":
+            expected = "(batch, channels, height, width)"
+            has_grid = any(other.endswith(_GRID) for other in self.inputs)
+            is_single = not has_grid and self._is_one_image(tensor)
+        if is_single:
+            raise InputError(
+                f"model input {self._number} has {name} of shape {tuple(tensor.shape)}, which has no batch dimension; "
+                f"expected {expected}. For a batch of one write {name}.unsqueeze(0)."
+            )
+
+    def _is_one_image(self, pixels: Tensor) -> bool:
+        # Patches have three dimensions too: rows, patches, width.
+        channels = getattr(self._config, "num_channels", 3)
+        if pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
+            return pixels.dim() == 2
+        others = [other for name, other in self.inputs.items() if name != "pixel_values" and other.dim()]
+        has_rows = any(len(other) == len(pixels) for other in others)
+        return pixels.shape[1] == pixels.shape[2] or (len(pixels) == channels and not has_rows)
+
+    def _check_ids(self, name: str) -> None:
+        ids = self.inputs[name]
+        if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
+            raise InputError(
+                f"model input {self._number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected whole "
+                "numbers (batch, tokens), of one token at least."
+            )
+        check_known(ids.flatten().tolist(), None, self._config, target=name.startswith("decoder"))
+
     @property
     def has_texts(self) -> bool:
-        """Whether texts of tokens are known."""
-        return any(self._batch.get(name) is not None for name in _TEXTS)
+        """Whether there are texts of tokens."""
+        return any(self._entries.get(name) is not None for name in _TEXTS)
 
     def counted(self, name: str) -> Tensor | None:
-        """Which tokens count: as was said, else those that have a text, else those that a mask does not pad."""
-        result = self._batch.get(name)
-        if result is None:
-            texts, *named = _TOKENS[name]
+        """The tokens that count: as given, else those with a text, else those that the model's mask lets through."""
+        mask = self._entries.get(name)
+        if mask is None:
+            texts, mask_name, ids_name = _TOKENS[name]
             if (ids := self.ids(texts)) is not None:
                 return ids != PADDING
-            mask, ids = map(self._inputs.get, named)
+            mask, ids = self.inputs.get(mask_name), self.inputs.get(ids_name)
             if mask is not None and mask.dim() == 2:
                 return mask.bool()
             return None if ids is None else torch.ones_like(ids, dtype=torch.bool)
-        if (
-            not isinstance(result, Tensor)
-            or result.dtype != torch.bool
-            or result.dim() != 2
-            or len(result) != self._rows
-        ):
-            got = f"{tuple(result.shape)} of {result.dtype}" if isinstance(result, Tensor) else shown(result)
-            raise self._error(name, got, f"a tensor ({self._rows}, tokens) of torch.bool")
-        return result.cpu()
+        is_mask = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2
+        if not is_mask or len(mask) != self.rows:
+            got = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else shown(mask)
+            raise self._error(name, got, f"a tensor ({self.rows}, tokens) of torch.bool")
+        return mask.cpu()
 
     def ids(self, name: str) -> Tensor | None:
-        """The tokens as numbers, (rows, tokens), with padding after the shorter rows."""
-        rows = self._batch.get(name)
+        """(rows, tokens) ids of the texts of tokens, padded on the right."""
+        rows = self._entries.get(name)
         if rows is None:
             return None
-        expected = f"a list of token texts for each of {self._rows} rows"
-        if not isinstance(rows, list | tuple) or len(rows) != self._rows:
-            raise self._error(
-                name, f"{len(rows)} rows" if isinstance(rows, list | tuple) else shown(rows), expected
-            )
+        expected = f"a list of token texts for each of {self.rows} rows"
+        if not isinstance(rows, list | tuple):
+            raise self._error(name, shown(rows), expected)
+        if len(rows) != self.rows:
+            raise self._error(name, f"{len(rows)} rows", expected)
         for row in rows:
             if not isinstance(row, list | tuple) or not all(isinstance(text, str) for text in row):
                 raise self._error(name, f"a row {shown(row)}", expected)
-        mask = self._batch.get(name.replace("tokens", "counted"))
+        mask = self._entries.get(name.replace("tokens", "counted"))
         longest = max(map(len, rows))
         length = longest if mask is None else mask.shape[1]
         if longest > length:
@@ -393,24 +439,24 @@ class KnownOfBatch:
         return self._texts.ids(rows, length)
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
-        """A number a row."""
-        result = self._batch.get(name)
-        if result is None:
+        """A number for each row."""
+        numbers = self._entries.get(name)
+        if numbers is None:
             return None
-        if isinstance(result, Tensor):
-            result = result.tolist()
-        fits = isinstance(result, list | tuple) and len(result) == self._rows
-        if not fits or not all(type(one) is int and one >= 1 for one in result):
-            raise self._error(name, shown(result), f"{self._rows} whole numbers from 1")
-        return tuple(result)
+        if isinstance(numbers, Tensor):
+            numbers = numbers.tolist()
+        fits = isinstance(numbers, list | tuple) and len(numbers) == self.rows
+        if not fits or not all(type(number) is int and number >= 1 for number in numbers):
+            raise self._error(name, shown(numbers), f"{self.rows} whole numbers from 1")
+        return tuple(numbers)
 
     def measure(self, name: str) -> Measure | None:
-        """A function of what the model returns."""
-        result: Measure | None = self._batch.get(name)
-        if result is None or callable(result):
-            return result
+        """A function of the model's output."""
+        function: Measure | None = self._entries.get(name)
+        if function is None or callable(function):
+            return function
         raise self._error(
-            name, shown(result), "a function of what the model returns, which gives a number a row"
+            name, shown(function), "a function of what the model returns, which gives a number a row"
         )
 
     def _error(self, name: str, got: str, expected: str) -> InputError:
@@ -422,18 +468,18 @@ _ONLY_SHARD = Shard()
 
 
 class ImageBatches:
-    """Images, processed as the model was trained with them; each counts as a document.
+    """Batches of images, processed by the model's image processor; each image is a document.
 
     Args:
         images: The images.
-        processor: An image processor of ``transformers``, called with a list of images. Another one may say in
-            ``input_name`` what the model calls its images.
-        config: The model's configuration; says how many channels images have, and how large patches are.
-        batch_size: Images in a batch.
-        shard: Which of the images to take.
+        processor: An image processor of ``transformers``, called with a list of images; ``input_name``, if it has one,
+            is the model's argument for them.
+        config: The model's configuration, with the number of channels and the size of patches.
+        batch_size: Number of images in a batch.
+        shard: The share of the images.
 
     Raises:
-        InputError: If an option is out of range; while reading, if the processor does not take an image.
+        InputError: If an option is out of range; while reading, if the processor rejects an image.
     """
 
     max_length = None
@@ -457,10 +503,10 @@ class ImageBatches:
         self.description, self.text_sha256 = images.description, images.sha256
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
-        """Gives the batches from a place on.
+        """The batches from a place on.
 
         Args:
-            start: ``Batch.after`` of the last batch that was dealt with. Default: the beginning.
+            start: ``Batch.after`` of the previous batch. Default: the beginning.
 
         Yields:
             Batches of images of one size.
@@ -468,13 +514,11 @@ class ImageBatches:
         Raises:
             InputError: If an image cannot be read or processed.
         """
-        own = [number for number in range(len(self._images.paths)) if self.shard.takes(number)]
-        left = [number for number in own if number >= start.document]
-        done = len(own) - len(left)
+        taken = [number for number in range(len(self._images.paths)) if self.shard.takes(number)]
+        left = [number for number in taken if number >= start.document]
         for begin in range(0, len(left), self.batch_size):
             numbers = left[begin : begin + self.batch_size]
-            pixels = self._pixels(numbers)
-            done += len(numbers)
+            pixels, done = self._pixels(numbers), begin + len(numbers)
             yield Batch(
                 inputs={self._name: pixels},
                 counted=None,
@@ -482,13 +526,8 @@ class ImageBatches:
                 documents=tuple(number + 1 for number in numbers),
                 windows=(1,) * len(numbers),
                 tokens=len(numbers),
-                after=Cursor(
-                    numbers[-1] + 1,
-                    0,
-                    start.tokens + begin + len(numbers),
-                    start.documents + begin + len(numbers),
-                ),
-                fraction=done / len(own),
+                after=Cursor(numbers[-1] + 1, 0, start.tokens + done, start.documents + done),
+                fraction=(len(taken) - len(left) + done) / len(taken),
                 pictures=patch_images(pixels, self._config, self._processor),
             )
 
@@ -504,8 +543,7 @@ class ImageBatches:
         if not isinstance(result, Tensor) or result.dim() != 4 or len(result) != len(numbers):
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InputError(
-                f"the image processor {type(self._processor).__name__} made pixel_values {shape} of "
-                f"{len(numbers)} images; "
-                f"expected ({len(numbers)}, channels, height, width)"
+                f"the image processor {type(self._processor).__name__} made pixel_values {shape} of {len(numbers)} "
+                f"images; expected ({len(numbers)}, channels, height, width)"
             )
         return result

@@ -1,7 +1,8 @@
-"""Texts that are read: plain, jsonl, Parquet, data sets of the hub, strings of Python."""
+"""Documents from plain text, jsonl, Parquet, data sets of the hub, or strings."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -9,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -30,12 +32,12 @@ class Document:
     """One text.
 
     Attributes:
-        index: Its place among the documents of the source, from 0, by which shards are dealt out.
+        index: Its index among the documents of the source, from 0, which decides its shard.
         number: Its number in the source, from 1: the line of a text or jsonl file, the row of a table.
         text: The text; never blank.
-        target: What an encoder-decoder model is to write for it, if the source says.
-        before: Share of the source that lies before the document, if the source knows its length.
-        after: Share of the source up to its end.
+        target: The target text of an encoder-decoder model, if any.
+        before: Share of the source before the document; None if the length of the source is unknown.
+        after: Share of the source up to its end, likewise.
     """
 
     index: int
@@ -46,60 +48,52 @@ class Document:
     after: float | None = None
 
     def fraction_at(self, share: float) -> float | None:
-        """Share of the source read with this share of the document, if the source knows its length."""
+        """Share of the source up to this share of the document; None if the length of the source is unknown."""
         if self.before is None or self.after is None:
             return None
         return self.before + share * (self.after - self.before)
 
 
-# Numbers from 1, columns by name, and the share of the source read with them.
 _Rows = Iterator[tuple[int, Mapping[str, Any], float | None]]
+"""Number from 1, values by column, and the share of the source up to the end of the row."""
 
 
+@dataclass(frozen=True)
 class Documents:
-    """A source of documents, read anew at every pass.
+    """A source of documents, which is read again at every pass.
 
-    Args:
-        description: The source as it was given.
-        rows: Opens the source and gives its rows; those whose text is blank are skipped here.
-        unit: What a row is, ``line``, ``row`` or ``text``.
-        columns: Column of the texts, and of what an encoder-decoder model is to write for each, if there is one.
-        sha256: Hashes the content, or None where it cannot be known before it is read.
-        label: Which of the columns holds classes, whose numbers are taken for text.
+    Attributes:
+        description: The source as the user gave it.
+        rows: Opens the source and yields its rows; those with a blank text are skipped.
+        unit: Name of a row: ``line``, ``row`` or ``text``.
+        columns: Column of the texts, and of their targets, if any.
+        sha256: Hashes the content; None if it is not known before it is read.
+        label: The column of classes, whose numbers are converted to text.
     """
 
-    def __init__(
-        self,
-        description: str,
-        rows: Callable[[], _Rows],
-        unit: str,
-        columns: Sequence[str] = ("text",),
-        sha256: Callable[[], str] | None = None,
-        label: str | None = None,
-    ) -> None:
-        self.description = description
-        self._rows, self._unit, self._columns, self._label = rows, unit, columns, label
-        self._sha256 = sha256
-        self._hash: str | None = None
+    description: str
+    rows: Callable[[], _Rows]
+    unit: str
+    columns: Sequence[str] = ("text",)
+    sha256: Callable[[], str] | None = None
+    label: str | None = None
 
-    @property
+    @cached_property
     def text_sha256(self) -> str | None:
         """SHA-256 of a file's bytes, or of a list's texts; None for a dataset and for an iterator."""
-        if self._hash is None and self._sha256 is not None:
-            self._hash = self._sha256()
-        return self._hash
+        return None if self.sha256 is None else self.sha256()
 
     def __iter__(self) -> Iterator[Document]:
-        """Gives the documents in order.
+        """The documents in order.
 
         Raises:
-            InputError: If the source cannot be read, or holds no text.
+            InputError: If the source cannot be read, or has no text.
         """
         index, before = 0, 0.0
-        for number, row, fraction in self._rows():
-            where = f"{self._unit} {number} of {self.description}"
+        for number, row, fraction in self.rows():
+            where = f"{self.unit} {number} of {self.description}"
             text, *target = (
-                text_of(row, column, where, label=column == self._label) for column in self._columns
+                text_of(row, column, where, label=column == self.label) for column in self.columns
             )
             if not text.strip():
                 continue
@@ -113,10 +107,10 @@ class Documents:
 
 
 def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> str:
-    """The text in a column of a row, or of a class its name or number; ``where`` it was read is for the message.
+    """The text in a column of a row, or the name or number of a class; ``where`` locates the row in messages.
 
     Raises:
-        InputError: If there is no such column, or it holds something else.
+        InputError: If there is no such column, or it is not a text.
     """
     if column not in row:
         raise _missing(column, row, where)
@@ -138,10 +132,10 @@ def _missing(column: str, present: Collection[str], where: str) -> InputError:
 
 
 def check_text(text: str, where: str) -> None:
-    """Refuses a string that is no text; ``where`` it was read is for the message.
+    """Raise if a string cannot be encoded in UTF-8; ``where`` locates it in the message.
 
     Raises:
-        InputError: If it holds half of a surrogate pair, which JSON can write, and which no tokenizer or file takes.
+        InputError: If it has half of a surrogate pair, which JSON allows, but no tokenizer or file.
     """
     try:
         text.encode()
@@ -156,7 +150,7 @@ _NAMES_LISTED = 10
 
 
 def listed_names(names: Collection[str]) -> str:
-    """Names in quotes, the first ten of them and how many more there are."""
+    """The first ten names in quotes, and the number of the others."""
     first = ", ".join(shown(name) for name in islice(names, _NAMES_LISTED))
     more = len(names) - _NAMES_LISTED
     return (first or "none") + (f" and {more} more" if more > 0 else "")
@@ -170,7 +164,7 @@ def open_documents(
     target_column: str | None = None,
     label_column: str | None = None,
 ) -> Documents:
-    """Opens a source of texts; nothing but its beginning is read yet.
+    """Open a source of texts; only its beginning is read.
 
     Args:
         source: Path of a plain text file (one document a line), a ``.jsonl`` or ``.parquet`` file (text and
@@ -179,22 +173,22 @@ def open_documents(
             strings, one document each.
         whole_file: Take a plain text file for one document.
         text_column: Column of a table that holds the texts. Default: ``text``.
-        target_column: Column of a table that holds what an encoder-decoder model is to write for each text.
-        label_column: Column of a table that holds the class of each text, by name or number; documents then have it for
-            their target.
+        target_column: Column of a table that holds the target text of an encoder-decoder model.
+        label_column: Column of a table that holds the class of each text, by name or number, which is then the
+            document's target.
 
     Returns:
-        The documents, to be iterated over as often as wanted (once, if ``source`` is an iterator).
+        The documents; they can be iterated over repeatedly unless ``source`` is an iterator.
 
     Raises:
-        InputError: If there is no such file or it cannot be read, or an option does not suit the source.
+        InputError: If the file does not exist or cannot be read, or an option does not suit the source.
 
     Example:
         >>> [(document.number, document.text) for document in open_documents(["a tree", " ", "a bird"])]
         [(1, 'a tree'), (3, 'a bird')]
     """
-    given = {"text_column": text_column, "target_column": target_column, "label_column": label_column}
-    named = {name: checked(name, value) for name, value in given.items() if value is not None}
+    options = {"text_column": text_column, "target_column": target_column, "label_column": label_column}
+    named = {name: checked(name, value) for name, value in options.items() if value is not None}
     if len({"target_column", "label_column"} & named.keys()) == 2:
         raise InputError(
             "a target column and a label column were named; a model that names classes writes nothing. Leave one out."
@@ -220,7 +214,7 @@ def open_documents(
         )
     if ending == ".parquet":
         _refuse(f"parquet file {name}", whole_file=whole_file)
-        rows, unit = lambda: _parquet_rows(path, columns), "row"
+        rows, unit = lambda: parquet_rows(path, columns), "row"
     elif ending in _JSONL_ENDINGS:
         _refuse(f"jsonl file {name}", whole_file=whole_file)
         rows, unit = lambda: _jsonl_rows(path), "line"
@@ -235,14 +229,14 @@ def _is_dataset(source: str, path: Path) -> bool:
     return not path.exists() and not looks_like_a_file and _DATASET.fullmatch(source) is not None
 
 
-def _refuse(what: str, *, whole_file: bool = False, columned: bool = False) -> None:
+def _refuse(source: str, *, whole_file: bool = False, columned: bool = False) -> None:
     if whole_file:
         raise InputError(
-            f"{what} cannot be read as a whole file: only a plain text file can. Leave whole_file out."
+            f"{source} cannot be read as a whole file: only a plain text file can. Leave whole_file out."
         )
     if columned:
         raise InputError(
-            f"{what} has no columns. Leave the text, target and label columns out, or give jsonl or parquet."
+            f"{source} has no columns. Leave the text, target and label columns out, or give jsonl or parquet."
         )
 
 
@@ -267,15 +261,15 @@ def _from_strings(texts: Iterable[str]) -> Documents:
     return Documents("Python strings", rows, "text", sha256=None if length is None else sha256)
 
 
-_MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST = 1 << 28
 
 
 def readable_file(path: Path) -> Path:
-    """The same path, if it is a file with something in it.
+    """The path of a file that is not empty.
 
     Raises:
-        InputError: If there is no such file, it is a folder or a device, it cannot be read, or it is empty.
+        InputError: If the file does not exist, is a folder or a device, cannot be read, or is empty.
     """
     try:
         if path.is_dir():
@@ -289,10 +283,10 @@ def readable_file(path: Path) -> Path:
                 f"{path} is not a regular file. It is read more than once, so save the text in a file."
             )
         with path.open("rb") as file:
-            first = file.read(len(_MARK) + 1)
+            first = file.read(len(_BYTE_ORDER_MARK) + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {reason_of(error).lower()}.") from None
-    if first in (b"", _MARK):
+    if first in (b"", _BYTE_ORDER_MARK):
         raise InputError(f"{path} is empty. Give a file with at least one line of text.")
     return path
 
@@ -306,19 +300,19 @@ def file_sha256(path: Path) -> str:
 def file_lines(
     path: Path, longest: int = _LONGEST, *, whole: bool = False
 ) -> Iterator[tuple[int, str, float]]:
-    r"""Reads a UTF-8 file line by line; lines end with ``\n``.
+    r"""Read a UTF-8 file line by line; lines end with ``\n``.
 
     Args:
         path: The file; a name that ends in ``.gz`` is decompressed.
-        longest: How many bytes a line may have.
-        whole: Take the file for one line, with the line ends that it has.
+        longest: Maximum number of bytes in a line.
+        whole: Read the file as one line, with its line ends.
 
     Yields:
-        The line's number from 1, its text without the line's end, and the share of the file read with it.
+        The line's number from 1, its text without the line's end, and the share of the file up to it.
 
     Raises:
-        InputError: If the bytes are not UTF-8 or not gzip, a line is too long, or the file unpacks to more than any
-            text does.
+        InputError: If the bytes are not UTF-8 or not gzip, a line is too long, or the file is compressed more than text
+            can be.
     """
     size = path.stat().st_size or 1
     number = offset = 0
@@ -343,7 +337,7 @@ def file_lines(
             raise InputError(f"{path} is not a whole gzip file: {error}.") from None
 
 
-# Text shrinks to a tenth, logs and drawings to a fiftieth; zeros to a thousandth.
+# Text is compressed about tenfold, logs and drawings fiftyfold, zeros a thousandfold.
 _LARGEST_RATIO = 250
 _UNSUSPECTED = 1 << 20
 
@@ -357,7 +351,7 @@ def _check_unpacking(path: Path, unpacked: int, packed: int) -> None:
 
 
 def _decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
-    """A part of a UTF-8 file that begins with this line, so many bytes into it; without a byte order mark."""
+    """Decode a part of a UTF-8 file, which begins at this line and byte offset, without a byte order mark."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -400,42 +394,58 @@ def _jsonl_rows(path: Path) -> _Rows:
 _ROWS_AT_ONCE = 256
 
 
-def _parquet_rows(path: Path, columns: list[str]) -> _Rows:
+@contextlib.contextmanager
+def reading_parquet(path: Path) -> Iterator[Any]:
+    """``pyarrow.parquet``, whose errors become one line.
+
+    Raises:
+        InputError: If the file is not a whole Parquet file.
+        MissingExtraError: If pyarrow is not installed.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "report") from None
-    number = 0
     try:
+        yield parquet
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
+    """The rows of a Parquet file.
+
+    Raises:
+        InputError: If a column is missing, or the file cannot be read.
+        MissingExtraError: If pyarrow is not installed.
+    """
+    number = 0
+    with reading_parquet(path) as parquet:
         present = parquet.read_schema(path).names
         for column in columns:
             if column not in present:
                 raise _missing(column, present, str(path))
         # As a dictionary, a text that is in many rows is held once.
-        with parquet.ParquetFile(path, read_dictionary=columns) as file:
+        with parquet.ParquetFile(path, read_dictionary=list(columns)) as file:
             total = file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
-                for place in range(batch.num_rows):
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
+                for index in range(batch.num_rows):
                     number += 1
                     # A row at a time: a page of a megabyte can hold one long text hundreds of times.
-                    yield (
-                        number,
-                        {name: batch.column(name)[place].as_py() for name in columns},
-                        number / total,
-                    )
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"row {number} of {path} is not UTF-8: {error.reason}. Mend or drop the row."
-        ) from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
+                    try:
+                        row = {name: batch.column(name)[index].as_py() for name in columns}
+                    except UnicodeDecodeError as error:
+                        raise InputError(
+                            f"row {number} of {path} is not UTF-8: {error.reason}. Mend or drop the row."
+                        ) from None
+                    yield number, row, number / total
 
 
 def _dataset_rows(name: str) -> _Rows:
-    """A stream of the ``datasets`` library; nothing is stored. Without a split, ``train`` or the only one is read."""
+    """The rows of a ``datasets`` stream; the default split is ``train`` or the only one."""
     try:
         import datasets
     except ImportError:

@@ -1,4 +1,4 @@
-"""Images that are read: of a folder, of folders named by class, of a Parquet file; or one image."""
+"""Images of a folder, of folders named by class, of a Parquet file; or one image."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from typing import Any
 
 from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.io.documents import file_sha256, listed_names, readable_file, text_of
+from fenchel.io.documents import (
+    file_sha256,
+    listed_names,
+    parquet_rows,
+    readable_file,
+    reading_parquet,
+    text_of,
+)
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Endings of the files that are taken for images."""
+"""Endings of the files that are read as images."""
 
 _NAMED, _LONGEST_SIDE = 3, 4096
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images that were all seen to be readable.
+    """Images, each of which has been decoded once.
 
     Attributes:
-        description: The folder or file as it was given.
+        description: The folder or file as the user gave it.
         paths: The files, in the order of their names; of a table the rows, as if they were files in it.
-        sha256: Of the names and bytes of all of them; of a table, of the file.
-        labels: The class of each, where they are known.
-        stored: The bytes of each, where they are rows of a table.
+        sha256: SHA-256 of the names and bytes of all files; of a table, of the file.
+        labels: The class of each image, if known.
+        stored: The bytes of each image, if they are rows of a table.
     """
 
     description: str
@@ -39,11 +46,11 @@ class ImageFiles:
     stored: tuple[bytes, ...] | None = field(default=None, repr=False)
 
     def read(self, number: int, mode: str = "RGB") -> Any:
-        """An image of Pillow, decoded; of several frames the first.
+        """The decoded image of Pillow; the first of several frames.
 
         Args:
-            number: Which, from 0.
-            mode: Of Pillow, such as ``RGB`` or ``L``.
+            number: Index of the image, from 0.
+            mode: Mode of Pillow, such as ``RGB`` or ``L``.
 
         Raises:
             InputError: If it can no longer be read.
@@ -59,16 +66,16 @@ class ImageFiles:
 
 
 def open_images(source: str | Path, *, label_column: str | None = None) -> ImageFiles:
-    """The images of a folder, of folders in it that are named by class, or of a table; or one image.
+    """Open the images of a folder, of its folders named by class, or of a table; or one image.
 
     Args:
-        source: A folder, whose files with the ending of an image are taken, or those of the folders in it if it has
-            none itself; a Parquet file with a column of images as the ``datasets`` library writes them; or an image.
+        source: A folder of images, or of folders of images named by class; a Parquet file with a column of images as
+            the ``datasets`` library writes it; or an image.
         label_column: Column of a Parquet file that holds the class of each image, by name or number.
 
     Raises:
-        InputError: If there is no such folder, it has no image, or files of it cannot be read as images; or if a column
-            is missing or named without a table.
+        InputError: If the folder does not exist, has no image, or has files that cannot be read as images; or if a
+            column is missing or named without a table.
         MissingExtraError: If Pillow is not installed.
     """
     place: Path = checked("images", source)
@@ -86,10 +93,10 @@ def open_images(source: str | Path, *, label_column: str | None = None) -> Image
 
 
 def _readable(images: ImageFiles, names: Sequence[str], place: Path) -> str:
-    """The digest of the names and bytes of images, each of which was decoded.
+    """Decode every image, and return the digest of their names and bytes.
 
     Raises:
-        InputError: Naming the first of those that cannot be read.
+        InputError: Naming the first images that cannot be read.
     """
     digest, wrong = hashlib.sha256(), []
     for number, name in enumerate(names):
@@ -111,7 +118,7 @@ def _readable(images: ImageFiles, names: Sequence[str], place: Path) -> str:
 
 
 def _image_paths(place: Path) -> tuple[tuple[Path, ...], tuple[str, ...] | None]:
-    """The files that are taken for images, and the classes that their folders are named by."""
+    """The image files, and the classes by which their folders are named."""
     if place.is_file():
         return (place,), None
     if not place.is_dir():
@@ -139,64 +146,54 @@ def _with_suffix(paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _images_of_table(path: Path, description: str, label_column: str | None) -> ImageFiles:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "report") from None
     readable_file(path)
-    try:
-        table = parquet.read_table(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
-    column = next(
-        (
-            one.name
-            for one in table.schema
-            if pa.types.is_struct(one.type) and one.type.get_field_index("bytes") >= 0
-        ),
-        None,
-    )
+    with reading_parquet(path) as parquet:
+        schema = parquet.read_schema(path)
+    # The datasets library writes an image as a struct of its bytes and its path.
+    column = next((field.name for field in schema if "bytes" in _field_names(field.type)), None)
     if column is None:
         raise InputError(
             f"{path} has no column of images, such as the datasets library writes; it has "
-            f"{listed_names(table.column_names)}. Give a parquet file with one, or a folder of images."
+            f"{listed_names(schema.names)}. Give a parquet file with one, or a folder of images."
         )
-    rows = table.select([column, *([label_column] if label_column in table.column_names else [])]).to_pylist()
+    columns = [column] if label_column is None else [column, label_column]
+    rows = [row for _, row, _ in parquet_rows(path, columns)]
     if not rows:
         raise InputError(f"{path} has no rows. Give a parquet file with at least one image.")
     names = [f"row {number}" for number in range(1, len(rows) + 1)]
     labels = None
     if label_column is not None:
-        places = [f"{name} of {path}" for name in names]
         labels = tuple(
-            text_of(row, label_column, where, label=True) for row, where in zip(rows, places, strict=True)
+            text_of(row, label_column, f"{name} of {path}", label=True)
+            for row, name in zip(rows, names, strict=True)
         )
     stored = tuple((row[column] or {}).get("bytes") or b"" for row in rows)
     paths = tuple(path / name for name in names)
-    result = ImageFiles(description, paths, file_sha256(path), labels, stored)
-    _readable(result, names, path)
-    return result
+    images = ImageFiles(description, paths, file_sha256(path), labels, stored)
+    _readable(images, names, path)
+    return images
+
+
+def _field_names(type_: Any) -> list[str]:
+    return [field.name for field in type_.fields] if hasattr(type_, "fields") else []
 
 
 def _picture(content: bytes, mode: str) -> Any:
-    """An image of Pillow. A few hundred bytes can claim any size, which is looked at before the pixels are made."""
+    """An image of Pillow. The size is checked before decoding, since a few hundred bytes can claim any size."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise MissingExtraError("PIL", "report") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # what it warns of is refused below
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such sizes are refused below
             with Image.open(io.BytesIO(content)) as picture:
                 if max(picture.size) > _LONGEST_SIDE:
                     raise InputError(
                         f"{picture.height:,} x {picture.width:,} pixels, and a side may have {_LONGEST_SIDE:,}"
                     )
                 if picture.format == "PNG":
-                    # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
+                    # Its decoder checks neither checksums nor the end of the file.
                     with Image.open(io.BytesIO(content)) as again:
                         again.verify()
                 return picture.convert(mode)
@@ -204,5 +201,5 @@ def _picture(content: bytes, mode: str) -> Any:
         raise
     except UnidentifiedImageError:
         raise InputError("not an image") from None
-    except Exception as error:  # decoders of broken files fail in every way there is
+    except Exception as error:  # decoders raise exceptions of many types on broken files
         raise InputError(f"broken: {reason_of(error)}") from error

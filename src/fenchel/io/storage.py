@@ -1,7 +1,7 @@
-"""Files of state: with a digest, a kind and a version, and checked by a schema.
+"""State files with a digest, a kind and a version, checked by a schema.
 
-JSON is checked by pydantic models, tensors by :class:`TensorSchema`. ``Field`` is pydantic's; imported from here, a
-missing pydantic is said with what installs it.
+JSON is checked by pydantic models, tensors by :class:`TensorSchema`. Import pydantic's ``Field`` from here: if pydantic
+is missing, the error names the extra that installs it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PREFIX = "sha256:"
 
 
 def digest_of_bytes(content: bytes) -> str:
-    """``sha256:`` and the hexadecimal digits of the content's SHA-256."""
+    """``sha256:`` followed by the SHA-256 of the content in hexadecimal."""
     return PREFIX + hashlib.sha256(content).hexdigest()
 
 
 def json_text(value: Any) -> str:
-    """JSON that is the same bytes for the same content: sorted keys, neither NaN nor infinity."""
+    """Canonical JSON: sorted keys, neither NaN nor infinity."""
     return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -50,7 +50,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of UTF-8 JSON that ``json_text`` could have written, in whatever layout.
+    """Parse UTF-8 JSON of any layout.
 
     Args:
         content: The bytes.
@@ -59,9 +59,8 @@ def parse_json(content: bytes) -> Any:
         The value.
 
     Raises:
-        InputError: If it is no JSON, or holds what two readers may take for different things: a key twice, NaN or an
-            infinity, half of a surrogate pair, an integer of thousands of digits, or nesting beyond measure. The
-            message says what, without a file's name.
+        InputError: If it is not JSON, or parsers may disagree on it: a repeated key, NaN or infinity, half of a
+            surrogate pair, an integer of thousands of digits, or too deep nesting. The message does not name the file.
 
     Example:
         >>> parse_json(b'{"alpha": 1.5}')
@@ -72,8 +71,8 @@ def parse_json(content: bytes) -> Any:
         fenchel.errors.InputError: it has the key 'alpha' twice
     """
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=_without_repetition)
-        json_text(value).encode("utf-8")  # 1e999 is an infinity, and half of a surrogate pair is no character
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique_keys)
+        json_text(value).encode("utf-8")  # raises on 1e999 and on half of a surrogate pair
     except InputError:
         raise
     except RecursionError as error:
@@ -83,7 +82,7 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -95,29 +94,29 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _LONGEST_SHOWN = 60
 
 STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
-"""These fields, of these types and no others: what :class:`Record` and dataclasses that are saved are checked by."""
+"""Configuration of :class:`Record` and of saved dataclasses: no conversion of types, no unknown fields."""
 
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
-"""A whole number from 0 on."""
+"""An integer from 0."""
 
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
-"""A whole number from 1 on: a size, or a place that is counted from 1."""
+"""An integer from 1: a size, or a number that is counted from 1."""
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-"""What ``torch.manual_seed`` takes."""
+"""A seed of ``torch.manual_seed``."""
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A finite number above 0."""
+"""A positive finite number."""
 
 NonEmptyStr = Annotated[str, Field(min_length=1)]
-"""A text that is not empty."""
+"""A string that is not empty."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
-"""The hexadecimal digits of a SHA-256."""
+"""A SHA-256 in hexadecimal."""
 
 
 class Record(BaseModel):
-    """What is saved as a JSON object: these fields, of these types and no others."""
+    """A saved JSON object: these fields, of these types and no others."""
 
     model_config = STRICT
 
@@ -128,13 +127,13 @@ class OpenRecord(Record):
     model_config = ConfigDict(extra="allow")
 
 
-class Mismatch(Exception):  # noqa: N818 - it is not what users see
-    """A value is not what its schema says.
+class Mismatch(Exception):  # noqa: N818 - users see an InputError
+    """A value does not match its schema.
 
     Args:
-        where: Its place, such as ``manifest.alpha``.
-        found: What it is.
-        expected: What it should be.
+        where: Path of the value, such as ``manifest.alpha``.
+        found: The value, or a description of it.
+        expected: Description of the expected value.
     """
 
     def __init__(self, where: str, found: object, expected: str) -> None:
@@ -145,30 +144,30 @@ class Mismatch(Exception):  # noqa: N818 - it is not what users see
 
 
 class Shown(str):
-    """A description of a value, shown as it is and not as a string."""
+    """A description of a value, printed without quotes."""
 
     __slots__ = ()
 
 
 @cache
 def _adapter(expected: Any) -> TypeAdapter[Any]:
-    """Made once: making it takes longer than a check."""
+    """Cached: building it takes longer than a check."""
     return TypeAdapter(expected)
 
 
 def check_json(expected: Any, value: Any, where: str = "") -> Any:
-    """Check a value that was read from JSON.
+    """Validate a value that was read from JSON.
 
     Args:
         expected: A :class:`Record`, or another type that pydantic knows.
         value: The value.
-        where: Its place, for the error.
+        where: Its path, for the error.
 
     Returns:
         The value as an object of that type.
 
     Raises:
-        Mismatch: If it is of another type; of several places that differ, the first is named.
+        Mismatch: Naming the first place at which it differs from the type.
     """
     try:
         return _adapter(expected).validate_json(json.dumps(value))  # JSON has lists where we have tuples
@@ -187,21 +186,21 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
 
 
 CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
-"""What is wrong with a file whose digest says otherwise than its content."""
+"""Why a file is refused whose digest does not match its content."""
 
 _MOST_BYTES = 1 << 28
-"""Of a document; more is another program's, and is not read."""
+"""Maximum size of a JSON file; larger ones are not ours and are not read."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of file of state.
+    """A kind of state file.
 
     Attributes:
-        name: What a file of it is called, ``saved audit``; it is written into the file.
-        version: Of what stands in it.
-        schema: What its JSON holds.
-        advice: What to do where a file of this form cannot be used: a sentence.
+        name: Its name, such as ``saved audit``, which is written into the file.
+        version: Version of its content, likewise.
+        schema: Schema of its JSON.
+        advice: A sentence on what to do if such a file cannot be used.
     """
 
     name: str
@@ -210,11 +209,11 @@ class Form:
     advice: str
 
     def refused(self, path: Path, reason: str) -> InputError:
-        """The error of a file that cannot be used: its name, why, and what to do."""
+        """The error for a file that cannot be used: its path, the reason, and the advice."""
         return InputError(f"{path} {reason}. {self.advice}")
 
     def unsealed(self, path: Path) -> InputError:
-        """The error of a file without a digest."""
+        """The error for a file without a digest."""
         return self.refused(
             path,
             f"is no {self.name} that fenchel wrote, or an earlier version did: it has no digest, or a damaged one",
@@ -222,28 +221,21 @@ class Form:
 
     @contextlib.contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """Turns what a check says into one line that names the file.
-
-        Args:
-            path: What is being read.
-
-        Raises:
-            InputError: In place of any ``Mismatch``.
-        """
+        """Turn a ``Mismatch`` within the block into an ``InputError`` that names the file."""
         try:
             yield
         except Mismatch as error:
             raise self.refused(path, f"is not what fenchel writes: {error}") from error
 
     def content(self, path: Path, most: int | None = None) -> bytes:
-        """The bytes of a file; what is no regular file could be read without end.
+        """The bytes of a regular file; reading another kind may never end.
 
         Args:
             path: The file.
-            most: How many there may be.
+            most: Maximum number of bytes.
 
         Raises:
-            InputError: If there is no such file, it is something else, or it is larger.
+            InputError: If the file does not exist, is not a regular file, or is larger.
         """
         try:
             result = path.stat()
@@ -256,11 +248,7 @@ class Form:
             raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
 
     def check(self, path: Path, name: Any, version: Any, values: Any) -> None:
-        """Refuses another kind of file, another version of it, and what its schema refuses.
-
-        Raises:
-            InputError: If anything differs.
-        """
+        """Raise unless the kind and the version are those of this form, and the values match its schema."""
         if name != self.name:
             raise self.refused(path, f"holds a {name}, not a {self.name}")
         if version != self.version:
@@ -278,7 +266,7 @@ _OWN_KEYS = frozenset({"format", "schema", "digest"})
 
 
 def sealed_text(form: Form, values: Mapping[str, Any]) -> str:
-    """The text of a sealed document: its values, its form, and the digest of the text without the digest."""
+    """The text of a JSON file: the values, the form, and the digest of the text without the digest."""
     return _sealed({**values, "format": form.name, "schema": form.version})
 
 
@@ -287,47 +275,46 @@ def _sealed(named: dict[str, Any]) -> str:
 
 
 def write_document(path: Path, form: Form, values: Mapping[str, Any]) -> None:
-    """Write a sealed JSON file, atomically.
+    """Write a JSON file with a digest, atomically.
 
     Args:
         path: The file.
-        form: What it is.
-        values: What it holds; ``format``, ``schema`` and ``digest`` are added.
+        form: Its form.
+        values: Its content; ``format``, ``schema`` and ``digest`` are added.
 
     Raises:
-        OutputError: If it cannot be written; the old file is then intact.
+        OutputError: If it cannot be written; the old file is then unchanged.
     """
     write_text(path, sealed_text(form, values))
 
 
 def read_document(path: Path, form: Form, *, unsealed_version: int | None = None) -> dict[str, Any]:
-    """Read what ``write_document`` wrote, and believe it only if not a byte has changed since.
+    """Read a file of ``write_document``, provided that no byte has changed since.
 
     Args:
-        path: The file; it is never changed.
-        form: What it has to be.
-        unsealed_version: A version of the form that had no digest yet and is read all the same, as published results
-            are.
+        path: The file.
+        form: Its form.
+        unsealed_version: An earlier version of the form without a digest that is also read, for published results.
 
     Returns:
         The values, without what ``write_document`` added.
 
     Raises:
-        InputError: If it is not there, was changed after it was written, is something else, or does not hold what the
-            form says.
+        InputError: If the file does not exist, was changed after it was written, is of another form, or does not match
+            the schema.
     """
     content = form.content(path, _MOST_BYTES)
     try:
-        result = parse_json(content)
+        found = parse_json(content)
     except InputError as error:
         raise form.refused(path, f"is no {form.name}: {error}") from error
-    if not isinstance(result, dict):
-        raise form.refused(path, f"is no {form.name}: it holds a {type(result).__name__}, not an object")
-    values = {name: value for name, value in result.items() if name not in _OWN_KEYS}
-    kind, version = result.get("format"), result.get("schema")
-    if "digest" in result or kind is not None:
-        sealed = _sealed({name: value for name, value in result.items() if name != "digest"})
-        # A copy whose line ends a version control system has rewritten throughout still says the same.
+    if not isinstance(found, dict):
+        raise form.refused(path, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
+    values = {name: value for name, value in found.items() if name not in _OWN_KEYS}
+    kind, version = found.get("format"), found.get("schema")
+    if "digest" in found or kind is not None:
+        sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
+        # A version control system may have changed all line ends of a copy.
         if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
             raise form.refused(path, CHANGED)
     elif unsealed_version is not None and version == unsealed_version:
@@ -338,24 +325,24 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
     return values
 
 
-# The metadata of a safetensors file has one entry, whose text begins with the digest of the file with zeros for its
-# digits, and goes on with what describes the tensors.
+# The metadata of a safetensors file has one entry: the digest of the file, computed with zeros in its place, and the
+# description of the tensors.
 _KEY = "fenchel"
 _SEAL = re.compile(rf'"{_KEY}":"{PREFIX}([0-9a-f]{{64}}) '.encode())
 _ZEROS = "0" * 64
 
 
 def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], description: Any) -> None:
-    """Write tensors and what describes them into one safetensors file, so that they cannot disagree.
+    """Write tensors and their description to one safetensors file, atomically.
 
     Args:
         path: The file.
-        form: What it is.
+        form: Its form.
         tensors: Contiguous tensors by name.
-        description: Anything that is JSON; kept in the file's metadata.
+        description: JSON values, which match the form's schema; kept in the file's metadata.
 
     Raises:
-        OutputError: If it cannot be written; the old file is then intact.
+        OutputError: If it cannot be written; the old file is then unchanged.
     """
     named = {"format": form.name, "schema": form.version, "description": description}
     unsealed = f"{PREFIX}{_ZEROS} {json_text(named)}"
@@ -366,18 +353,18 @@ def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], descrip
 
 
 def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
-    """Read what ``write_tensors`` wrote, and believe it only if not a byte has changed since.
+    """Read a file of ``write_tensors``, provided that no byte has changed since.
 
     Args:
-        path: The file; it is never changed.
-        form: What it has to be.
+        path: The file.
+        form: Its form.
 
     Returns:
-        The tensors by name and the description, which is what the form's schema says.
+        The tensors by name, and the description.
 
     Raises:
-        InputError: If the file is not there, was changed after it was written, is something else, or its description is
-            not what the form says.
+        InputError: If the file does not exist, was changed after it was written, is of another form, or its description
+            does not match the schema.
         MissingExtraError: If safetensors is not installed.
     """
     safetensors = _safetensors()
@@ -393,7 +380,7 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         named = parse_json(header["__metadata__"][_KEY].partition(" ")[2].encode("utf-8"))
         kind, version, description = named["format"], named["schema"], named["description"]
-    except Exception as error:  # what is sealed was written by us, or by somebody who can compute a digest
+    except Exception as error:  # a file with a digest that another program wrote
         raise form.refused(path, f"is no {form.name}: {reason_of(error)}") from error
     form.check(path, kind, version, description)
     return tensors, description
@@ -409,14 +396,14 @@ def _safetensors() -> Any:
 
 @dataclass(frozen=True)
 class TensorSchema:
-    """What a tensor has to be.
+    """Schema of a tensor.
 
     Attributes:
-        dtypes: One of them.
-        shape: Its sizes: numbers, or names that stand for the same number in every tensor that is checked together.
-        least: What no entry may be below; None for no bound.
+        dtypes: The permitted dtypes.
+        shape: Its sizes: numbers, or names of sizes, which are the same in all tensors that are checked together.
+        least: Lower bound of the entries; None for no bound.
         finite: Whether infinities are refused; NaN always is.
-        rising: Whether every entry must be above the one before.
+        rising: Whether the entries must increase.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -429,18 +416,18 @@ class TensorSchema:
 def check_tensors(
     tensors: Mapping[str, Tensor], schema: Mapping[str, TensorSchema], sizes: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """See that tensors are those of a schema, no more and no fewer.
+    """Check that tensors match a schema.
 
     Args:
-        tensors: By name.
-        schema: By name.
-        sizes: What named dimensions are, as far as known.
+        tensors: The tensors by name.
+        schema: The schema of each tensor by name.
+        sizes: Known sizes by name.
 
     Returns:
-        What all named dimensions are.
+        All sizes by name.
 
     Raises:
-        Mismatch: If a tensor is missing, unknown, or not what the schema says.
+        Mismatch: If a tensor is missing, unknown, or does not match its schema.
     """
     missing, unknown = sorted(set(schema) - set(tensors)), sorted(set(tensors) - set(schema))
     if missing:
@@ -462,9 +449,11 @@ def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dic
         for name, size in zip(expected.shape, shape, strict=True):
             if isinstance(name, str):
                 sizes.setdefault(name, size)
-    wanted = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape)
-    if shape != wanted:
-        raise Mismatch(where, Shown(f"of shape {shape}"), f"({', '.join(map(str, wanted))})")
+    expected_shape = tuple(
+        sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape
+    )
+    if shape != expected_shape:
+        raise Mismatch(where, Shown(f"of shape {shape}"), f"({', '.join(map(str, expected_shape))})")
     if not tensor.numel():
         return
     if tensor.is_floating_point():

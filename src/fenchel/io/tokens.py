@@ -1,4 +1,4 @@
-"""Tokens: of a tokenizer and a model, and of texts that come without a tokenizer."""
+"""Tokens of a tokenizer and a model, and texts of tokens that come without a tokenizer."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ _POSITIONS_AFTER_PADDING = frozenset(
 
 
 def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
-    """How many tokens a window may hold, special tokens included.
+    """The number of tokens in a window, special tokens included.
 
     Args:
-        tokenizer: Its ``model_max_length`` is a default, where it has one.
-        config: The model's configuration; its ``max_position_embeddings`` is a limit, where it has one.
-        max_length: What was asked for, or None for the default: the smaller of the two, at most 512.
-
-    Returns:
-        The length in tokens.
+        tokenizer: With the default ``model_max_length``, if any.
+        config: The model's configuration, with the limit ``max_position_embeddings``, if any.
+        max_length: The requested number; None for the smaller of the two, at most 512.
 
     Raises:
-        InputError: If more was asked for than the model has positions.
+        InputError: If ``max_length`` is more than the model's positions.
 
     Example:
         >>> from types import SimpleNamespace
@@ -49,8 +46,7 @@ def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
         length = checked("max_length", max_length)
         if positions is not None and length > positions:
             raise InputError(
-                f"max length {length} is more than the model's {positions} positions. Give at most "
-                f"{positions}."
+                f"max length {length} is more than the model's {positions} positions. Give at most {positions}."
             )
         return length
     limits = [
@@ -71,16 +67,10 @@ def _positions(config: Any) -> int | None:
 
 
 def decoder_start(config: Any) -> int | None:
-    """The token with which the decoder of an encoder-decoder model starts.
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        The token's id, or None where the model has not both an encoder and a decoder.
+    """The id of the first token of the decoder; None if the model is no encoder-decoder.
 
     Raises:
-        InputError: If there is a decoder and the configuration names no such token.
+        InputError: If the configuration names no such token.
     """
     if not getattr(config, "is_encoder_decoder", False):
         return None
@@ -89,15 +79,14 @@ def decoder_start(config: Any) -> int | None:
         if isinstance(token, int):
             return token
     raise InputError(
-        "the model's configuration names no token that its decoder starts with: set its "
-        "decoder_start_token_id."
+        "the model's configuration names no token that its decoder starts with: set its decoder_start_token_id."
     )
 
 
 def padding_token(tokenizer: Any, config: Any = None) -> int:
-    """The token that fills short rows: for padding, else for the end of a text, else the first of all.
+    """The id that fills short rows: the token for padding, else that for the end of a text, else 0.
 
-    Filled positions are masked and never counted, so any token that the model knows will do.
+    These positions are masked and never counted, so any id that the model knows will do.
     """
     known = _vocabulary(config, target=False)
     for name in ("pad_token_id", "eos_token_id"):
@@ -108,13 +97,13 @@ def padding_token(tokenizer: Any, config: Any = None) -> int:
 
 
 def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool = False) -> None:
-    """Refuses tokens that the model has no embedding for.
+    """Raise if the model has no embedding for a token.
 
     Args:
-        ids: Of a text.
-        tokenizer: What gave them.
-        config: The model's configuration; where it tells no number of tokens, nothing is checked.
-        target: Whether they are what an encoder-decoder is to write.
+        ids: The ids of the tokens.
+        tokenizer: The tokenizer, if any.
+        config: The model's configuration; without a size of the vocabulary nothing is checked.
+        target: Whether they are tokens of an encoder-decoder's target.
 
     Raises:
         InputError: Naming the first such token.
@@ -135,7 +124,7 @@ def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool
 
 
 def _vocabulary(config: Any, *, target: bool) -> int | None:
-    """How many tokens a model knows."""
+    """The size of a model's vocabulary; None if unknown."""
     for name in ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",):
         size = getattr(config, name, None)
         if isinstance(size, int) and size > 0:
@@ -144,17 +133,17 @@ def _vocabulary(config: Any, *, target: bool) -> int | None:
 
 
 def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens that a tokenizer puts before and after a text.
+    """The special tokens that a tokenizer adds before and after a text.
 
     Args:
-        tokenizer: A tokenizer of ``transformers``; it is asked about the first probe that is not empty to it.
-        target: Whether the text is what a translation model is to write.
+        tokenizer: A tokenizer of ``transformers``; it is given the first probe that it does not turn into nothing.
+        target: Whether the text is the target of a translation model.
 
     Returns:
-        Ids of the tokens before and of those after.
+        Ids of the tokens before the text and of those after it.
 
     Raises:
-        InputError: If the text cannot be found again between its special tokens.
+        InputError: If the tokens of the text are not found between special tokens.
     """
     _check_tokenizer(tokenizer)
     known = getattr(tokenizer, "convert_ids_to_tokens", None)
@@ -174,7 +163,7 @@ def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, 
 def _check_tokenizer(tokenizer: Any) -> None:
     try:
         ids = token_ids(tokenizer, "a")
-    except Exception:  # whatever something that is no tokenizer makes of being called like one
+    except Exception:  # of any object that is not a tokenizer
         ids = None
     if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
         raise InputError(
@@ -185,32 +174,27 @@ def _check_tokenizer(tokenizer: Any) -> None:
 def token_ids(
     tokenizer: Any, text: str, *, add_special_tokens: bool = False, target: bool = False
 ) -> list[int]:
-    """Ids of all the tokens of a text, however long it is.
+    """The ids of all tokens of a text, however long it is.
 
     Args:
         tokenizer: A tokenizer of ``transformers``.
         text: Any text.
         add_special_tokens: Whether to add the tokens that mark its beginning and end.
-        target: Whether the text is what a translation model is to write; some have another vocabulary for
-            that.
-
-    Returns:
-        The ids.
+        target: Whether the text is the target of a translation model; some have another vocabulary for targets.
     """
     options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "verbose": False}
-    return list(
-        (tokenizer(text_target=text, **options) if target else tokenizer(text, **options))["input_ids"]
-    )
+    encoded = tokenizer(text_target=text, **options) if target else tokenizer(text, **options)
+    return list(encoded["input_ids"])
 
 
 def pieces(text: str) -> Iterator[tuple[str, float]]:
-    """Cuts a long text at spaces into pieces of a million characters; a tokenizer needs much memory for each.
+    """Cut a long text at spaces into pieces of a million characters, to limit the memory of the tokenizer.
 
     Args:
         text: Any text; most are one piece.
 
     Yields:
-        Each piece, and the share of the text that has been given with it.
+        Each piece, and the share of the text up to its end.
     """
     begin = 0
     while begin < len(text):
@@ -223,7 +207,7 @@ def pieces(text: str) -> Iterator[tuple[str, float]]:
 
 
 def token_text(tokenizer: Any, number: int) -> str:
-    """A token as text that a person can read; its id where there is no tokenizer."""
+    """The readable text of a token; its id if there is no tokenizer."""
     if tokenizer is None:
         return str(number)
     return str(tokenizer.decode([number])).strip() or str(tokenizer.convert_ids_to_tokens(number))
@@ -233,33 +217,31 @@ _INCOMPLETE = "\ufffd"
 
 
 def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """What each token adds to the text that the tokens before it spell.
+    """The text that each token adds to that of the tokens before it.
 
-    A token that begins a word begins with a space, one that goes on with a word does not. A character that several
-    tokens spell together is the last one's; the others add nothing.
+    A token that begins a word begins with a space, one that continues a word does not. A character of several tokens
+    is added by the last of them.
 
     Args:
-        tokenizer: What decodes ids.
+        tokenizer: Decodes ids.
         ids: The tokens, without padding.
 
     Returns:
-        A text a token, the first without a space before it; special tokens are spelled out.
+        A text for each token, the first without a leading space; special tokens are spelled out.
     """
     pieces: list[str] = []
-    known = start = (
-        0  # tokens from ``known`` on are not spelled yet; those from ``start`` on are decoded with them
-    )
+    # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
+    start = known = 0
     for end in range(1, len(ids) + 1):
         before = str(tokenizer.decode(list(ids[start:known]))) if known > start else ""
-        spelled = str(tokenizer.decode(list(ids[start:end])))
-        if (
-            spelled.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4
-        ):  # no character has more bytes
+        decoded = str(tokenizer.decode(list(ids[start:end])))
+        # A character has at most 4 bytes.
+        if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
             pieces.append("")
             continue
-        if spelled.startswith(before):
-            added = spelled[len(before) :]
-        else:  # some decoders tidy up what stands before: " do not" becomes " don't"
+        if decoded.startswith(before):
+            added = decoded[len(before) :]
+        else:  # some decoders clean up the text before: " do not" becomes " don't"
             added = f" {str(tokenizer.decode([ids[end - 1]])).strip()}"
         pieces.append(added.lstrip() if not any(pieces) else added)
         start, known = known, end
@@ -277,14 +259,14 @@ def _number_of(text: str) -> int:
 
 
 PADDING = _number_of(_PAD)
-"""The number of what stands where a row has ended."""
+"""The id of padding in :class:`TokenTexts`."""
 
 
 class TokenTexts:
-    """Numbers for texts of tokens, which depend on the text alone, and what a tokenizer says of them.
+    """A tokenizer of texts that are cut into tokens already; the id of a token depends on its text alone.
 
-    Texts in square or angle brackets are special tokens. Where words begin with a space, ``▁`` or ``Ġ``, other texts go
-    on with a word; else those with ``##`` before them do.
+    Texts in square or angle brackets are special tokens. If words begin with a space, ``▁`` or ``Ġ``, other texts
+    continue a word; else those that begin with ``##`` do.
 
     Example:
         >>> texts = TokenTexts()
@@ -298,34 +280,34 @@ class TokenTexts:
         self._begin = 0
 
     def ids(self, rows: Sequence[Sequence[str]], length: int) -> Tensor:
-        """The numbers of the texts of rows, padded to a length: (rows, length)."""
+        """(rows, length) ids of texts, padded on the right."""
         padded = [[*row, *[_PAD] * (length - len(row))] for row in rows]
         return torch.tensor([[self._number(text) for text in row] for row in padded], dtype=torch.int64)
 
     @property
     def all_special_ids(self) -> list[int]:
-        """The special tokens among those that were seen."""
+        """The special tokens among those seen so far."""
         return [number for number, text in self._texts.items() if _SPECIAL.fullmatch(text)]
 
     def get_vocab(self) -> dict[str, int]:
-        """Every text that was seen, with its number."""
+        """Every text seen so far, with its id."""
         return {text: number for number, text in self._texts.items()}
 
     def convert_ids_to_tokens(self, number: int) -> str:
-        """A token as it was given, with ``▁`` for a space before it."""
+        """The text of a token, with ``▁`` for a leading space."""
         return self._texts.get(number, str(number))
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The text that tokens are together."""
+        """The text of a sequence of tokens."""
         spaced = self._begin * 20 > len(self._texts)
-        said = ""
+        decoded = ""
         for number in numbers:
             text = self.convert_ids_to_tokens(number)
             begins = text.startswith(_BEGINS) or (not spaced and not text.startswith("##"))
             begins = begins or _SPECIAL.fullmatch(text) is not None
-            word = text[1:] if text.startswith(_BEGINS) else text.removeprefix("##") if said else text
-            said += f" {word}" if said and begins else word
-        return said
+            word = text[1:] if text.startswith(_BEGINS) else text.removeprefix("##") if decoded else text
+            decoded += f" {word}" if decoded and begins else word
+        return decoded
 
     def _number(self, text: str) -> int:
         text = f"▁{text[1:]}" if text.startswith(" ") else text

@@ -1,8 +1,7 @@
-"""What gives batches: texts cut into windows, and inputs that are ready."""
+"""Sources of batches: texts cut into windows of tokens, and ready-made inputs."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
-from fenchel.io.batches import Batch, Cursor, KnownOfBatch, patch_images
+from fenchel.io.batches import Batch, Cursor, ReadyBatch, model_inputs, patch_images
 from fenchel.io.documents import Document, Documents
 from fenchel.io.runs import Shard
 from fenchel.io.tokens import (
@@ -30,11 +29,10 @@ from fenchel.io.tokens import (
     special_tokens,
     token_ids,
 )
-from fenchel.tensors import INTEGERS
 
 
 def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
-    """SHA-256 of tensors with their names, shapes and types.
+    """SHA-256 of tensors with their names, shapes and dtypes.
 
     Args:
         batches: Dense tensors by name.
@@ -54,16 +52,9 @@ def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
     for batch in batches:
         for name, tensor in sorted(batch.items()):
             digest.update(f"{len(name)} {name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-            _add(digest, tensor)
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         digest.update(b";")
     return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, tensor: Tensor) -> None:
-    kept = tensor.detach().cpu().contiguous()
-    # Tensors show their memory through numpy only, which reading needs for nothing else.
-    if kept.numel():
-        digest.update((ctypes.c_ubyte * (kept.numel() * kept.element_size())).from_address(kept.data_ptr()))
 
 
 _BEGINNING = Cursor()
@@ -71,24 +62,24 @@ _ONLY_SHARD = Shard()
 
 
 class ReadyBatches:
-    """Inputs that are ready for the model, such as ``pixel_values``, each given as one batch.
+    """Ready-made inputs of the model, such as ``pixel_values``, each one batch.
 
     A batch is a mapping of the model's keyword arguments to tensors, or a mapping of these under ``inputs`` with any of
 
-    * ``counted``, ``counted_decoder``: (B, n) bool, which tokens count as queries, and those of a decoder beside an
+    * ``counted``, ``counted_decoder``: (B, n) bool, the tokens that count as queries, and those of a decoder besides an
       encoder.
     * ``documents``, ``windows``: a number from 1 for each row.
     * ``tokens``, ``tokens_decoder``: a list of token texts for each row, as
-      :class:`~fenchel.io.batches.TokenTexts` reads them; shorter rows are padded at the end.
-    * ``loss``, ``score``: functions of what the model returns, which give one number a row.
+      :class:`~fenchel.io.tokens.TokenTexts` reads them; shorter rows are padded on the right.
+    * ``loss``, ``score``: functions of the model's output, which return one number per row.
 
     Args:
         inputs: The batches.
-        config: The model's configuration; it says which ids there are.
+        config: The model's configuration, with the size of its vocabulary.
         max_tokens: Stop at the first batch at which this many tokens have been counted, over all shards.
-            Where inputs carry neither ids nor a mask, a row counts as one. Default: no limit.
-        shard: Which of the batches to take.
-        loader: The file that gave them, if one did.
+            If the inputs have neither ids nor a mask, a row counts as one token. Default: no limit.
+        shard: The share of the batches.
+        loader: The file that loaded them, if any.
 
     Raises:
         InputError: If an option is out of range.
@@ -120,93 +111,76 @@ class ReadyBatches:
 
     @property
     def text_sha256(self) -> str | None:
-        """Of all inputs; None where they cannot be read twice, or are none."""
+        """SHA-256 of all inputs; None if they can be read only once, or are not mappings of dense tensors."""
         if not isinstance(self.inputs, list | tuple):
             return None
-        inputs = [_inputs_of(batch) for batch in self.inputs]
+        inputs = [model_inputs(batch) for batch in self.inputs]
         if not all(map(_is_dense, inputs)):
             return None
         return tensors_digest(
-            {**own, **({} if own is batch else _beside_inputs(batch))}
-            for own, batch in zip(inputs, self.inputs, strict=True)
+            {**tensors, **({} if tensors is batch else _beside_inputs(batch))}
+            for tensors, batch in zip(inputs, self.inputs, strict=True)
         )
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
-        """Gives the batches from a place on.
+        """The batches from a place on.
 
         Args:
-            start: ``Batch.after`` of the last batch that was dealt with. Default: the beginning.
+            start: ``Batch.after`` of the previous batch. Default: the beginning.
 
         Yields:
-            One batch for each mapping.
+            A batch for each mapping.
 
         Raises:
-            InputError: If there are no inputs, or one of them is not a mapping of tensors with one batch
-                dimension.
+            InputError: If there are no inputs, or one of them is not a mapping of tensors with one batch dimension.
         """
         budget = self.shard.share(self.max_tokens)
         length = len(self.inputs) if isinstance(self.inputs, Sized) else None
         place, rows_before, number = start, 0, 0
         for number, batch in enumerate(self.inputs, start=1):
-            inputs = _inputs_of(batch)
-            rows = _rows(inputs, number)
-            _check_batched(inputs, number, self._config)
-            self._check_ids(inputs, number)
+            ready = ReadyBatch(batch, number, self._config, self._texts)
+            rows, inputs = ready.rows, ready.inputs
             rows_before += rows
             if number <= start.document or not self.shard.takes(number - 1):
                 continue
             if place.tokens >= budget:
                 return
-            known = KnownOfBatch(batch if batch is not inputs else {}, inputs, rows, number, self._texts)
-            counted = known.counted("counted")
+            counted = ready.counted("counted")
             tokens = rows if counted is None else int(counted.sum())
-            windows = known.numbers("windows") or (1,) * rows
+            windows = ready.numbers("windows") or (1,) * rows
             place = Cursor(number, 0, place.tokens + tokens, place.documents + windows.count(1))
             yield Batch(
                 inputs=dict(inputs),
                 counted=counted,
-                counted_decoder=known.counted("counted_decoder"),
-                documents=known.numbers("documents") or tuple(range(rows_before - rows + 1, rows_before + 1)),
+                counted_decoder=ready.counted("counted_decoder"),
+                documents=ready.numbers("documents") or tuple(range(rows_before - rows + 1, rows_before + 1)),
                 windows=windows,
                 tokens=tokens,
                 after=place,
                 fraction=max(number / length if length else 0.0, place.tokens / budget) or None,
-                tokenizer=self._texts if known.has_texts else None,
+                tokenizer=self._texts if ready.has_texts else None,
                 pictures=patch_images(inputs.get("pixel_values"), self._config),
-                ids=known.ids("tokens"),
-                ids_decoder=known.ids("tokens_decoder"),
-                loss=known.measure("loss"),
-                score=known.measure("score"),
+                ids=ready.ids("tokens"),
+                ids_decoder=ready.ids("tokens_decoder"),
+                loss=ready.measure("loss"),
+                score=ready.measure("score"),
             )
         if number == 0:
             raise InputError("there are no model inputs to read: the iterable gave none.")
 
-    def _check_ids(self, inputs: Mapping[str, Tensor], number: int) -> None:
-        for name, target in (("input_ids", False), ("decoder_input_ids", True)):
-            ids = inputs.get(name)
-            if ids is None:
-                continue
-            if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
-                raise InputError(
-                    f"model input {number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected whole "
-                    "numbers (batch, tokens), of one token at least."
-                )
-            check_known(ids.flatten().tolist(), None, self._config, target=target)
-
 
 def ready_made(texts: Any, tokenizer: Any) -> bool:
-    """Whether what is to be read are model inputs rather than texts.
+    """Whether ``texts`` are model inputs rather than texts.
 
     Args:
         texts: A path, strings, or mappings of tensors.
-        tokenizer: The tokenizer, if one was given.
+        tokenizer: The tokenizer, if any.
     """
     if isinstance(texts, str | Path):
         return False
     if isinstance(texts, Mapping):
         raise InputError(
-            "texts is one mapping; expected a list of them, each what the model is called with. "
-            "Write [inputs]."
+            "texts is one mapping; expected a list of them, each what the model is called with. Write [inputs]."
         )
     if not isinstance(texts, Iterable):
         raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
@@ -214,14 +188,8 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
     return isinstance(first, Mapping) or (first is None and tokenizer is None)
 
 
-def _inputs_of(batch: Any) -> Any:
-    """The model's keyword arguments, which are the batch itself where nothing else is known of it."""
-    own = batch.get("inputs") if isinstance(batch, Mapping) else None
-    return own if isinstance(own, Mapping) else batch
-
-
 def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What is given beside the inputs of a batch, as tensors to digest; functions have no content."""
+    """The other entries of a batch as tensors, for the digest; functions are left out."""
     result = {}
     for name, value in batch.items():
         if name == "inputs" or value is None or callable(value):
@@ -239,57 +207,6 @@ def _is_dense(inputs: Any) -> bool:
     )
 
 
-def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> None:
-    """Refuse one text or one image that stands where a batch of them is expected."""
-    single = [
-        name for name in ("input_ids", "decoder_input_ids") if name in inputs and inputs[name].dim() == 1
-    ]
-    has_grid = any(name.endswith(_GRID) for name in inputs)
-    if (
-        "pixel_values" in inputs
-        and not has_grid
-        and _is_one_image(inputs, getattr(config, "num_channels", 3))
-    ):
-        single.append("pixel_values")
-    for name in single:
-        shape = tuple(inputs[name].shape)
-        expected = "(batch, channels, height, width)" if name == "pixel_values" else "(batch, tokens)"
-        raise InputError(
-            f"model input {number} has {name} of shape {shape}, which has no batch dimension; expected "
-            f"{expected}. For a "
-            f"batch of one write {name}.unsqueeze(0)."
-        )
-
-
-def _is_one_image(inputs: Mapping[str, Tensor], channels: int) -> bool:
-    """Whether ``pixel_values`` have no batch: patches that are cut have three dimensions too, rows, patches, width."""
-    pixels = inputs["pixel_values"]
-    if pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
-        return pixels.dim() == 2
-    others = [other for name, other in inputs.items() if name != "pixel_values" and other.dim()]
-    has_rows = any(len(other) == len(pixels) for other in others)
-    return pixels.shape[1] == pixels.shape[2] or (len(pixels) == channels and not has_rows)
-
-
-_GRID = "grid_thw"
-
-
-def _rows(inputs: Mapping[str, Tensor], number: int) -> int:
-    if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
-        raise InputError(
-            f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without "
-            "a tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
-        )
-    sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
-    # The patches of all images, one after another, stand beside a grid with a row an image.
-    grids = [size for name, size in sizes.items() if name.endswith(_GRID)]
-    if grids:
-        return sizes.get("input_ids", grids[0])
-    if len(set(sizes.values())) != 1:
-        raise InputError(f"model input {number} has no one batch size: its tensors have {sizes} rows.")
-    return next(iter(sizes.values()))
-
-
 @dataclass(frozen=True)
 class _Window:
     tokens: tuple[int, ...]
@@ -302,31 +219,28 @@ class _Window:
 
 
 class TokenWindows:
-    """Documents of text as batches of token windows, the same ones in the same order at every pass.
+    """Batches of windows of tokens from documents, the same in the same order at every pass.
 
     A document longer than a window is cut into windows whose text starts ``stride`` tokens apart; each window
-    gets the tokenizer's special tokens. A token that two windows share counts in the first and is context in
-    the second. A batch is the next ``batch_size`` windows, so where batches begin and end depends on the
-    documents alone.
+    gets the tokenizer's special tokens. A token that is in two windows counts in the first and is context in
+    the second. A batch is the next ``batch_size`` windows, so the batches depend on the documents alone.
 
     Args:
-        documents: What to read.
+        documents: The documents.
         tokenizer: A tokenizer of ``transformers``.
-        config: The model's configuration: its positions bound the window, and it says whether there is a
-            decoder. An encoder-decoder model reads every window twice, as the encoder's text and, shifted
-            right by its start token, as the decoder's (teacher forcing); documents with a target give that to
-            the decoder instead.
-        max_length: Tokens in a window, special tokens included. Default: what tokenizer and model can take,
-            at most 512.
-        stride: Tokens from the start of one window's text to that of the next. Default: no overlap.
-        batch_size: Windows in a batch.
-        max_tokens: Stop when this many tokens have been counted, over all shards. The last window is given
-            whole, so that its attention is unchanged, and only as many of its tokens count as are wanted.
-            Default: no limit.
-        shard: Which of the documents to take.
+        config: The model's configuration, with its number of positions and whether it has a decoder. An
+            encoder-decoder model reads every window twice, as the encoder's text and, shifted right by its start
+            token, as the decoder's (teacher forcing); a document with a target gives that to the decoder instead.
+        max_length: Number of tokens in a window, special tokens included. Default: the maximum of tokenizer and
+            model, at most 512.
+        stride: Distance in tokens between the starts of two windows. Default: no overlap.
+        batch_size: Number of windows in a batch.
+        max_tokens: Stop when this many tokens have been counted, over all shards. The last window is whole, so that
+            its attention is unchanged, but only its first tokens count. Default: no limit.
+        shard: The share of the documents.
 
     Raises:
-        InputError: If an option cannot be met by this tokenizer and model.
+        InputError: If an option does not suit the tokenizer and the model.
 
     Example:
         >>> class Letters:
@@ -381,25 +295,25 @@ class TokenWindows:
 
     @property
     def description(self) -> str:
-        """The source as it was given."""
+        """The source as the user gave it."""
         return self.documents.description
 
     @property
     def text_sha256(self) -> str | None:
-        """SHA-256 of the source, or None where it has no fixed content to hash."""
+        """SHA-256 of the source; None if it has no fixed content."""
         return self.documents.text_sha256
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
-        """Gives the batches from a place on.
+        """The batches from a place on.
 
         Args:
-            start: ``Batch.after`` of the last batch that was dealt with. Default: the beginning.
+            start: ``Batch.after`` of the previous batch. Default: the beginning.
 
         Yields:
             Batches of ``batch_size`` windows; the last one may be smaller.
 
         Raises:
-            InputError: If the source cannot be read on, or none of its documents has a token.
+            InputError: If the source cannot be read, or none of its documents has a token.
         """
         windows = self._windows(start)
         while rows := list(islice(windows, self.batch_size)):
@@ -458,8 +372,7 @@ class TokenWindows:
             overlap = self._room - self.stride
 
     def _texts(self, text: str) -> Iterator[tuple[list[int], float]]:
-        # A window is given once a token beyond it is known, so the last window of a document is never all
-        # overlap.
+        # A window is yielded once the next token is known, so that the last window has a token of its own.
         waiting: list[int] = []
         for piece, read in pieces(text):
             waiting += token_ids(self.tokenizer, piece)
@@ -478,20 +391,20 @@ class TokenWindows:
                 "it. Leave the target column out, or audit an encoder-decoder model."
             )
         source = token_ids(self.tokenizer, document.text)
-        goal = token_ids(self.tokenizer, target, target=True)
-        if not source or not goal:
+        target_ids = token_ids(self.tokenizer, target, target=True)
+        if not source or not target_ids:
             return
         prefix, suffix = self._around_target
         tokens = (*self._prefix, *source, *self._suffix)
-        goals = (*prefix, *goal, *suffix)
-        if max(len(tokens), len(goals)) > self.max_length:
+        targets = (*prefix, *target_ids, *suffix)
+        if max(len(tokens), len(targets)) > self.max_length:
             rooms = self._room, self.max_length - len(prefix) - len(suffix)
             raise InputError(
                 f"document {document.number} of {self.description} and its target have {len(source)} and "
-                f"{len(goal)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
+                f"{len(target_ids)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
                 f"{' and '.join(map(str, dict.fromkeys(rooms)))}. Shorten the pair or raise the max length."
             )
-        yield _Window(tokens, [True] * len(tokens), self._shifted(goals), [True] * len(goals)), 1.0
+        yield _Window(tokens, [True] * len(tokens), self._shifted(targets), [True] * len(targets)), 1.0
 
     @cached_property
     def _around_target(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -526,7 +439,7 @@ class TokenWindows:
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """(B, n) values padded on the right, and the (B, n) mask of what is not padding."""
+    """(B, n) values padded on the right, and the (B, n) mask that is 0 at padding."""
     length = max(len(row) for row in rows)
     values = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
@@ -534,7 +447,7 @@ def _padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor
 
 
 def _first(counted: list[bool], limit: float) -> list[bool]:
-    """The same marks, with only the first ``limit`` of them set."""
+    """The marks, with only the first ``limit`` of them set."""
     return [
         mark and before < limit for mark, before in zip(counted, accumulate(counted, initial=0), strict=False)
     ]
