@@ -44,6 +44,8 @@ ABLATIONS = ("zero", "mean", "uniform", "preference")
 """Ablations of a head's output: zero, its mean over the text, equal weights on all visible keys, and the weights of the
 preference alone (z = 0)."""
 
+_PLACEHOLDERS = {int: "N", float: "X", list[int]: "LIST", list[float]: "LIST", list[str]: "LIST"}
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -54,8 +56,9 @@ class Option:
     Attributes:
         default: Default in Python.
         meaning: Description.
-        metavar: Placeholder of its value on the command line.
-        own_rule: Rule of its values; None for the rule of ``ARGUMENTS`` with its name, or of flags.
+        metavar: Placeholder of its value on the command line; empty for that of its type.
+        own_rule: Rule of its values; None for the rule of ``ARGUMENTS`` with its name, or of flags. If the default is
+            None, a value may be None as well.
         name: Name in Python.
         command: Name on the command line, if another; empty if it is in Python only.
         command_default: Default on the command line; ``...`` for the same.
@@ -80,7 +83,16 @@ class Option:
     @property
     def rule(self) -> Rule:
         """The rule of its values."""
-        return self.own_rule or (FLAG if isinstance(self.default, bool) else ARGUMENTS[self.name])
+        rule = self.own_rule or (FLAG if isinstance(self.default, bool) else ARGUMENTS[self.name])
+        return maybe(rule) if self.default is None else rule
+
+    @property
+    def placeholder(self) -> str:
+        """Placeholder of its value on the command line."""
+        kind = self.rule.kind
+        if isinstance(kind, tuple) and not self.metavar:
+            return "|".join(kind)
+        return self.metavar or _PLACEHOLDERS.get(kind, "")
 
     @property
     def command_name(self) -> str:
@@ -236,21 +248,18 @@ class ReadingOptions(Options):
     max_tokens: int | None = _option(
         None,
         "Stop after N tokens of the text, counted over all shards; batches of a loader are read whole.",
-        "N",
         default_text="no limit",
         recorded=True,
     )
-    batch_size: int = _option(8, "Windows, or single sentences, in a batch.", "N")
+    batch_size: int = _option(8, "Windows, or single sentences, in a batch.")
     max_length: int | None = _option(
         None,
         "Tokens per window, including special tokens.",
-        "N",
         default_text="the maximum of the model, at most 512",
     )
     stride: int | None = _option(
         None,
         "Distance in tokens between the starts of windows; tokens in two windows count once.",
-        "N",
         default_text="no overlap",
     )
     device: str | None = _option(
@@ -266,21 +275,20 @@ class ReadingOptions(Options):
         "Dtype of the model: float32, float64, bfloat16, float16, or auto for the dtype it was saved in. In Python "
         "a loaded model stays as it is by default (else it is converted in place), and a named one is in float32.",
         "NAME",
-        maybe(ARGUMENTS["dtype"]),
         command_default="float32",
     )
     revision: str | None = _option(
         None,
         "Branch, tag or commit of a model on the hub.",
         "NAME",
-        maybe(text("a branch, tag or commit, such as main")),
+        text("a branch, tag or commit, such as main"),
         default_text="the default branch",
     )
-    seed: int = _option(0, "Random seed.", "N", recorded=True)
+    seed: int = _option(0, "Random seed.", recorded=True)
     observer: Any = _option(
         None,
         "Object that is called with the progress.",
-        rule=maybe(Rule("an object with the methods started, advanced, finished", _observer)),
+        rule=Rule("an object with the methods started, advanced, finished", _observer),
         command="",
     )
     directory: Path | None = _option(
@@ -342,7 +350,6 @@ class SourceOptions(ReadingOptions):
         None,
         "Instead of a text, for vision models: an image, a folder of them or of folders by class, or a parquet file.",
         "FOLDER",
-        maybe(ARGUMENTS["images"]),
     )
     loader: Path | None = _option(
         None,
@@ -356,14 +363,11 @@ _LAYERS = _option(
     None,
     "Only these layers, numbered from 1, such as 1,3-5: in audits within each kind of attention, in swaps in the order "
     "of the model's attention modules.",
-    "LIST",
-    ARGUMENTS["heads"],
+    rule=ARGUMENTS["heads"],
     default_text="all",
     recorded=True,
 )
-_HEADS = _option(
-    None, "Only these heads, numbered from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
-)
+_HEADS = _option(None, "Only these heads, numbered from 1, such as 1,3-5.", default_text="all", recorded=True)
 
 
 def _queries(value: Any) -> int | str:
@@ -406,8 +410,8 @@ class AuditOptions(SourceOptions):
         recorded=None,
     )
     even_so: bool = _option(False, "Measure under --closeness even if the model attends under another.")
-    alpha: float = _option(1.0, "Reliability of the evidence, above 0.", "X", recorded=True)
-    tol: float = _option(2e-4, "Relative tolerance of the exact solver.", "X", recorded=True)
+    alpha: float = _option(1.0, "Reliability of the evidence, above 0.", recorded=True)
+    tol: float = _option(2e-4, "Relative tolerance of the exact solver.", recorded=True)
     memory_budget: int = _option(
         512 * 2**20,
         "Working memory of the exact solver: bytes in Python, megabytes on the command line.",
@@ -419,7 +423,7 @@ class AuditOptions(SourceOptions):
         None,
         "Also audit the model with random weights: if that takes less than a minute (auto), always (twin) or never "
         "(none). By default auto if a report is written, else none.",
-        rule=maybe(one_of("auto", "twin", "none")),
+        rule=one_of("auto", "twin", "none"),
         command_default="auto",
     )
     shard: Shard = _option(
@@ -469,15 +473,13 @@ class SwapOptions(SourceOptions):
     estimators: tuple[str, ...] = _option(
         ("second_order", "exact"),
         "Estimators to swap in: second_order, exact; none for ablations alone.",
-        "LIST",
-        some_of("second_order", "exact", "none"),
+        rule=some_of("second_order", "exact", "none"),
         recorded=True,
     )
     alphas: tuple[float, ...] = _option(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
         "Values of alpha of the control, which is first order.",
-        "LIST",
-        numbers(number("0.8", above=0.0, in_float32=True)),
+        rule=numbers(number("0.8", above=0.0, in_float32=True)),
         recorded=True,
     )
     per_layer: bool = _option(False, "Also swap one layer at a time, with every control.", recorded=True)
@@ -486,8 +488,7 @@ class SwapOptions(SourceOptions):
         None,
         "Ablations of each layer (--per-layer) or head (--per-head), which replace its output: zero, mean (its mean "
         "output over the text), uniform (equal weights on all visible keys), preference (its weights at z = 0).",
-        "LIST",
-        maybe(some_of(*ABLATIONS)),
+        rule=some_of(*ABLATIONS),
         default_text="none",
         recorded=None,
     )
@@ -504,31 +505,24 @@ class SwapOptions(SourceOptions):
     max_pairs: int | None = _option(
         None,
         "Use only the first N scored pairs.",
-        "N",
-        maybe(whole(3, 10**9, "1000")),
+        rule=whole(3, 10**9, "1000"),
         default_text="all",
     )
-    sample_pairs: int = _option(
-        10_000, "Largest number of pairs of texts whose similarities are ranked.", "N"
-    )
+    sample_pairs: int = _option(10_000, "Largest number of pairs of texts whose similarities are ranked.")
     mask_probability: float = _option(
         0.15,
         "Share of tokens that are masked, for masked language models.",
-        "X",
-        number("0.15", above=0.0, below=1.0),
+        rule=number("0.15", above=0.0, below=1.0),
     )
     bootstrap: int = _option(
         2000,
         "Bootstrap resamples for the intervals.",
-        "N",
-        whole(100, 100_000, "2000", "of resamples"),
+        rule=whole(100, 100_000, "2000", "of resamples"),
         recorded=True,
     )
     tol: float | None = _option(
         None,
         "Relative tolerance of the exact estimator.",
-        "X",
-        maybe(ARGUMENTS["tol"]),
         default_text="1e-5, in float64 1e-10",
         recorded=True,
     )
@@ -576,10 +570,10 @@ class ReproduceOptions(ReadingOptions):
         None,
         "Hub name, local folder, or demo.",
         "MODEL",
-        maybe(ARGUMENTS["model_name"]),
+        ARGUMENTS["model_name"],
         default_text="the papers' own",
     )
-    tol: float = _option(2e-5, "Relative tolerance of the exact solver.", "X", recorded=True)
+    tol: float = _option(2e-5, "Relative tolerance of the exact solver.", recorded=True)
     directory: Path | None = _option(
         None,
         "Folder for the results; created if it does not exist.",

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -79,18 +79,18 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
         kind = str
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
-    said = f"  [default: {option.default_text}]" if option.default_text and default is None else ""
-    described = typer.Option(
+    default_text = f"  [default: {option.default_text}]" if option.default_text and default is None else ""
+    declaration = typer.Option(
         f"--{name.replace('_', '-')}",
-        metavar=option.metavar or "|".join(get_args(kind)) or None,
-        help=f"{option.meaning}{said}",
+        metavar=option.placeholder or None,
+        help=f"{option.meaning}{default_text}",
         show_default=default is not None and kind is not bool,
     )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if option.required else default,
-        annotation=Annotated[kind if option.required or kind is bool else kind | None, described],
+        annotation=Annotated[kind if option.required or kind is bool else kind | None, declaration],
     )
 
 

@@ -424,12 +424,13 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
     """
     number = 0
     with reading_parquet(path) as parquet:
-        present = parquet.read_schema(path).names
+        schema = parquet.read_schema(path)
         for column in columns:
-            if column not in present:
-                raise _missing(column, present, str(path))
+            if column not in schema.names:
+                raise _missing(column, schema.names, str(path))
         # As a dictionary, a text that is in many rows is held once.
-        with parquet.ParquetFile(path, read_dictionary=list(columns)) as file:
+        flat = [column for column in columns if schema.field(column).type.num_fields == 0]
+        with parquet.ParquetFile(path, read_dictionary=flat) as file:
             total = file.metadata.num_rows
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
                 for index in range(batch.num_rows):

@@ -150,7 +150,7 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
     with reading_parquet(path) as parquet:
         schema = parquet.read_schema(path)
     # The datasets library writes an image as a struct of its bytes and its path.
-    column = next((field.name for field in schema if "bytes" in _field_names(field.type)), None)
+    column = next((field.name for field in schema if _has_bytes(field.type)), None)
     if column is None:
         raise InputError(
             f"{path} has no column of images, such as the datasets library writes; it has "
@@ -174,8 +174,8 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
     return images
 
 
-def _field_names(type_: Any) -> list[str]:
-    return [field.name for field in type_.fields] if hasattr(type_, "fields") else []
+def _has_bytes(type_: Any) -> bool:
+    return hasattr(type_, "get_field_index") and type_.get_field_index("bytes") >= 0
 
 
 def _picture(content: bytes, mode: str) -> Any:
