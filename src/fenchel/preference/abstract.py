@@ -268,8 +268,15 @@ class AbstractPreference(Convertible):
         )
 
     def _changed(self, **attributes: Any) -> Self:
-        """The same with other attributes, which are not checked."""
+        """A copy with other attributes, which are not checked."""
         made = copy.copy(self)
+        vars(made).update(attributes)
+        return made
+
+    @classmethod
+    def _of(cls, **attributes: Any) -> Self:
+        """An instance with these attributes, which are not checked."""
+        made = object.__new__(cls)
         vars(made).update(attributes)
         return made
 

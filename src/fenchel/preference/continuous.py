@@ -10,21 +10,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, asked, check_precision, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.panels import (
-    Numbers,
-    checked_edges,
-    checked_numbers,
-    checked_points,
-    refined,
-    starting,
-)
-from fenchel.preference.quadrature import Places, Quadrature
-from fenchel.tensors import check_tensor, check_type, check_vectors, checked_argument
+from fenchel.preference.panels import checked_edges, checked_points
+from fenchel.preference.quadrature import Places, Quadrature, values_at
+from fenchel.tensors import check_type, check_vectors, checked_argument
 
 Interval = Sequence[float]
 """Two numbers, the lower first."""
@@ -42,14 +34,15 @@ class AbstractContinuous(AbstractView):
     def __init__(
         self,
         basis: Places | str,
-        density: Gaussian | Places | None,
-        edges: Numbers | None,
-        points: Numbers,
-        accuracy: float,
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
+        density: Gaussian | Places | None = None,
+        interval: Interval | Sequence[Interval] | None = None,
+        *,
+        breaks: Sequence[float] | Sequence[Sequence[float]] = (),
+        points: Sequence[float] | Sequence[Sequence[float]] = (),
+        accuracy: float = 1e-12,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
-        name = type(self).__name__
         k = self._dimensions
         if isinstance(density, Gaussian):
             if density.dim != k:
@@ -66,19 +59,24 @@ class AbstractContinuous(AbstractView):
             check_type("density", density, Callable | None, expected)
         if basis != "quadratic":
             check_type("basis", basis, Callable, f"a function of places (n, {k}), or 'quadratic'")
-        if edges is None:
+        if interval is None:
+            for name, positions in (("breaks", breaks), ("points", points)):
+                if not isinstance(positions, Sequence) or len(positions):
+                    raise ProblemError(f"{name} are given without an interval; expected interval= too")
             if basis != "quadratic" or not isinstance(density, Gaussian):
                 raise ProblemError(
-                    f"{name} is given no interval; expected interval=, in which integrals are taken: only with basis "
-                    "'quadratic' and a fenchel.Gaussian density are they known on the whole space"
+                    f"{type(self).__name__} is given no interval; expected interval=, in which integrals are taken: "
+                    "only with basis 'quadratic' and a fenchel.Gaussian density are they known on the whole space"
                 )
             super().__init__(GaussianMoments(density))
             return
+        edges = checked_edges(k, interval, breaks)
+        places = checked_points(points, edges)
         function = moments if isinstance(basis, str) else basis
         dtype = torch.get_default_dtype() if dtype is None else dtype
         check_precision(dtype)
         accuracy, device = checked_argument("tol", accuracy, name="accuracy"), torch.device(device or "cpu")
-        super().__init__(Quadrature(function, density, edges, points, accuracy, dtype, device))
+        super().__init__(Quadrature(function, density, edges, places, accuracy, dtype, device))
 
     @property
     def places(self) -> Gaussian:
@@ -192,26 +190,6 @@ class Continuous1d(AbstractContinuous):
 
     _dimensions = 1
 
-    def __init__(
-        self,
-        basis: Places | str,
-        density: Gaussian | Places | None = None,
-        interval: Interval | None = None,
-        *,
-        breaks: Sequence[float] = (),
-        points: Sequence[float] = (),
-        accuracy: float = 1e-12,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        edges = None if interval is None else (checked_edges("interval", interval, breaks),)
-        inner, looked = checked_numbers("breaks", breaks), checked_numbers("points", points)
-        for name, given in (("breaks", inner), ("points", looked)):
-            if interval is None and given:
-                raise ProblemError(f"{name} are given without an interval; expected interval= too")
-        places = checked_points(points, [(place,) for place in looked], edges)
-        super().__init__(basis, density, edges, places, accuracy, dtype, device)
-
 
 class Continuous2d(AbstractContinuous):
     r"""A density over a plane, with templates :math:`t = \psi(x)`: continuous attention over an image.
@@ -250,44 +228,14 @@ class Continuous2d(AbstractContinuous):
 
     _dimensions = 2
 
-    def __init__(
-        self,
-        basis: Places | str,
-        density: Gaussian | Places | None = None,
-        interval: Sequence[Interval] | None = None,
-        *,
-        breaks: Sequence[Sequence[float]] = ((), ()),
-        points: Sequence[Sequence[float]] = (),
-        accuracy: float = 1e-12,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        edges = None
-        if interval is not None:
-            if not isinstance(interval, Sequence) or len(interval) != 2 or len(breaks) != 2:
-                raise ProblemError(
-                    f"interval is {shown(interval)}, breaks {shown(breaks)}; expected a rectangle ((low, "
-                    "high), (low, high)), and two lists of breaks"
-                )
-            edges = tuple(checked_edges(f"interval[{i}]", interval[i], breaks[i]) for i in range(2))
-        if not isinstance(points, Sequence | Tensor):
-            raise ProblemError(f"points are {shown(points)}; expected a list of places (x, y)")
-        if interval is None and len(points):
-            raise ProblemError("points are given without an interval; expected interval= too")
-        places = checked_points(points, [tuple(checked_numbers("points", place)) for place in points], edges)
-        super().__init__(basis, density, edges, places, accuracy, dtype, device)
-
 
 def moments(places: Tensor) -> Tensor:
     r""":math:`(x, xx^\top)` of places (..., k), (..., k + k²)."""
     return torch.cat([places, (places.unsqueeze(-1) * places.unsqueeze(-2)).flatten(-2)], -1)
 
 
-ROUNDS = 8
-"""How often values may turn out to be much larger between the places that were looked at, at most."""
-
 WIDE = 9.0
-"""In standard deviations: what is outside is less than rounding."""
+"""Standard deviations to which a Gaussian is integrated: the rest is less than rounding."""
 
 
 class GaussianMoments(AbstractPreference):
@@ -424,53 +372,18 @@ class GaussianMoments(AbstractPreference):
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         r""":math:`\mathbb{E}[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
-        places, root = self.places.mean(), Full("covariance", self.places.covariance()).root()
+        mean, root = self.places.mean(), Full("covariance", self.places.covariance()).root()
 
         def at(normals: Tensor) -> Tensor:
-            """Values at standard normal numbers (n, k), mapped to the places of every query, (n, ..., m or 1, v)."""
-            moved = places.unsqueeze(-2) + normals.to(self.dtype) @ root.mT
-            return self._called(function, moved.movedim(-2, 0))
+            """Values at standard normal numbers (n, k), mapped to the positions of every query, (n, ..., m or 1, v)."""
+            places = (mean.unsqueeze(-2) + normals.to(self.dtype) @ root.mT).movedim(-2, 0)
+            return values_at("function(places)", function, places).to(self.dtype)
 
-        panels = starting(((-WIDE, WIDE),) * self._k, ()).to(self.device)
-        accuracy = max(1e-10, 64 * torch.finfo(self.dtype).eps)
-        settled = True
-        with torch.no_grad():
-            sizes = torch.zeros((), dtype=torch.float64, device=self.device)
-            for _ in range(ROUNDS):
-                largest = at(panels.nodes()[0]).flatten(1).double().abs().amax(0)
-                if bool((largest <= 16 * sizes).all()):
-                    break
-                # Each query relative to itself, as far as it is seen.
-                sizes = largest.clamp(min=1e-50 * float(largest.amax()) or 1.0)
-                result = refined(
-                    panels,
-                    lambda normals, sizes=sizes: (
-                        _log_normal(normals).unsqueeze(0),
-                        at(normals).flatten(1).double() / sizes,
-                    ),
-                    rows=len(sizes),
-                    accuracy=accuracy,
-                    eps=torch.finfo(self.dtype).eps,
-                    span=1.0,
-                    exponent=sizes.new_zeros(1),
-                )
-                panels, settled = result.panels, bool(result.settled.all())
-        if not settled:
-            raise ProblemError(
-                f"the expectation did not converge to {accuracy:.1g}: the function changes too fast within the "
-                "density; expected a smoother one, or smaller variances"
-            )
-        normals, log_lengths = panels.halved().nodes()
-        weights = (_log_normal(normals) + log_lengths).exp().to(self.dtype)
-        return torch.tensordot(weights, at(normals), 1)
-
-    def _called(self, function: Callable[[Tensor], Tensor], places: Tensor) -> Tensor:
-        """A function's values (..., v) at places (..., k)."""
-        values = function(places.reshape(-1, self._k))
-        count = places.numel() // self._k
-        form = "(n, v) at places (n, k), a row of numbers for each place"
-        check_tensor("function(places)", values, form, sizes=(count, None))
-        return values.to(self.dtype).reshape(*places.shape[:-1], -1)
+        edges = ((-WIDE, WIDE),) * self._k
+        standard = Quadrature(lambda x: x, _log_normal, edges, (), 1e-10, self.dtype, self.device)
+        # The scale of each query is its own.
+        result = standard.expectation(lambda normals: at(normals).flatten(1), least=1e-50)
+        return result.reshape(*mean.shape[:-1], -1)
 
 
 def _log_normal(places: Tensor) -> Tensor:

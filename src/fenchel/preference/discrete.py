@@ -61,6 +61,7 @@ class Discrete(AbstractPreference):
     """
 
     rows = ("log_weights", "_given")
+    _given: Tensor | None = None
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         self.templates = checked_parameter("templates", templates, "(..., n, d)", remedy="masked ones too")
@@ -69,7 +70,6 @@ class Discrete(AbstractPreference):
                 f"templates have shape {tuple(templates.shape)}; expected (..., n, d) with a template to choose"
             )
         n = self.templates.shape[-2]
-        self._given: Tensor | None = None
         if log_weights is None:
             self.log_weights = self.templates.new_zeros(1, n).log_softmax(-1)
             return
@@ -203,12 +203,6 @@ class Discrete(AbstractPreference):
     @override
     def width(self) -> int:
         return max(self.dim, self.support_size)
-
-    @classmethod
-    def _of(cls, templates: Tensor, log_weights: Tensor) -> Discrete:
-        made = object.__new__(Discrete)
-        made.templates, made.log_weights, made._given = templates, log_weights, None
-        return made
 
     def to(self, dtype: torch.dtype) -> Discrete:
         """The same preference in float32 or float64.

@@ -218,9 +218,7 @@ class TruncatedExponential(AbstractProduct):
 
     @override
     def _tilted(self, lam: Tensor) -> TruncatedExponential:
-        made = object.__new__(TruncatedExponential)
-        made.low, made.high, made.theta = self.low, self.high, self.slope + lam
-        return made
+        return TruncatedExponential._of(low=self.low, high=self.high, theta=self.slope + lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         r"""By the inverse :math:`\log(1 + q(e^y - 1))/y`, y = 2wθ; differentiable in every parameter."""
@@ -361,9 +359,7 @@ class AsymmetricLaplace(AbstractProduct):
     @override
     def _tilted(self, lam: Tensor) -> AsymmetricLaplace:
         left, right = self.rates()
-        made = object.__new__(AsymmetricLaplace)
-        made.location, made.left, made.right = self.location, left + lam, right - lam
-        return made
+        return AsymmetricLaplace._of(location=self.location, left=left + lam, right=right - lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """The difference of two exponential numbers; differentiable in every parameter."""

@@ -155,12 +155,6 @@ class Gaussian(AbstractPreference):
         self._covariance.check_definite()
         return self._covariance.log_density(points - self._mean)
 
-    def log_density_of_all(self, points: Tensor) -> Tensor:
-        """The log density of every query at each of the points (n, d), (..., m or 1, n)."""
-        each = self._changed(_mean=self._mean.unsqueeze(-2), _covariance=self._covariance.unsqueezed(-1))
-        result = each.log_density(points)
-        return result if result.dim() > 1 else result.unsqueeze(0)
-
     def __repr__(self) -> str:
         kind = type(self._covariance).__name__.lower()
         return self._described(f"dim={self.dim}", f"covariance={kind}")

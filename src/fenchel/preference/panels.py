@@ -134,13 +134,6 @@ class Panels(Listed):
         beside = (overlap >= 0).all(-1) & ((overlap == 0).sum(-1) <= 1)
         return (beside & (self.depth > self.depth.unsqueeze(1) + LAG)).any(-1)
 
-    def finer(self) -> Panels:
-        """Halved so often that samples have the distance of many nodes."""
-        panels = self
-        for _ in range(SAMPLED[self.begin.shape[-1]]):
-            panels = panels.halved()
-        return panels
-
     def nodes(self) -> tuple[Tensor, Tensor]:
         """Places (n, k) and the logarithms of their weights (n,); the nodes of a panel follow one another."""
         at, log_weights, _, _ = (part.to(self.begin.device) for part in _rule(self.begin.shape[-1]))
@@ -201,19 +194,6 @@ def starting(edges: Numbers, points: Numbers, level: int | None = None) -> Panel
 
 
 @dataclass(frozen=True)
-class Convergence:
-    """What :func:`refined` found.
-
-    Attributes:
-        panels: On whose halves the integrals are taken.
-        settled: Where they converge, bool (..., m).
-    """
-
-    panels: Panels
-    settled: Tensor
-
-
-@dataclass(frozen=True)
 class _Integrals(Listed):
     """Integrals of 1, t and t² (elementwise) about a centre over each of p panels, for all r rows of weights.
 
@@ -268,7 +248,7 @@ def _moments(log_weights: Tensor, t: Tensor, top: Tensor) -> Tensor:
 
 def refined(
     panels: Panels, at: Weighing, *, rows: int, accuracy: float, eps: float, span: float, exponent: Tensor
-) -> Convergence:
+) -> tuple[Panels, Tensor]:
     """Halve panels until mass, mean and covariance of t under the weights no longer change by it.
 
     The mass has to converge to an accuracy relative to itself, the mean relative to the standard deviation of t, the
@@ -301,7 +281,7 @@ def refined(
         lagging = panels.lagging()
         chosen = (wanted.any(-1) & divisible) | lagging
         if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
-            return Convergence(panels, (settled & ~lagging.any()).reshape(exponent.shape))
+            return panels, (settled & ~lagging.any()).reshape(exponent.shape)
         new = panels.part(chosen).halved()
         panels = panels.part(~chosen).joined(new)
         result = result.part(~chosen).joined(_integrals(new, at, rows))
@@ -361,57 +341,60 @@ POINTS = {1: 64, 2: 16}
 """Places that a user may name."""
 
 
-def checked_numbers(name: str, values: Any) -> list[float]:
-    """What is given, as numbers.
+def checked_edges(k: int, interval: Any, breaks: Any) -> Numbers:
+    """The ends of an interval or of both sides of a rectangle, and the breaks within, in rising order.
 
     Raises:
-        ProblemError: Where it is no list of them.
+        ProblemError: If they are no intervals, or a break is outside.
     """
-    try:
-        return [float(value) for value in values]
-    except (TypeError, ValueError):
-        raise ProblemError(f"{name} is {shown(values)}; expected numbers") from None
+    if k == 1:
+        return (_checked_axis("interval", interval, breaks),)
+    if not isinstance(interval, Sequence) or len(interval) != k or len(breaks) not in (0, k):
+        raise ProblemError(
+            f"interval is {shown(interval)}, breaks {shown(breaks)}; expected a rectangle ((low, "
+            "high), (low, high)), and two lists of breaks"
+        )
+    return tuple(
+        _checked_axis(f"interval[{i}]", side, breaks[i] if breaks else ()) for i, side in enumerate(interval)
+    )
 
 
-def checked_edges(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
-    """The ends of an interval and the breaks within, in rising order.
-
-    Raises:
-        ProblemError: On ends that are none, or breaks outside.
-    """
-    ends, inner = checked_numbers(name, interval), checked_numbers("breaks", breaks)
+def _checked_axis(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
+    ends, inner = _checked_numbers(name, interval), _checked_numbers("breaks", breaks)
     if len(ends) != 2 or not -1e300 < ends[0] < ends[1] < 1e300:
         raise ProblemError(
             f"{name} is {shown(interval)}; expected two finite numbers, the lower first, such as (0.0, 1.0)"
         )
     result = tuple(sorted({*ends, *inner}))
     if not all(ends[0] <= place <= ends[1] for place in inner):
-        raise ProblemError(f"breaks are {shown(breaks)}; expected places within {name} {tuple(ends)}")
+        raise ProblemError(f"breaks are {shown(breaks)}; expected places within {name} {ends}")
     if len(result) > 65:
         raise ProblemError(f"breaks are {len(result) - 2} places; expected 63 at most")
     return result
 
 
-def checked_points(given: Any, places: list[tuple[float, ...]], edges: Numbers | None) -> Numbers:
-    """The places that a user names, in order and without repetition.
+def checked_points(points: Any, edges: Numbers) -> Numbers:
+    """Positions near which there may be narrow peaks, sorted and without repetition.
 
     Args:
-        given: What was given, for errors.
-        places: The same as numbers.
-        edges: Those of :func:`checked_edges` in each dimension; None where there is no interval.
+        points: Numbers, or in two dimensions pairs of numbers.
+        edges: Those of :func:`checked_edges`.
 
     Raises:
-        ProblemError: On a place outside, or too many of them.
+        ProblemError: If a position is outside, or there are too many.
     """
-    if edges is None:
-        return ()
     k = len(edges)
+    if not isinstance(points, Sequence | Tensor):
+        raise ProblemError(
+            f"points are {shown(points)}; expected a list of places{'' if k == 1 else ' (x, y)'}"
+        )
     ends = [(axis[0], axis[-1]) for axis in edges]
     within = f"the interval {ends[0]}" if k == 1 else f"the rectangle {tuple(ends)}"
+    places = [tuple(_checked_numbers("points", [point] if k == 1 else point)) for point in points]
     for place in places:
         if len(place) != k:
             raise ProblemError(
-                f"points are {shown(given)}; expected {k} numbers for each place, as in (x, y)"
+                f"points are {shown(points)}; expected {k} numbers for each place, as in (x, y)"
             )
         if not all(low <= x <= high for x, (low, high) in zip(place, ends, strict=True)):
             at = place[0] if k == 1 else place
@@ -420,3 +403,10 @@ def checked_points(given: Any, places: list[tuple[float, ...]], edges: Numbers |
     if len(result) > POINTS[k]:
         raise ProblemError(f"points are {len(result)} places; expected {POINTS[k]} at most")
     return result
+
+
+def _checked_numbers(name: str, values: Any) -> list[float]:
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise ProblemError(f"{name} is {shown(values)}; expected numbers") from None

@@ -1,9 +1,9 @@
-r"""Integrals over places in an interval or a rectangle, on panels that are halved where nothing has converged yet.
+r"""Integrals over positions in an interval or a rectangle, by adaptive quadrature.
 
-On the nodes :math:`x_i` of Gauss and Legendre's rule with weights :math:`\omega_i` a density over places is a list
-of templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. For every λ panels are found anew,
-on which cumulant, mean and covariance at λ have converged: nothing depends on earlier calls. How far the rule on
-panels is from the rule on their halves says how far the finer one is from the integral at most, once they converge.
+On the nodes :math:`x_i` of the Gauss-Legendre rule with weights :math:`\omega_i`, a density of positions is a list
+of templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. For every λ the panels are refined
+anew until cumulant, mean and covariance at λ have converged: nothing depends on earlier calls. Once the integrals
+converge, the difference between the rule on the panels and on their halves bounds the error of the finer one.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape, check_form, checked_sample_shape, sums
 from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.panels import REMEDY, Convergence, Numbers, Panels, largest, refined, starting
+from fenchel.preference.panels import REMEDY, SAMPLED, Numbers, Panels, largest, refined, starting
 from fenchel.tensors import UNIT, check_entries, check_not_mapped, check_tensor, first_index
 
 Places = Callable[[Tensor], Tensor]
-"""A function of places (n, k): a basis (n, d), a log density (n,)."""
+"""A function of positions (n, k), such as a basis (n, d) or a log density (n,)."""
+
+ROUNDS = 8
+"""Refinements of an expectation at most, each after the last found values much larger than those before."""
 
 
 class Quadrature(AbstractPreference):
-    r"""The vectors :math:`t = \psi(x)` of places x in an interval or a rectangle with a density u.
+    r"""The vectors :math:`t = \psi(x)` of positions x in an interval or a rectangle with a density u.
 
     .. math:: \log M(\lambda) = \log\int u(x)\,e^{\langle\psi(x), \lambda\rangle}\,dx
 
-    Integrals are computed in float64, and what they give is rounded.
+    Integrals are computed in float64 and rounded to the dtype.
 
     Args:
-        basis: ψ, from places (n, k) to (n, d).
-        density: u: a Gaussian of places; or its logarithm, from places to (n,), not necessarily normalised; or None,
-            the same everywhere.
-        edges: In each dimension the places between which panels begin, in rising order.
-        points: Places (k numbers each) around which panels are small from the start.
-        accuracy: To which integrals have to converge.
+        basis: ψ, from positions (n, k) to (n, d).
+        density: u: a Gaussian of positions; or a function that returns log u, (n,), not necessarily normalised; or
+            None for the uniform density.
+        edges: In each dimension the positions at which panels begin or end, in rising order.
+        points: Positions (k numbers each) around which panels are small from the start.
+        accuracy: Tolerance of the integrals.
         dtype: Of arguments and results. Basis and density are evaluated in float64 if they can be, else in this.
-        device: Where.
+        device: Where tensors are.
     """
 
     resolves_shift = True
@@ -57,15 +60,13 @@ class Quadrature(AbstractPreference):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # Of dimension, dtype and device.
+        # Gives dimension, dtype and device.
         self._like = torch.empty(0, dtype=dtype, device=device)
         self.basis, self.density = basis, density
         self._edges, self._accuracy = edges, accuracy
         self._tilt: Tensor | None = None
         places, _ = starting(edges, (), 0).to(device).nodes()
         self._given = torch.float64 if self._takes_float64(places) else dtype
-        self._templates(places)
-        self._log_density(places)
         self._start = starting(edges, points).to(device)
         with torch.no_grad():
             templates = self._templates(self._start.nodes()[0])
@@ -74,6 +75,7 @@ class Quadrature(AbstractPreference):
         self._center = templates.mean(-2, keepdim=True)
         self._size = largest(templates - self._center)
         self._largest = largest(templates)
+        self._weighed(places)
 
     @property
     @override
@@ -82,7 +84,7 @@ class Quadrature(AbstractPreference):
         return max(self.dim, halves * len(self._start.nodes()[1]))
 
     def _takes_float64(self, places: Tensor) -> bool:
-        """Whether basis and density can be evaluated in float64, where they are certified; else in the dtype alone."""
+        """Whether basis and density can be evaluated in float64."""
         try:
             self.basis(places)
             if self.density is not None and not isinstance(self.density, Gaussian):
@@ -92,34 +94,34 @@ class Quadrature(AbstractPreference):
         return True
 
     def _templates(self, places: Tensor) -> Tensor:
-        """ψ at places (n, k), (n, d)."""
-        result = self.basis(places.to(self._given))
-        form = "(n, d) at places (n, k), a row of d numbers for each place"
-        check_tensor("basis(places)", result, form, sizes=(len(places), None))
-        check_form("basis(places)", result, form, 2)
-        check_entries("basis(places)", result, torch.isfinite, "finite numbers at every place")
-        return result.double()
+        """ψ at positions (..., k), (..., d)."""
+        return self._finite_values("basis(places)", self.basis, places).double()
+
+    def _finite_values(self, name: str, function: Places, places: Tensor) -> Tensor:
+        result = values_at(name, function, places.to(self._given))
+        check_entries(name, result, torch.isfinite, "finite numbers at every place")
+        return result
 
     def _log_density(self, places: Tensor) -> Tensor:
-        """Log u at places (n, k), (..., m or 1, n)."""
+        """Log u, not necessarily normalised, at positions (..., k) or (..., m, k): (...) or (..., m)."""
         if self.density is None:
-            return torch.zeros(1, places.shape[0], dtype=torch.float64, device=self.device)
+            return torch.zeros(places.shape[:-1], dtype=torch.float64, device=self.device)
         if isinstance(self.density, Gaussian):
-            return self.density.to(torch.float64).log_density_of_all(places)
-        return self._called_density(places).unsqueeze(0)
-
-    def _called_density(self, places: Tensor) -> Tensor:
-        assert self.density is not None and not isinstance(self.density, Gaussian)  # noqa: S101, PT018
-        result = self.density(places.to(self._given))
+            return self.density.to(torch.float64).log_density(places)
+        rows = places.reshape(-1, places.shape[-1])
+        result = self.density(rows.to(self._given))
         form = "(n,) at places (n, k), the logarithm of the density at each place"
-        check_tensor("density(places)", result, form, sizes=(len(places),))
+        check_tensor("density(places)", result, form, sizes=(len(rows),))
         expected = "finite logarithms, or -inf where there is none"
         check_entries("density(places)", result, lambda x: x < torch.inf, expected)
-        return result.double()
+        return result.double().reshape(places.shape[:-1])
 
     def _weighed(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Centred templates (n, d) and the log of the density (..., m or 1, n), not normalised, at places (n, k)."""
-        templates, log_density = self._templates(places) - self._center, self._log_density(places)
+        """Centred templates (n, d) and the log density (..., m or 1, n), not normalised, at positions (n, k)."""
+        templates = self._templates(places) - self._center
+        # Positions first, as all queries share them.
+        queries = [1] * len(self.lead)
+        log_density = self._log_density(places.reshape(len(places), *queries, -1)).movedim(0, -1)
         if self._tilt is not None:
             log_density = log_density + self._tilt.double() @ templates.mT
         return templates, log_density
@@ -128,27 +130,33 @@ class Quadrature(AbstractPreference):
         """Centred templates (n, d) with log weights (..., m or 1, n), in float64."""
         places, log_lengths = panels.nodes()
         templates, log_density = self._weighed(places)
-        return Discrete._of(templates, (log_density + log_lengths).log_softmax(-1))
+        return Discrete._of(templates=templates, log_weights=(log_density + log_lengths).log_softmax(-1))
 
     @property
     def _few(self) -> float:
+        """The accuracy, but not below rounding."""
         return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self.dtype)))
 
     def _refined(
-        self, panels: Panels, lam: Tensor | None, function: Callable[[Tensor], Tensor] | None = None
-    ) -> Convergence:
-        """Panels on which integrals at λ converge: those of a function from places to (n, v), or of the templates."""
+        self, panels: Panels, lam: Tensor | None, function: Places | None = None, sizes: Tensor | None = None
+    ) -> tuple[Panels, Tensor]:
+        """Refine panels for integrals at λ of the templates, or of a function (n, v) relative to sizes (v,).
+
+        Returns:
+            The panels and which queries have converged, bool (..., m).
+        """
         check_not_mapped(f"the integrals of {self._name}", lam, self._tilt)
-        size, scale = self._size, self._largest
-        if function is not None:
-            values = function(panels.nodes()[0])
-            size = scale = largest(values)
+        eps, span = torch.finfo(self._given).eps, self._largest / self._size
+        if sizes is not None:
+            eps, span = max(eps, torch.finfo(sizes.dtype).eps), 1.0
 
         def at(places: Tensor) -> tuple[Tensor, Tensor]:
             templates, log_weights = self._weighed(places)
             if lam is not None:
                 log_weights = log_weights + lam.double() @ templates.mT
-            return log_weights, (templates if function is None else function(places)) / size
+            if function is None:
+                return log_weights, templates / self._size
+            return log_weights, function(places).double() / sizes
 
         lead = self.lead if lam is None else torch.broadcast_shapes(self.lead, lam.shape[:-1])
         exponent = torch.zeros(lead, dtype=torch.float64, device=self.device)
@@ -158,39 +166,36 @@ class Quadrature(AbstractPreference):
         return refined(
             panels,
             at,
-            rows=math.prod(lead),
-            accuracy=self._few,
-            eps=torch.finfo(self._given).eps,
-            span=scale / size,
+            rows=max(math.prod(lead), 0 if sizes is None else len(sizes)),
+            accuracy=max(self._few, 64 * eps),
+            eps=eps,
+            span=span,
             exponent=exponent,
         )
 
-    def _converged(self, lam: Tensor | None, *, at_rest: bool = False) -> Convergence:
-        """Panels for integrals at λ, and if asked at 0 too."""
+    def _converged(self, lam: Tensor | None, *, at_rest: bool = False) -> tuple[Panels, Tensor]:
+        """Panels for integrals at λ, and with ``at_rest`` at 0 too, and which queries have converged."""
         with torch.no_grad():
-            rest = self._refined(self._start, None) if at_rest or lam is None else None
             if lam is None:
-                assert rest is not None  # noqa: S101
-                return rest
-            if rest is None:
-                return self._refined(self._start, lam.detach())
-            result = self._refined(rest.panels, lam.detach())
-            return Convergence(result.panels, result.settled & rest.settled)
+                return self._refined(self._start, None)
+            panels, settled = self._refined(self._start, None) if at_rest else (self._start, True)
+            panels, settled_at_lam = self._refined(panels, lam.detach())
+            return panels, settled_at_lam & settled
 
     def _panels(self, lam: Tensor | None, *, at_rest: bool = False) -> Panels:
-        """Panels on whose halves integrals at λ have converged, and if asked those at 0.
+        """Panels on whose halves the integrals at λ have converged, and with ``at_rest`` those at 0.
 
         Raises:
-            ProblemError: Where they do not.
+            ProblemError: Where they do not converge.
         """
-        result = self._converged(lam, at_rest=at_rest)
-        if bool(result.settled.all()):
-            return result.panels
-        where = first_index(~result.settled)
+        panels, settled = self._converged(lam, at_rest=at_rest)
+        if bool(settled.all()):
+            return panels
+        where = first_index(~settled)
         raise ProblemError(
-            f"the integrals of {self._name} do not converge for {int((~result.settled).sum())} of "
-            f"{result.settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
-            f"{self._count(result.panels):,} places: density or basis change too fast for them. {REMEDY}"
+            f"the integrals of {self._name} do not converge for {int((~settled).sum())} of "
+            f"{settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
+            f"{self._count(panels):,} places: density or basis change too fast for them. {REMEDY}"
         )
 
     @property
@@ -202,17 +207,14 @@ class Quadrature(AbstractPreference):
 
     @override
     def unsettled(self, lam: Tensor) -> Tensor:
-        return ~self._converged(lam, at_rest=True).settled
+        return ~self._converged(lam, at_rest=True)[1]
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         result = self._at(self._panels(lam, at_rest=True).halved())
-        return (
-            Discrete._of(result.templates + self._center, result.log_weights)
-            .log_mgf(lam.double())
-            .to(self.dtype)
-        )
+        result = result._changed(templates=result.templates + self._center)
+        return result.log_mgf(lam.double()).to(self.dtype)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
@@ -232,7 +234,7 @@ class Quadrature(AbstractPreference):
         return lambda vector: product(vector.double()).to(self.dtype)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """What halving panels changed last, and what sums over so many nodes may lose."""
+        """The change by the last halving of the panels, and the rounding of sums over so many nodes."""
         panels, wide = self._panels(lam, at_rest=True), lam.double()
         fine, coarse = (self._at(part).tilted_shift(wide) for part in (panels.halved(), panels))
         exponent = lam.norm(dim=-1) * self._size
@@ -240,27 +242,40 @@ class Quadrature(AbstractPreference):
         return (fine - coarse).norm(dim=-1) + lost
 
     def mean_rounding(self) -> Tensor:
-        """Templates may be much larger than their mean; and what halving panels changed last of the mean at rest."""
+        """The rounding of templates much larger than their mean, and the last change of the mean at rest."""
         panels = self._panels(None)
         fine, coarse = self._at(panels.halved()), self._at(panels)
         apart = (fine.mean() - coarse.mean()).norm(dim=-1)
         return apart + sums(fine.support_size) * self._largest
 
-    def expectation(self, function: Places) -> Tensor:
-        r""":math:`\mathbb{E}_u[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
-        return self._changed(basis=function, _tilt=None)._mean_under(self)
+    def expectation(self, function: Places, least: float = 1.0) -> Tensor:
+        r""":math:`\mathbb{E}_u[f(x)]` of a function from positions (n, k) to (n, v), (..., m or 1, v).
 
-    def _mean_under(self, weighing: Quadrature) -> Tensor:
+        Args:
+            function: f.
+            least: Smallest scale of a column of f, relative to the largest of any; the accuracy of a column is
+                relative to its scale.
+        """
+
+        def at(places: Tensor) -> Tensor:
+            return self._finite_values("function(places)", function, places)
+
+        panels, settled = self._start, torch.ones(1, dtype=torch.bool)
         with torch.no_grad():
-            result = weighing._refined(weighing._start, None, self._templates)
-        if not bool(result.settled.all()):
+            sizes = torch.zeros((), device=self.device)
+            for _ in range(ROUNDS):
+                seen = at(panels.nodes()[0]).abs().amax(0)
+                if bool((seen <= 16 * sizes).all()):
+                    break
+                sizes = seen.clamp(min=max(least * float(seen.amax()), torch.finfo(seen.dtype).tiny))
+                panels, settled = self._refined(panels, None, at, sizes)
+        if not bool(settled.all()):
             raise ProblemError(
-                f"the expectation did not converge to {self._few:.1g} with {self._count(result.panels):,} places: "
+                f"the expectation did not converge to {self._few:.1g} with {self._count(panels):,} places: "
                 f"density or function change too fast for them. {REMEDY}"
             )
-        panels = result.panels.halved()
-        values = self._templates(panels.nodes()[0])
-        return (weighing._at(panels).weights() @ values).to(self.dtype)
+        panels = panels.halved()
+        return (self._at(panels).weights() @ at(panels.nodes()[0]).double()).to(self.dtype)
 
     @override
     def tilted(self, lam: Tensor) -> Quadrature:
@@ -269,10 +284,12 @@ class Quadrature(AbstractPreference):
         return self._changed(_tilt=lam if self._tilt is None else self._tilt + lam)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Places, shape (\*shape, ..., m or 1, k): to the distance of many nodes, and without gradient."""
+        r"""Positions, shape (\*shape, ..., m or 1, k), to the distance of many nodes and without gradient."""
         sizes = checked_sample_shape(shape, generator, self.device)
         with torch.no_grad():
-            panels = self._panels(None).halved().finer()
+            panels = self._panels(None)
+            for _ in range(1 + SAMPLED[len(self._edges)]):
+                panels = panels.halved()
             weights = self._at(panels).weights().expand(*self.lead, -1)
             index = drawn_indices(weights, sizes, generator)
             begin, end = (picked(part.to(self.dtype).unsqueeze(0), index, 1) for part in panels.cells())
@@ -281,32 +298,34 @@ class Quadrature(AbstractPreference):
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        return self._everywhere(self.sample_places(shape, generator))
-
-    def _everywhere(self, places: Tensor) -> Tensor:
-        """ψ at places (..., k), (..., d)."""
-        templates = self._templates(places.double().reshape(-1, places.shape[-1]))
-        return templates.to(self.dtype).reshape(*places.shape[:-1], self.dim)
+        return self._templates(self.sample_places(shape, generator).double()).to(self.dtype)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """The log density at places (..., m, k), (..., m); -inf outside."""
+        """The log density at positions (..., m, k), (..., m); -inf outside."""
         wide = points.double()
         inner = torch.stack([wide[..., i].clamp(axis[0], axis[-1]) for i, axis in enumerate(self._edges)], -1)
-        if self.density is None:
-            density = inner.new_zeros(inner.shape[:-1])
-        elif isinstance(self.density, Gaussian):
-            density = self.density.to(torch.float64).log_density(inner)
-        else:
-            density = self._called_density(inner.reshape(-1, inner.shape[-1])).reshape(inner.shape[:-1])
+        density = self._log_density(inner)
+        if self._tilt is not None:
+            density = density + ((self._templates(inner) - self._center) * self._tilt.double()).sum(-1)
         places, log_lengths = self._panels(None).halved().nodes()
         _, whole = self._weighed(places)
-        if self._tilt is not None:
-            templates = self._templates(inner.reshape(-1, inner.shape[-1])) - self._center
-            tilts = templates.reshape(*inner.shape[:-1], self.dim) * self._tilt.double()
-            density = density + tilts.sum(-1)
         result = density - torch.logsumexp(whole + log_lengths, -1)
         return result.masked_fill((inner != wide).any(-1), -torch.inf).to(self.dtype)
 
     @override
     def to(self, dtype: torch.dtype) -> Quadrature:
         return super().to(dtype)._changed(_center=self._center)
+
+
+def values_at(name: str, function: Places, places: Tensor) -> Tensor:
+    """The values (..., v) of a function from (n, k) to (n, v) at positions (..., k).
+
+    Raises:
+        ProblemError: If the function returns another shape.
+    """
+    rows = places.reshape(-1, places.shape[-1])
+    result = function(rows)
+    form = "(n, d) at places (n, k), a row of d numbers for each place"
+    check_tensor(name, result, form, sizes=(len(rows), None))
+    check_form(name, result, form, 2)
+    return result.reshape(*places.shape[:-1], -1)
