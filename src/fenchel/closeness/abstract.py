@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,13 +14,35 @@ from typing_extensions import override
 from fenchel.closeness.sparse_weights import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.preference.abstract import jacobian_of_gradient
-from fenchel.tensors import LINEAR, SMALL, UNIT, near_displacement, values_are_known
+from fenchel.preference.abstract import Replaceable, jacobian_of_gradient
+from fenchel.preference.discrete import counted_and_small
+from fenchel.tensors import (
+    LINEAR,
+    SMALL,
+    UNIT,
+    checked_argument,
+    near_displacement,
+    positive_tensor,
+    values_are_known,
+)
 
 Operator = Callable[[Tensor], Tensor]
 
 
-class AbstractCloseness(ABC):
+def checked_positive(
+    argument: str, value: Any, form: str = "that broadcasts to (..., m), or a number"
+) -> Any:
+    """A positive number as a float, or a tensor of positive numbers.
+
+    Raises:
+        ProblemError: If it breaks the rule that the table of arguments has for it.
+    """
+    if not isinstance(value, Tensor):
+        return float(checked_argument(argument, value))
+    return positive_tensor(argument, value, value.device, value.dtype, form)
+
+
+class AbstractCloseness(Replaceable, ABC):
     r"""A convex function :math:`D(\cdot, u)` of the weights.
 
     A member writes ``value`` and ``weights`` in terms of the log preference (..., m or 1, n); the modulus by which D is
@@ -80,23 +101,16 @@ class AbstractCloseness(ABC):
 
         Where f is small it is right to rounding relative to itself, not to the weights.
         """
-        counted = potential.detach()
-        hidden = torch.isneginf(log_preference)
-        if hidden.shape[-1] == potential.shape[-1] and not (
-            values_are_known(hidden) and not bool(hidden.any())
-        ):
-            counted = counted.masked_fill(hidden, 0)
         level: Any = SMALL * self._modulus_column()
-        # The largest and the smallest are read; an array of absolute values would be written.
-        small = torch.maximum(counted.amax(-1, keepdim=True), -counted.amin(-1, keepdim=True)) <= level
-        known = values_are_known(small)
+        # Further templates, as of transport, have no log weight.
+        masks = log_preference if log_preference.shape[-1] == potential.shape[-1] else None
+        small = counted_and_small(potential.detach(), masks, level)[1]
+        known, near = values_are_known(small), None
         if not known or bool(small.any()):
-            # What is small is so already.
+            # Rows that are small are not changed by this.
             near = self.near_displacement(potential.clamp(-level, level), log_preference)
             if near is not None and known and bool(small.all()):
                 return near
-        else:
-            near = None
         apart = weights - self.rest(log_preference)
         return apart if near is None else torch.where(small, near, apart)
 
@@ -158,17 +172,15 @@ class AbstractCloseness(ABC):
             f"{type(self).__name__} says that it is rowwise and has no curvature_weights"
         )
 
-    def with_numbers(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with the numbers changed that are tensors; itself where none is."""
+    def _tensors(self) -> dict[str, Tensor]:
+        """The numbers that are tensors, by name."""
         numbers = {name: getattr(self, name) for name in self.numbers}
-        changed = {name: change(own) for name, own in numbers.items() if isinstance(own, Tensor)}
-        return self._changed(**changed) if changed else self
+        return {name: number for name, number in numbers.items() if isinstance(number, Tensor)}
 
-    def _changed(self, **attributes: Any) -> Self:
-        """The same with other attributes, which are not checked."""
-        made = copy.copy(self)
-        vars(made).update(attributes)
-        return made
+    def with_numbers(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same closeness with the numbers changed that are tensors; itself where none is."""
+        changed = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return self._changed(**changed) if changed else self
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
@@ -201,10 +213,7 @@ class AbstractCloseness(ABC):
 
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes (..., m or 1) of what it has for each query, by the name that the constructor gives it."""
-        numbers = {name: getattr(self, name) for name in self.numbers}
-        return {
-            name: tuple(own.shape) for name, own in numbers.items() if isinstance(own, Tensor) and own.dim()
-        }
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors().items() if tensor.dim()}
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same closeness in another dtype."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.closeness.abstract import AbstractCloseness, Operator
+from fenchel.closeness.abstract import AbstractCloseness, Operator, checked_positive
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.tensors import check_flags, check_type, checked_argument, positive_tensor
+from fenchel.tensors import check_flags, check_type, checked_argument
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
@@ -75,7 +75,7 @@ class Divergence(AbstractCloseness):
         check_type("curvature", curvature, Callable | None, f"{expected}, or None")
         check_flags(check=check)
         self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
-        self._modulus = _checked_modulus(modulus)
+        self._modulus = checked_positive("modulus", modulus)
         # Shared by copies, so that one is tried once.
         self._unchecked = [check]
 
@@ -115,12 +115,6 @@ class Divergence(AbstractCloseness):
 
     def __repr__(self) -> str:
         return f"Divergence({getattr(self._value, '__name__', 'value')})"
-
-
-def _checked_modulus(modulus: Any) -> float | Tensor:
-    if not isinstance(modulus, Tensor):
-        return float(checked_argument("modulus", modulus))
-    return positive_tensor("modulus", modulus, modulus.device, modulus.dtype, "that broadcasts to (..., m)")
 
 
 SCALES = (0.1, 1.0, 10.0)

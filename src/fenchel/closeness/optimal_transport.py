@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
 from abc import ABC, abstractmethod
@@ -15,11 +14,11 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.blocks import Box, part_of
-from fenchel.closeness.abstract import AbstractCloseness
+from fenchel.closeness.abstract import AbstractCloseness, checked_positive
 from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
-from fenchel.preference.abstract import check_together
+from fenchel.preference.abstract import Replaceable, check_together
 from fenchel.tensors import (
     BOOL,
     LINEAR,
@@ -28,7 +27,6 @@ from fenchel.tensors import (
     check_entries,
     check_flags,
     check_tensor,
-    checked_argument,
     positive_tensor,
     summed,
     values_are_known,
@@ -89,7 +87,10 @@ class OptimalTransport(AbstractCloseness):
         warn: bool = True,
     ) -> None:
         self.cost = cost_named(cost)
-        self.gamma = _checked_gamma(gamma)
+        gamma = checked_positive("gamma", gamma, FORM)
+        self.gamma = (
+            gamma if isinstance(gamma, Tensor) else torch.tensor(gamma, dtype=torch.float64, device="cpu")
+        )
         if atoms is not None:
             check_tensor("atoms", atoms, "(..., N - n, d)")
         if allowed is not None:
@@ -240,12 +241,6 @@ class OptimalTransport(AbstractCloseness):
         return f"OptimalTransport({self._name!r}, gamma={gamma}{atoms})"
 
 
-def _checked_gamma(gamma: float | Tensor) -> Tensor:
-    if not isinstance(gamma, Tensor):
-        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64, device="cpu")
-    return positive_tensor("gamma", gamma, gamma.device, gamma.dtype, FORM)
-
-
 def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     """Warn where a source of weight, one of the first n templates, is nearer to another template than to itself.
 
@@ -383,7 +378,7 @@ class CosineCost(AbstractCost):
         return (2 * summed(templates.shape[-1]) + 10) * UNIT
 
 
-class GivenCost(AbstractCost):
+class GivenCost(Replaceable, AbstractCost):
     """A given matrix, with infinities where weight cannot move.
 
     Args:
@@ -420,9 +415,7 @@ class GivenCost(AbstractCost):
 
     @override
     def part(self, box: Box) -> Self:
-        part = copy.copy(self)
-        part.given = part_of(self.given, box)
-        return part
+        return self._changed(given=part_of(self.given, box))
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:
         check_device("cost", self.given, templates.device, "templates")

@@ -40,6 +40,7 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
+from fenchel.blocks import part_of, spans
 from fenchel.errors import ProblemError
 from fenchel.tensors import check_entries, check_tensor, is_onnx_export, polynomial, values_are_known
 
@@ -83,7 +84,7 @@ def sparse_weights(
         a = a.to(dtype)
     order, fixed = (a, -1.0) if isinstance(a, Tensor) else (None, float(a))
     if is_onnx_export():
-        return _computed(potential, log_preference, order, fixed, csiszar)
+        return threshold_weights(potential, log_preference, order, fixed, csiszar)
     if torch.compiler.is_compiling():
         return _compiled(potential, log_preference, order, fixed, csiszar)
     return _Eager.apply(potential, log_preference, order, fixed, csiszar)
@@ -212,21 +213,12 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return *result, None, None
 
 
-def _computed(
-    potential: Tensor, log_preference: Tensor | None, order: Tensor | None, fixed: float, csiszar: bool
-) -> Tensor:
-    with torch.no_grad():
-        return threshold_weights(
-            potential, log_preference, fixed if order is None else order, csiszar=csiszar
-        )
-
-
 class _Eager(torch.autograd.Function):
     """For autograd and ``torch.func``."""
 
     @staticmethod
     def forward(*inputs: Any) -> Tensor:
-        return _computed(*inputs)
+        return threshold_weights(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -263,16 +255,12 @@ class _Eager(torch.autograd.Function):
 def _compiled(
     potential: Tensor, log_preference: Tensor | None, order: Tensor | None, fixed: float, csiszar: bool
 ) -> Tensor:
-    return _computed(potential, log_preference, order, fixed, csiszar)
+    return threshold_weights(potential, log_preference, order, fixed, csiszar)
 
 
 @_compiled.register_fake
 def _(potential, log_preference, order, fixed, csiszar):
-    parts = [part.shape for part in (potential, log_preference) if part is not None]
-    shape = torch.broadcast_shapes(*parts)
-    if order is not None:
-        shape = torch.broadcast_shapes(shape, (*order.shape[:-1], shape[-1]))
-    return potential.new_empty(shape)
+    return potential.new_empty(_shape_of(potential, log_preference, order))
 
 
 _compiled.register_autograd(_backward, setup_context=_setup)
@@ -297,8 +285,9 @@ CHUNK_BYTES = 2**19
 """Size of a working array: steps go through it many times."""
 
 
+@torch.no_grad()
 def threshold_weights(
-    potential: Tensor, log_preference: Tensor | None, a: float | Tensor, *, csiszar: bool
+    potential: Tensor, log_preference: Tensor | None, order: Tensor | None, fixed: float, csiszar: bool
 ) -> Tensor:
     r"""Weights that sum to one along the last dimension, without gradient.
 
@@ -306,36 +295,38 @@ def threshold_weights(
         potential: f, (..., n), float32 or float64; -inf where nothing may go.
         log_preference: log u, broadcasting to (..., n), normalised, below ``LEAST_LOG_WEIGHT`` where masked; uniform
             where None.
-        a: β - 1 in [0, 1], a number or a tensor that broadcasts to (..., 1).
+        order: β - 1 in [0, 1], a tensor that broadcasts to (..., 1); None where it is one number.
+        fixed: That number.
         csiszar: Relative in Csiszár's sense; else in Bregman's.
 
     Returns:
         p, of the shape that they broadcast to.
     """
-    parts = [potential] if log_preference is None else [potential, log_preference]
-    shape = torch.broadcast_shapes(*(part.shape for part in parts))
-    if isinstance(a, Tensor):
-        shape = torch.broadcast_shapes(shape, (*a.shape[:-1], shape[-1]))
-        if a.numel() == 1 and values_are_known(a):
-            a = float(a)
+    a = fixed if order is None else order.to(potential.dtype)
+    shape = _shape_of(potential, log_preference, order)
+    if isinstance(a, Tensor) and a.numel() == 1 and values_are_known(a):
+        a = float(a)
     n = shape[-1]
     if 0 in shape:
         return potential.new_zeros(shape)
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
-    rows_of_a = _rows(a.to(potential.dtype), (*shape[:-1], 1)) if isinstance(a, Tensor) else a
+    rows_of_a = _rows(a, (*shape[:-1], 1)) if isinstance(a, Tensor) else a
     if torch.compiler.is_exporting():
         return _solved(f, log_u, rows_of_a, csiszar).reshape(shape)
     result = torch.empty_like(f, memory_format=torch.contiguous_format)
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
-    for start in range(0, len(f), each):
-        part = slice(start, start + each)
-        here: list[Any] = [
-            rows[part] if isinstance(rows, Tensor) and len(rows) > 1 else rows
-            for rows in (f, log_u, rows_of_a)
-        ]
-        result[part] = _solved(here[0], here[1], here[2], csiszar)
+    for rows in spans(len(f), each):
+        log_u_here = None if log_u is None else part_of(log_u, (rows,))
+        a_here = part_of(rows_of_a, (rows,)) if isinstance(rows_of_a, Tensor) else rows_of_a
+        result[rows] = _solved(f[rows], log_u_here, a_here, csiszar)
     return result.reshape(shape)
+
+
+def _shape_of(potential: Tensor, log_preference: Tensor | None, order: Tensor | None) -> torch.Size:
+    """The shape of the weights."""
+    shape = torch.broadcast_shapes(*(x.shape for x in (potential, log_preference) if x is not None))
+    return shape if order is None else torch.broadcast_shapes(shape, (*order.shape[:-1], shape[-1]))
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

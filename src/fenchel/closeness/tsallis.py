@@ -37,7 +37,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.closeness.abstract import KL, AbstractCloseness
+from fenchel.closeness.abstract import KL, AbstractCloseness, checked_positive
 from fenchel.closeness.sparse_weights import (
     DIRECT_FROM,
     LEAST_LOG_WEIGHT,
@@ -57,11 +57,8 @@ from fenchel.tensors import (
     check_entries,
     check_tensor,
     checked_argument,
-    positive_tensor,
     values_are_known,
 )
-
-FORM = "that broadcasts to (..., m), or a number"
 
 
 class Tsallis(AbstractCloseness):
@@ -108,7 +105,7 @@ class Tsallis(AbstractCloseness):
     ) -> None:
         self.order = _checked_order(order)
         self.relative = checked_argument("relative", relative)
-        self.temperature = _checked_temperature(temperature)
+        self.temperature = checked_positive("temperature", temperature)
         self.is_softmax = self._is_softmax and not self._has_temperature
         self._count: int | None = None
 
@@ -141,7 +138,7 @@ class Tsallis(AbstractCloseness):
         templates = preference.templates
         # Once more: what is learned may have left its range since.
         _checked_order(self.order)
-        _checked_temperature(self.temperature)
+        checked_positive("temperature", self.temperature)
         for name in self.query_shapes():
             check_device(name, getattr(self, name), templates.device, "templates")
         joined = self.with_numbers(lambda own: own.to(templates.device, templates.dtype))
@@ -279,17 +276,11 @@ def _checked_order(order: Any) -> float | Tensor:
             return float(checked_argument("order", order))
         except ProblemError as error:
             raise ProblemError(f"{str(error).rstrip('.')}: {why}") from None
-    check_tensor("order", order, FORM)
+    check_tensor("order", order, "that broadcasts to (..., m), or a number")
     expected = f"numbers from 1 to 2 in every entry: {why}"
     remedy = "for a learned order, 1 + torch.sigmoid(...) stays inside"
     check_entries("order", order, lambda x: (x >= 1) & (x <= 2), expected, remedy)
     return order
-
-
-def _checked_temperature(temperature: Any) -> float | Tensor:
-    if not isinstance(temperature, Tensor):
-        return float(checked_argument("temperature", temperature))
-    return positive_tensor("temperature", temperature, temperature.device, temperature.dtype, FORM)
 
 
 def deformed_difference(log_p: Tensor, log_u: Tensor, a: Tensor | float) -> Tensor:
@@ -417,21 +408,12 @@ def name_of(closeness: AbstractCloseness | None) -> str | None:
 
 
 def _parsed(name: str) -> Tsallis:
-    kind, *parts = name.split(":")
-    options: dict[str, Any] = {}
     try:
-        if kind != "tsallis" or not parts:
+        kind, order, *parts = name.split(":")
+        options = {key: value for key, _, value in (part.rpartition("=") for part in parts)}
+        known = kind == "tsallis" and options.keys() <= {"", "temperature"} and len(options) == len(parts)
+        if not known or not 1 < float(order) <= 2:
             raise ValueError
-        order = float(parts[0])
-        for part in parts[1:]:
-            if part in ("csiszar", "bregman") and "relative" not in options:
-                options["relative"] = part
-            elif part.startswith("temperature=") and "temperature" not in options:
-                options["temperature"] = float(part.removeprefix("temperature="))
-            else:
-                raise ValueError
-        if not 1 < order <= 2:
-            raise ValueError
-        return Tsallis(order, **options)
+        return Tsallis(float(order), options.get("", "bregman"), float(options.get("temperature", 1)))
     except (ValueError, ProblemError):
         raise InputError(f"closeness is {shown(name)}; {_EXPECTED}.") from None

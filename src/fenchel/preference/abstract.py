@@ -29,8 +29,18 @@ Shape = int | tuple[int, ...] | torch.Size
 """How many samples are drawn: none more than one a query, a number, or a shape."""
 
 
-class Convertible(ABC):
-    """What is made of tensors, and has copies in another dtype and for some of the queries."""
+class Replaceable:
+    """An object of which copies with other attributes are made."""
+
+    def _changed(self, **attributes: Any) -> Self:
+        """A copy with other attributes, which are not checked."""
+        made = copy.copy(self)
+        vars(made).update(attributes)
+        return made
+
+
+class Convertible(Replaceable, ABC):
+    """An object made of tensors, with copies in another dtype and for some of the queries."""
 
     @property
     @abstractmethod
@@ -267,12 +277,6 @@ class AbstractPreference(Convertible):
             **{name: some_rows(x, part) if isinstance(x, Tensor) else x.queries(part) for name, x in rows}
         )
 
-    def _changed(self, **attributes: Any) -> Self:
-        """A copy with other attributes, which are not checked."""
-        made = copy.copy(self)
-        vars(made).update(attributes)
-        return made
-
     @classmethod
     def _of(cls, **attributes: Any) -> Self:
         """An instance with these attributes, which are not checked."""
@@ -414,6 +418,7 @@ def checked_parameter(
     value: Any,
     form: str,
     *,
+    dims: int = 0,
     like: Tensor | None = None,
     of: str = "",
     above: float | None = None,
@@ -426,6 +431,7 @@ def checked_parameter(
         name: What the user calls it; a plural ends in "s".
         value: A tensor, or a number where there is a tensor that it can be made like.
         form: Its shape in words.
+        dims: The fewest dimensions that it may have; where it has any, none may be empty.
         like: A tensor whose dtype and device it has to have.
         of: What that tensor is called.
         above: What every entry has to exceed.
@@ -436,8 +442,7 @@ def checked_parameter(
         ProblemError: Naming the argument, what it was and what it should be.
     """
     if like is not None and type(value) in (int, float):
-        value = torch.full((), float(value), dtype=like.dtype, device=like.device)
-        return checked_parameter(name, value, form, like=like, of=of, above=above, least=least, remedy=remedy)
+        value, dims = torch.full((), float(value), dtype=like.dtype, device=like.device), 0
     check_tensor(name, value, form)
     if value.is_meta:
         raise ProblemError(f"{name} {has(name)} no values, being on meta; expected a device that computes")
@@ -448,6 +453,7 @@ def checked_parameter(
             raise ProblemError(
                 f"{name} {has(name)} dtype {value.dtype}, {of} {like.dtype}; convert one of them"
             )
+    check_form(name, value, form, dims)
     check_entries(name, value, torch.isfinite, "finite numbers", remedy)
     if above is not None:
         check_entries(name, value, lambda x: x > above, f"numbers above {above:g}", remedy)

@@ -24,7 +24,7 @@ from torch.distributions import (
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import Convertible, check_form, checked_parameter, normal, some_rows
+from fenchel.preference.abstract import Convertible, checked_parameter, normal, some_rows
 from fenchel.tensors import check_entries, check_tensor, first_index, has, values_are_known
 
 Sizes = tuple[int, ...]
@@ -162,12 +162,6 @@ class Diagonal(AbstractCovariance):
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         return (one * other) @ self.variance.mT
 
-    def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
-        """One product of twice the width (fact 11)."""
-        variance = self.variance.expand(torch.broadcast_shapes(self.variance.shape, centers.shape))
-        keys = torch.cat([centers.expand_as(variance), variance], -1)
-        return torch.cat([rows, rows.square() / 2], -1) @ keys.mT
-
     @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
         return (shares @ self.variance) * vectors
@@ -303,10 +297,6 @@ class LowRank(Diagonal):
         return super().forms(one, other) + (first * second).sum(-1)
 
     @override
-    def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
-        return super().exponents(centers, rows) + self._along(rows).square().sum(-1) / 2
-
-    @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
         along = shares.unsqueeze(-1) * self._along(vectors)
         return super().combined(shares, vectors) + along.flatten(-2) @ self._columns().mT
@@ -395,10 +385,9 @@ def checked_covariance(
     diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, name_variance)
     if factor is None:
         return Diagonal(name_variance, diagonal)
-    columns = checked_parameter(name_factor, factor, f"({rows}{d}, k)", like=centers, of=of)
     form = f"({rows}d, k) with k of 1 or more"
+    columns = checked_parameter(name_factor, factor, form, dims=2, like=centers, of=of)
     check_tensor(name_factor, columns, form, sizes=(..., d, None))
-    check_form(name_factor, columns, form, 2)
     return LowRank(name_variance, diagonal, _for_all(columns, 2, components, name_factor))
 
 

@@ -15,7 +15,6 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
-    check_precision,
     checked_parameter,
     checked_sample_shape,
 )
@@ -64,11 +63,9 @@ class Discrete(AbstractPreference):
     _given: Tensor | None = None
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
-        self.templates = checked_parameter("templates", templates, "(..., n, d)", remedy="masked ones too")
-        if templates.dim() < 2 or templates.shape[-2] == 0:
-            raise ProblemError(
-                f"templates have shape {tuple(templates.shape)}; expected (..., n, d) with a template to choose"
-            )
+        self.templates = checked_parameter(
+            "templates", templates, "(..., n, d)", dims=2, remedy="masked ones too"
+        )
         n = self.templates.shape[-2]
         if log_weights is None:
             self.log_weights = self.templates.new_zeros(1, n).log_softmax(-1)
@@ -173,9 +170,7 @@ class Discrete(AbstractPreference):
         Raises:
             ProblemError: If the shape is none.
         """
-        sizes = checked_sample_shape(shape, generator, self.device)
-        weights = self.weights().detach().expand(*self.lead, self.support_size)
-        index = drawn_indices(weights, sizes, generator)
+        index = drawn_indices(self.weights(), self.lead, shape, generator)
         return picked(self.templates.unsqueeze(-3), index, 1)
 
     def log_density(self, points: Tensor) -> Tensor:
@@ -204,20 +199,15 @@ class Discrete(AbstractPreference):
     def width(self) -> int:
         return max(self.dim, self.support_size)
 
+    @override
     def to(self, dtype: torch.dtype) -> Discrete:
-        """The same preference in float32 or float64.
-
-        Raises:
-            ProblemError: If the dtype is another.
-        """
-        if dtype == self.dtype:
+        made = super().to(dtype)
+        if made is self:
             return self
-        check_precision(dtype)
-        given = self._given
-        if given is None or self.log_weights.requires_grad:
-            given = self.log_weights
-        log_weights = given.to(dtype).log_softmax(-1)
-        return self._changed(templates=self.templates.to(dtype), log_weights=log_weights, _given=None)
+        log_weights = (
+            made.log_weights if made.log_weights.requires_grad or made._given is None else made._given
+        )
+        return made._changed(log_weights=log_weights.log_softmax(-1), _given=None)
 
     def __repr__(self) -> str:
         return (
@@ -265,13 +255,20 @@ def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
     return counted @ vectors.detach() / counted.sum(-1, keepdim=True)
 
 
-def drawn_indices(weights: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    """Indices drawn by probabilities (..., n), (*shape, ...)."""
-    count, rows = math.prod(shape), weights.reshape(-1, weights.shape[-1])
+def drawn_indices(
+    weights: Tensor, lead: torch.Size, shape: Shape, generator: torch.Generator | None
+) -> Tensor:
+    """Indices drawn with probabilities that broadcast to (*lead, n), (*shape, *lead).
+
+    Raises:
+        ProblemError: If the shape is none, or the generator is on another device.
+    """
+    sizes = checked_sample_shape(shape, generator, weights.device)
+    count, n = math.prod(sizes), weights.shape[-1]
     if count == 0:
-        return torch.zeros((*shape, *weights.shape[:-1]), dtype=torch.int64, device=weights.device)
-    drawn = torch.multinomial(rows, count, replacement=True, generator=generator)
-    return drawn.mT.reshape(*shape, *weights.shape[:-1])
+        return torch.zeros((*sizes, *lead), dtype=torch.int64, device=weights.device)
+    rows = weights.detach().expand(*lead, n).reshape(-1, n)
+    return torch.multinomial(rows, count, replacement=True, generator=generator).mT.reshape(*sizes, *lead)
 
 
 def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
@@ -290,13 +287,17 @@ def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
 
 
-def counted_and_small(exponents: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponents with 0 where there is no weight, (..., m, n), and of which rows all are small, bool (..., m, 1)."""
-    masked = torch.isneginf(log_weights)
-    if not values_are_known(exponents) or bool(masked.any()):
-        exponents = exponents.masked_fill(masked, 0)
+def counted_and_small(
+    exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
+) -> tuple[Tensor, Tensor]:
+    """Exponents with 0 where there is no weight, (..., m, n), and which rows are within a level, bool (..., m, 1)."""
+    if log_weights is not None:
+        masked = torch.isneginf(log_weights)
+        if not values_are_known(exponents) or bool(masked.any()):
+            exponents = exponents.masked_fill(masked, 0)
+    # The largest and the smallest are read; an array of absolute values would be written.
     largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
-    return exponents, largest <= SMALL
+    return exponents, largest <= level
 
 
 def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:

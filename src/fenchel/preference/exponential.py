@@ -88,13 +88,9 @@ def log_sinhc_less(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Ten
 def end_distance(x: Tensor) -> Tensor:
     r""":math:`1 - (\coth\lvert x\rvert - 1/\lvert x\rvert)` for x that is not small."""
     size = x.abs()
-    return size.reciprocal() - _tail(size)
-
-
-def _tail(size: Tensor) -> Tensor:
-    r""":math:`\coth x - 1` of positive x, which does not overflow."""
+    # coth x - 1 = 2 e^(-2x)/(1 - e^(-2x)), which does not overflow.
     falling = torch.exp(-2 * size)
-    return 2 * falling / (1 - falling)
+    return size.reciprocal() - 2 * falling / (1 - falling)
 
 
 def langevin_slope(x: Tensor, half: Tensor) -> Tensor:
@@ -205,11 +201,9 @@ class TruncatedExponential(AbstractProduct):
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
-        half, start, tiny = self.half(), self.slope, self._tiny(lam)
+        half, start = self.half(), self.slope
         lost = half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
-        if values_are_known(lam) and not bool(tiny.any()):
-            return lost
-        return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
+        return torch.where(self._tiny(lam), 8 * self.tilted_shift(lam).abs(), lost)
 
     def mean_rounding(self) -> Tensor:
         """The middle, and how far from it the mean is, which may cancel."""

@@ -15,7 +15,6 @@ from fenchel.preference.abstract import (
     HALF,
     AbstractPreference,
     Shape,
-    check_form,
     check_together,
     checked_parameter,
     checked_sample_shape,
@@ -77,8 +76,7 @@ class Gaussian(AbstractPreference):
         variance: float | Tensor | None = None,
         factor: Tensor | None = None,
     ) -> None:
-        mean = checked_parameter("mean", mean, "(d,) or (..., m, d)")
-        check_form("mean", mean, "(d,) or (..., m, d)", 1)
+        mean = checked_parameter("mean", mean, "(d,) or (..., m, d)", dims=1)
         result = checked_covariance(mean, covariance, variance, factor)
         check_together(mean=mean.shape[:-1], covariance=tuple(result.lead))
         self._mean, self._covariance = mean, result
@@ -206,8 +204,7 @@ class GaussianMixture(AbstractPreference):
         covariances: Tensor | None = None,
         factors: Tensor | None = None,
     ) -> None:
-        means = checked_parameter("means", means, "(..., K, d)")
-        check_form("means", means, "(..., K, d)", 2)
+        means = checked_parameter("means", means, "(..., K, d)", dims=2)
         result = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
         self.means, self._covariances = means, result
         self.log_weights = _normalised(log_weights, means)
@@ -357,9 +354,7 @@ class GaussianMixture(AbstractPreference):
         Raises:
             ProblemError: If the shape is none.
         """
-        sizes = checked_sample_shape(shape, generator, self.device)
-        weights = self.weights().detach().expand(*self.lead, self.components)
-        index = drawn_indices(weights, sizes, generator)
+        index = drawn_indices(self.weights(), self.lead, shape, generator)
 
         def pick(parameter: Tensor, own: int) -> Tensor:
             return picked(self._before_components(parameter, own), index, own)

@@ -16,7 +16,6 @@ from fenchel.errors import DomainError, ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
-    check_form,
     check_together,
     checked_parameter,
     checked_sample_shape,
@@ -52,10 +51,7 @@ class AbstractProduct(AbstractPreference):
         for name in sorted(given, key=lambda name: type(given[name]) in (int, float)):
             above = 0.0 if name in positive else None
             of, like = next(iter(checked.items()), ("", None))
-            tensor = checked_parameter(name, given[name], form, like=like, of=of, above=above)
-            if tensor.dim():
-                check_form(name, tensor, "(d,) or (..., m, d)", 1)
-            checked[name] = tensor
+            checked[name] = checked_parameter(name, given[name], form, like=like, of=of, above=above)
         if not any(tensor.dim() for tensor in checked.values()):
             names = " and ".join(given)
             raise ProblemError(

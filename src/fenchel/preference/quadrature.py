@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, Shape, check_form, checked_sample_shape, sums
+from fenchel.preference.abstract import AbstractPreference, Shape, check_form, sums
 from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, SAMPLED, Numbers, Panels, largest, refined, starting
@@ -285,13 +285,11 @@ class Quadrature(AbstractPreference):
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Positions, shape (\*shape, ..., m or 1, k), to the distance of many nodes and without gradient."""
-        sizes = checked_sample_shape(shape, generator, self.device)
         with torch.no_grad():
             panels = self._panels(None)
             for _ in range(1 + SAMPLED[len(self._edges)]):
                 panels = panels.halved()
-            weights = self._at(panels).weights().expand(*self.lead, -1)
-            index = drawn_indices(weights, sizes, generator)
+            index = drawn_indices(self._at(panels).weights(), self.lead, shape, generator)
             begin, end = (picked(part.to(self.dtype).unsqueeze(0), index, 1) for part in panels.cells())
             share = torch.rand(begin.shape, generator=generator, dtype=self.dtype, device=self.device)
             return begin + share * (end - begin)
