@@ -201,9 +201,11 @@ class TruncatedExponential(AbstractProduct):
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
-        half, start = self.half(), self.slope
+        half, start, tiny = self.half(), self.slope, self._tiny(lam)
         lost = half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
-        return torch.where(self._tiny(lam), 8 * self.tilted_shift(lam).abs(), lost)
+        if values_are_known(lam) and not bool(tiny.any()):
+            return lost
+        return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
 
     def mean_rounding(self) -> Tensor:
         """The middle, and how far from it the mean is, which may cancel."""

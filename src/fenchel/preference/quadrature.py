@@ -154,7 +154,7 @@ class Quadrature(AbstractPreference):
             templates, log_weights = self._weighed(places)
             if lam is not None:
                 log_weights = log_weights + lam.double() @ templates.mT
-            if function is None:
+            if function is None or sizes is None:
                 return log_weights, templates / self._size
             return log_weights, function(places).double() / sizes
 
