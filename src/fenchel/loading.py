@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import InputError, ModelError
-from fenchel.io.storage import PREFIX, digest_of_bytes
-from fenchel.io.windows import tensors_digest
+from fenchel.io.storage import PREFIX, digest_of_bytes, tensors_digest
 from fenchel.nn.inference import attention_layers
 
 

@@ -27,21 +27,20 @@ def heatmap(
 ) -> Path:
     """Draw weights between two sequences of tokens, such as the sentences of a pair.
 
-    A cell is darker the larger its weight; white is 0 and the darkest is the largest weight. Labels are printed as they
-    are: a dollar sign begins no formula.
+    White is 0, and the darkest colour the largest weight. Dollar signs in labels do not begin a formula.
 
     Args:
-        weights: (m, n), floating, finite and at least 0: row i holds the weights of query i over the n templates.
+        weights: (m, n), floating-point, finite and non-negative: row i holds the weights of query i over n templates.
         rows: The m labels of the queries.
         columns: The n labels of the templates.
-        path: The file that is written, ``.png``, ``.svg`` or ``.pdf``; it is replaced if it is there.
-        title: Printed above the cells.
+        path: The file to write, ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
+        title: Title above the cells.
 
     Returns:
         The path.
 
     Raises:
-        InputError: On weights that cannot be drawn, on a number of labels that does not fit them, or on another ending.
+        InputError: If the weights cannot be drawn, the number of labels does not match, or the path has another ending.
         MissingExtraError: If matplotlib is not installed; it comes with ``fenchel[report]``.
 
     Example:

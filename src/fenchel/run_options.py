@@ -299,7 +299,7 @@ class ReadingOptions(Options):
     checkpoint_seconds: float = _option(60.0, "Save the state for --resume at most every S seconds.", "S")
 
     @property
-    def told(self) -> RunObserver[Any]:
+    def told(self) -> RunObserver:
         """Object that is called with the progress."""
         return self.observer or SilentObserver()
 
@@ -503,10 +503,7 @@ class SwapOptions(SourceOptions):
     layers: tuple[int, ...] | None = _LAYERS
     heads: tuple[int, ...] | None = _HEADS
     max_pairs: int | None = _option(
-        None,
-        "Use only the first N scored pairs.",
-        rule=whole(3, 10**9, "1000"),
-        default_text="all",
+        None, "Use only the first N scored pairs.", rule=whole(3, 10**9, "1000"), default_text="all"
     )
     sample_pairs: int = _option(10_000, "Largest number of pairs of texts whose similarities are ranked.")
     mask_probability: float = _option(

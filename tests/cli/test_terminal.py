@@ -146,6 +146,9 @@ def test_a_terminal_that_cannot_show_a_sign_shows_a_question_mark(monkeypatch):
     assert shown.getvalue().endswith(b"5.8?%")
 
 
+FIRST, SECOND = (Progress(1, tokens, 10.0, None, 1.0, None) for tokens in (5, 10))
+
+
 class Recording(SilentObserver):
     """Keeps what it is told."""
 
@@ -186,9 +189,9 @@ def test_ctrl_c_interrupts_at_once_in_the_main_thread_alone_and_is_given_back(tm
 def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path):
     recording = Recording()
     with interruptible(recording, AUDIT, tmp_path) as observer:
-        observer.advanced(1)
+        observer.advanced(FIRST)
         lost = Lost()
         del lost
         with pytest.raises(KeyboardInterrupt):
-            observer.advanced(2)
-    assert recording.told == [1, 2]
+            observer.advanced(SECOND)
+    assert recording.told == [FIRST, SECOND]

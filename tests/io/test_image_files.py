@@ -11,8 +11,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from fenchel.errors import InputError
-from fenchel.io.batches import ImageBatches, PatchGrid, patch_images
-from fenchel.io.images import open_images
+from fenchel.io.batches import PatchGrid
+from fenchel.io.images import ImageBatches, open_images, patch_images
 from fenchel.io.runs import Shard
 from tests.vision_models import image_folder
 

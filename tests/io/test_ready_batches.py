@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fenchel.errors import InputError
-from fenchel.io.batches import Batch
+from fenchel.io.batches import PADDING, Batch, TokenTexts
 from fenchel.io.runs import Shard
-from fenchel.io.tokens import PADDING, TokenTexts
 from fenchel.io.windows import ReadyBatches
 
 TEXTS = [["[CLS]", "un", "##told", "tales"], ["[CLS]", "tales"]]

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.errors import InputError
-from fenchel.io import tokens as tokenization
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io import windows as tokenization
+from fenchel.io.batches import Batch, Cursor, text_pieces
 from fenchel.io.documents import open_documents
 from fenchel.io.runs import Shard
-from fenchel.io.tokens import decoder_start, longest_window, padding_token, special_tokens, text_pieces
-from fenchel.io.windows import TokenWindows
+from fenchel.io.windows import TokenWindows, decoder_start, longest_window, padding_token, special_tokens
 
 UNKNOWN = {"unk_token": "[UNK]"}
 WORDS = [f"w{number}" for number in range(60)]

@@ -9,7 +9,7 @@ from fenchel.auditing.heads import METRICS
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
 from fenchel.io.runs import Progress, Shard
-from fenchel.io.runs import ReadingObserver as AuditObserver
+from fenchel.io.runs import RunObserver as AuditObserver
 
 __all__ = [
     "METRICS",

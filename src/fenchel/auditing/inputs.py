@@ -8,9 +8,8 @@ from typing import Any
 
 from fenchel.errors import InputError
 from fenchel.integrations.layer_calls import has_layers
-from fenchel.io.batches import ImageBatches
 from fenchel.io.documents import Documents, open_documents
-from fenchel.io.images import ImageFiles, open_images
+from fenchel.io.images import ImageBatches, ImageFiles, open_images
 from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader

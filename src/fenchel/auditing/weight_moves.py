@@ -28,8 +28,7 @@ from torch import Tensor
 
 from fenchel.arguments import Kind
 from fenchel.integrations.capture import AttentionCall
-from fenchel.io.batches import Batch
-from fenchel.io.tokens import token_text
+from fenchel.io.batches import Batch, token_text
 
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
 

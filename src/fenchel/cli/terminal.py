@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.arguments import checked, reason_of
 from fenchel.drawing import duration, short, titled_table
 from fenchel.errors import FenchelError, OutputError
-from fenchel.io.runs import Progress, ReadingObserver, RunKind, RunObserver, SilentObserver
+from fenchel.io.runs import Progress, RunKind, RunObserver, SilentObserver
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -119,7 +119,7 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 
 
 @contextlib.contextmanager
-def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> Iterator[RunObserver[Any]]:
+def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterator[RunObserver]:
     """Turn Ctrl-C within the block into an ``Interrupted`` that states what was saved and how to resume.
 
     Python ignores an exception that a signal handler raises while a destructor or a callback of the garbage collector
@@ -152,7 +152,7 @@ def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> It
 class _InterruptingObserver(SilentObserver):
     """Forwards to another observer; raises an interrupt again after the next batch."""
 
-    def __init__(self, observer: RunObserver[Any]) -> None:
+    def __init__(self, observer: RunObserver) -> None:
         self.started, self.finished = observer.started, observer.finished
         self._observer, self._interrupted = observer, False
 
@@ -161,7 +161,7 @@ class _InterruptingObserver(SilentObserver):
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def advanced(self, progress: Any, /) -> None:
+    def advanced(self, progress: Progress, /) -> None:
         """See ``RunObserver``; the batch is counted and will be saved."""
         self._observer.advanced(progress)
         if self._interrupted:
@@ -201,7 +201,7 @@ def show(table: RenderableType, *sentences: str) -> None:
         console.print(sentence, markup=False, highlight=False)
 
 
-def observer_of_standard_error(doing: str = "auditing") -> ReadingObserver:
+def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
     """An observer that shows progress on standard error if that is a terminal, not in a file or a pipe.
 
     Args:

@@ -1,21 +1,20 @@
-"""Batches of model inputs with their documents, windows and tokens: of images, and ready-made."""
+"""Batches of model inputs with their documents, windows, tokens and patches; checks of ready-made ones."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.arguments import checked, reason_of, shown
+from fenchel.arguments import shown
 from fenchel.errors import CaptureError, InputError
-from fenchel.io.images import ImageFiles
-from fenchel.io.runs import Shard
-from fenchel.io.tokens import PADDING, TokenTexts, check_known, text_pieces, token_text
 from fenchel.tensors import INTEGERS
 
 _LONGEST_SIDE = 96
@@ -95,36 +94,6 @@ class PatchImages:
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=80)
         return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def patch_images(pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
-    """The images of a batch; None if there are none, or the model does not cut them into patches.
-
-    Args:
-        pixels: (B, C, H, W), or None.
-        config: The model's configuration, with a ``patch_size``.
-        processor: The image processor, with ``image_mean`` and ``image_std``.
-    """
-    size: Any = getattr(config, "patch_size", None)
-    patch = (size, size) if isinstance(size, int) else size
-    is_pair = isinstance(patch, list | tuple) and len(patch) == 2
-    if pixels is None or pixels.dim() != 4 or not is_pair:
-        return None
-    if not all(isinstance(side, int) and side > 0 for side in patch):
-        return None
-    if not getattr(processor, "do_normalize", False):
-        return PatchImages(pixels, (patch[0], patch[1]))
-    names = ("image_mean", "image_std")
-    moments = [_per_channel(getattr(processor, name, None), pixels.shape[1]) for name in names]
-    return PatchImages(pixels, (patch[0], patch[1]), *moments)
-
-
-def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
-    if isinstance(values, int | float):
-        return (float(values),) * channels
-    if not isinstance(values, list | tuple) or len(values) != channels:
-        return None
-    return tuple(map(float, values))
 
 
 Measure = Callable[[Any], Tensor]
@@ -296,6 +265,154 @@ class Batch:
         return ids[row, : int(real.max()) + 1 if len(real) else 0].tolist()
 
 
+def token_text(tokenizer: Any, number: int) -> str:
+    """The readable text of a token; its id if there is no tokenizer."""
+    if tokenizer is None:
+        return str(number)
+    return str(tokenizer.decode([number])).strip() or str(tokenizer.convert_ids_to_tokens(number))
+
+
+_INCOMPLETE = "\ufffd"
+
+
+def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text that each token adds to that of the tokens before it.
+
+    A token that begins a word begins with a space, one that continues a word does not. A character of several tokens
+    is added by the last of them.
+
+    Args:
+        tokenizer: Decodes ids.
+        ids: The tokens, without padding.
+
+    Returns:
+        A text for each token, the first without a leading space; special tokens are spelled out.
+    """
+    pieces: list[str] = []
+    # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
+    start = known = 0
+    for end in range(1, len(ids) + 1):
+        before = str(tokenizer.decode(list(ids[start:known]))) if known > start else ""
+        decoded = str(tokenizer.decode(list(ids[start:end])))
+        # A character has at most 4 bytes.
+        if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
+            pieces.append("")
+            continue
+        if decoded.startswith(before):
+            added = decoded[len(before) :]
+        else:  # some decoders clean up the text before: " do not" becomes " don't"
+            added = f" {str(tokenizer.decode([ids[end - 1]])).strip()}"
+        pieces.append(added.lstrip() if not any(pieces) else added)
+        start, known = known, end
+    return tuple(pieces)
+
+
+_PAD = "[PAD]"
+
+_SPECIAL = re.compile(r"\[\S+\]|<\S+>")
+_BEGINS = ("▁", "Ġ")
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+PADDING = _number_of(_PAD)
+"""The id of padding in :class:`TokenTexts`."""
+
+
+class TokenTexts:
+    """A tokenizer of texts that are cut into tokens already; the id of a token depends on its text alone.
+
+    Texts in square or angle brackets are special tokens. If words begin with a space, ``▁`` or ``Ġ``, other texts
+    continue a word; else those that begin with ``##`` do.
+
+    Example:
+        >>> texts = TokenTexts()
+        >>> ids = texts.ids([["[CLS]", "no", "##thing"], ["[CLS]"]], 3)
+        >>> tuple(ids.shape), texts.decode(ids[0].tolist()), texts.decode(ids[1].tolist())
+        ((2, 3), '[CLS] nothing', '[CLS] [PAD] [PAD]')
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._begin = 0
+
+    def ids(self, rows: Sequence[Sequence[str]], length: int) -> Tensor:
+        """(rows, length) ids of texts, padded on the right."""
+        padded = [[*row, *[_PAD] * (length - len(row))] for row in rows]
+        return torch.tensor([[self._number(text) for text in row] for row in padded], dtype=torch.int64)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The special tokens among those seen so far."""
+        return [number for number, text in self._texts.items() if _SPECIAL.fullmatch(text)]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every text seen so far, with its id."""
+        return {text: number for number, text in self._texts.items()}
+
+    def convert_ids_to_tokens(self, number: int) -> str:
+        """The text of a token, with ``▁`` for a leading space."""
+        return self._texts.get(number, str(number))
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        """The text of a sequence of tokens."""
+        spaced = self._begin * 20 > len(self._texts)
+        decoded = ""
+        for number in numbers:
+            text = self.convert_ids_to_tokens(number)
+            begins = text.startswith(_BEGINS) or (not spaced and not text.startswith("##"))
+            begins = begins or _SPECIAL.fullmatch(text) is not None
+            word = text[1:] if text.startswith(_BEGINS) else text.removeprefix("##") if decoded else text
+            decoded += f" {word}" if decoded and begins else word
+        return decoded
+
+    def _number(self, text: str) -> int:
+        text = f"▁{text[1:]}" if text.startswith(" ") else text
+        number = _number_of(text)
+        if number not in self._texts:
+            self._texts[number] = text
+            self._begin += text.startswith(_BEGINS)
+        return number
+
+
+def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool = False) -> None:
+    """Raise if the model has no embedding for a token.
+
+    Args:
+        ids: The ids of the tokens.
+        tokenizer: The tokenizer, if any.
+        config: The model's configuration; without a size of the vocabulary nothing is checked.
+        target: Whether they are tokens of an encoder-decoder's target.
+
+    Raises:
+        InputError: Naming the first such token.
+    """
+    known = vocabulary_size(config, target=target)
+    if known is None or not ids or 0 <= min(ids) <= max(ids) < known:
+        return
+    number = next(number for number in ids if not 0 <= number < known)
+    if tokenizer is None:
+        raise InputError(
+            f"there is a token {number}, and the model knows the tokens 0 to {known - 1}. Mend the ids."
+        )
+    token = tokenizer.convert_ids_to_tokens(number) if hasattr(tokenizer, "convert_ids_to_tokens") else number
+    raise InputError(
+        f"the tokenizer gives {token!r} the number {number}, and the model knows the tokens 0 to {known - 1}. Use the "
+        "tokenizer that the model was trained with, or a model whose embeddings were resized to it."
+    )
+
+
+def vocabulary_size(config: Any, *, target: bool) -> int | None:
+    """The size of a model's vocabulary; None if unknown."""
+    for name in ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",):
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
 # For each mask of counted tokens: the entry with the tokens' texts, the model's mask, and the model's ids.
 _TOKENS = {
     "counted": ("tokens", "attention_mask", "input_ids"),
@@ -461,89 +578,3 @@ class ReadyBatch:
 
     def _error(self, name: str, got: str, expected: str) -> InputError:
         return InputError(f"batch {self._number} has {name} {got}; expected {expected}.")
-
-
-_BEGINNING = Cursor()
-_ONLY_SHARD = Shard()
-
-
-class ImageBatches:
-    """Batches of images, processed by the model's image processor; each image is a document.
-
-    Args:
-        images: The images.
-        processor: An image processor of ``transformers``, called with a list of images; ``input_name``, if it has one,
-            is the model's argument for them.
-        config: The model's configuration, with the number of channels and the size of patches.
-        batch_size: Number of images in a batch.
-        shard: The share of the images.
-
-    Raises:
-        InputError: If an option is out of range; while reading, if the processor rejects an image.
-    """
-
-    max_length = None
-    stride = None
-    reads = "images"
-
-    def __init__(
-        self,
-        images: ImageFiles,
-        processor: Any,
-        *,
-        config: Any = None,
-        batch_size: int = 8,
-        shard: Shard = _ONLY_SHARD,
-    ) -> None:
-        self._name = str(getattr(processor, "input_name", "pixel_values"))
-        self._images, self._processor, self._config = images, processor, config
-        self._mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
-        self.batch_size = checked("batch_size", batch_size)
-        self.shard = shard
-        self.description, self.text_sha256 = images.description, images.sha256
-
-    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
-        """The batches from a place on.
-
-        Args:
-            start: ``Batch.after`` of the previous batch. Default: the beginning.
-
-        Yields:
-            Batches of images of one size.
-
-        Raises:
-            InputError: If an image cannot be read or processed.
-        """
-        taken = [number for number in range(len(self._images.paths)) if self.shard.takes(number)]
-        left = [number for number in taken if number >= start.document]
-        for begin in range(0, len(left), self.batch_size):
-            numbers = left[begin : begin + self.batch_size]
-            pixels, done = self._pixels(numbers), begin + len(numbers)
-            yield Batch(
-                inputs={self._name: pixels},
-                counted=None,
-                counted_decoder=None,
-                documents=tuple(number + 1 for number in numbers),
-                windows=(1,) * len(numbers),
-                tokens=len(numbers),
-                after=Cursor(numbers[-1] + 1, 0, start.tokens + done, start.documents + done),
-                fraction=(len(taken) - len(left) + done) / len(taken),
-                pictures=patch_images(pixels, self._config, self._processor),
-            )
-
-    def _pixels(self, numbers: list[int]) -> Tensor:
-        images = [self._images.read(number, self._mode) for number in numbers]
-        names = ", ".join(self._images.paths[number].name for number in numbers[:3])
-        try:
-            result = self._processor(images=images, return_tensors="pt")[self._name]
-        except Exception as error:  # processors are many, and fail in as many ways
-            raise InputError(
-                f"the image processor {type(self._processor).__name__} does not take {names}: {reason_of(error)}"
-            ) from error
-        if not isinstance(result, Tensor) or result.dim() != 4 or len(result) != len(numbers):
-            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise InputError(
-                f"the image processor {type(self._processor).__name__} made pixel_values {shape} of {len(numbers)} "
-                f"images; expected ({len(numbers)}, channels, height, width)"
-            )
-        return result

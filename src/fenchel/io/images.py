@@ -1,17 +1,20 @@
-"""Images of a folder, of folders named by class, of a Parquet file; or one image."""
+"""Images of a folder, of folders named by class, of a Parquet file, or one image; and batches of them."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.batches import Batch, Cursor, PatchImages
 from fenchel.io.documents import (
     file_sha256,
     listed_names,
@@ -20,6 +23,7 @@ from fenchel.io.documents import (
     reading_parquet,
     text_of,
 )
+from fenchel.io.runs import Shard
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Endings of the files that are read as images."""
@@ -203,3 +207,119 @@ def _picture(content: bytes, mode: str) -> Any:
         raise InputError("not an image") from None
     except Exception as error:  # decoders raise exceptions of many types on broken files
         raise InputError(f"broken: {reason_of(error)}") from error
+
+
+def patch_images(pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
+    """The images of a batch; None if there are none, or the model does not cut them into patches.
+
+    Args:
+        pixels: (B, C, H, W), or None.
+        config: The model's configuration, with a ``patch_size``.
+        processor: The image processor, with ``image_mean`` and ``image_std``.
+    """
+    size: Any = getattr(config, "patch_size", None)
+    patch = (size, size) if isinstance(size, int) else size
+    is_pair = isinstance(patch, list | tuple) and len(patch) == 2
+    if pixels is None or pixels.dim() != 4 or not is_pair:
+        return None
+    if not all(isinstance(side, int) and side > 0 for side in patch):
+        return None
+    if not getattr(processor, "do_normalize", False):
+        return PatchImages(pixels, (patch[0], patch[1]))
+    names = ("image_mean", "image_std")
+    moments = [_per_channel(getattr(processor, name, None), pixels.shape[1]) for name in names]
+    return PatchImages(pixels, (patch[0], patch[1]), *moments)
+
+
+def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
+    if isinstance(values, int | float):
+        return (float(values),) * channels
+    if not isinstance(values, list | tuple) or len(values) != channels:
+        return None
+    return tuple(map(float, values))
+
+
+_BEGINNING = Cursor()
+_ONLY_SHARD = Shard()
+
+
+class ImageBatches:
+    """Batches of images, processed by the model's image processor; each image is a document.
+
+    Args:
+        images: The images.
+        processor: An image processor of ``transformers``, called with a list of images; ``input_name``, if it has one,
+            is the model's argument for them.
+        config: The model's configuration, with the number of channels and the size of patches.
+        batch_size: Number of images in a batch.
+        shard: The share of the images.
+
+    Raises:
+        InputError: If an option is out of range; while reading, if the processor rejects an image.
+    """
+
+    max_length = None
+    stride = None
+    reads = "images"
+
+    def __init__(
+        self,
+        images: ImageFiles,
+        processor: Any,
+        *,
+        config: Any = None,
+        batch_size: int = 8,
+        shard: Shard = _ONLY_SHARD,
+    ) -> None:
+        self._name = str(getattr(processor, "input_name", "pixel_values"))
+        self._images, self._processor, self._config = images, processor, config
+        self._mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
+        self.batch_size = checked("batch_size", batch_size)
+        self.shard = shard
+        self.description, self.text_sha256 = images.description, images.sha256
+
+    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
+        """The batches from a place on.
+
+        Args:
+            start: ``Batch.after`` of the previous batch. Default: the beginning.
+
+        Yields:
+            Batches of images of one size.
+
+        Raises:
+            InputError: If an image cannot be read or processed.
+        """
+        taken = [number for number in range(len(self._images.paths)) if self.shard.takes(number)]
+        left = [number for number in taken if number >= start.document]
+        for begin in range(0, len(left), self.batch_size):
+            numbers = left[begin : begin + self.batch_size]
+            pixels, done = self._pixels(numbers), begin + len(numbers)
+            yield Batch(
+                inputs={self._name: pixels},
+                counted=None,
+                counted_decoder=None,
+                documents=tuple(number + 1 for number in numbers),
+                windows=(1,) * len(numbers),
+                tokens=len(numbers),
+                after=Cursor(numbers[-1] + 1, 0, start.tokens + done, start.documents + done),
+                fraction=(len(taken) - len(left) + done) / len(taken),
+                pictures=patch_images(pixels, self._config, self._processor),
+            )
+
+    def _pixels(self, numbers: list[int]) -> Tensor:
+        images = [self._images.read(number, self._mode) for number in numbers]
+        names = ", ".join(self._images.paths[number].name for number in numbers[:3])
+        try:
+            result = self._processor(images=images, return_tensors="pt")[self._name]
+        except Exception as error:  # processors are many, and fail in as many ways
+            raise InputError(
+                f"the image processor {type(self._processor).__name__} does not take {names}: {reason_of(error)}"
+            ) from error
+        if not isinstance(result, Tensor) or result.dim() != 4 or len(result) != len(numbers):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise InputError(
+                f"the image processor {type(self._processor).__name__} made pixel_values {shape} of {len(numbers)} "
+                f"images; expected ({len(numbers)}, channels, height, width)"
+            )
+        return result

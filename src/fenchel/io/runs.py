@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fenchel.arguments import reason_of, shown
 from fenchel.errors import InputError, OutputError, require_packages
@@ -118,23 +118,20 @@ class Shard:
         return total // self.count + (self.index < total % self.count)
 
 
-P = TypeVar("P", contravariant=True)
-
-
-class RunObserver(Protocol[P]):
+class RunObserver(Protocol):
     """Receives the progress of a run."""
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
         """Called before the first batch or step, with the manifest of the run."""
 
-    def advanced(self, progress: P, /) -> None:
+    def advanced(self, progress: Progress, /) -> None:
         """Called after each batch or step."""
 
     def finished(self) -> None:
         """Called when the run has ended or was interrupted."""
 
 
-class SilentObserver(RunObserver[Any]):
+class SilentObserver(RunObserver):
     """Ignores the progress of a run."""
 
 
@@ -189,10 +186,6 @@ class Progress:
     fraction: float | None
     seconds: float
     seconds_left: float | None
-
-
-ReadingObserver = RunObserver[Progress]
-"""An observer of a run through texts."""
 
 
 class ProgressClock:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,32 @@ PREFIX = "sha256:"
 def digest_of_bytes(content: bytes) -> str:
     """``sha256:`` followed by the SHA-256 of the content in hexadecimal."""
     return PREFIX + hashlib.sha256(content).hexdigest()
+
+
+def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
+    """SHA-256 of tensors with their names, shapes and dtypes.
+
+    Args:
+        batches: Dense tensors by name.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Example:
+        >>> import torch
+        >>> one = [{"x": torch.zeros(2)}]
+        >>> tensors_digest(one) == tensors_digest([{"x": torch.zeros(2)}])
+        True
+        >>> tensors_digest(one) == tensors_digest([{"y": torch.zeros(2)}])
+        False
+    """
+    digest = hashlib.sha256()
+    for batch in batches:
+        for name, tensor in sorted(batch.items()):
+            digest.update(f"{len(name)} {name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(b";")
+    return digest.hexdigest()
 
 
 def json_text(value: Any) -> str:

@@ -1,8 +1,7 @@
-"""Sources of batches: texts cut into windows of tokens, and ready-made inputs."""
+"""Batches of texts that are cut into windows of tokens, and of ready-made inputs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -16,46 +15,28 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
-from fenchel.io.batches import Batch, Cursor, ReadyBatch, model_inputs, patch_images
-from fenchel.io.documents import Document, Documents
-from fenchel.io.runs import Shard
-from fenchel.io.tokens import (
+from fenchel.io.batches import (
+    Batch,
+    Cursor,
+    ReadyBatch,
     TokenTexts,
     check_known,
-    decoder_start,
-    longest_window,
-    padding_token,
-    pieces,
-    special_tokens,
-    token_ids,
+    model_inputs,
+    vocabulary_size,
 )
+from fenchel.io.documents import Document, Documents
+from fenchel.io.images import patch_images
+from fenchel.io.runs import Shard
+from fenchel.io.storage import tensors_digest
 
-
-def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
-    """SHA-256 of tensors with their names, shapes and dtypes.
-
-    Args:
-        batches: Dense tensors by name.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Example:
-        >>> import torch
-        >>> one = [{"x": torch.zeros(2)}]
-        >>> tensors_digest(one) == tensors_digest([{"x": torch.zeros(2)}])
-        True
-        >>> tensors_digest(one) == tensors_digest([{"y": torch.zeros(2)}])
-        False
-    """
-    digest = hashlib.sha256()
-    for batch in batches:
-        for name, tensor in sorted(batch.items()):
-            digest.update(f"{len(name)} {name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        digest.update(b";")
-    return digest.hexdigest()
-
+_LONGEST_BY_DEFAULT = 512
+_NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
+_PIECE = 1 << 20
+# Learned positions of these families start after the padding index, so their tables hold that many fewer
+# tokens.
+_POSITIONS_AFTER_PADDING = frozenset(
+    {"roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod"}
+)
 
 _BEGINNING = Cursor()
 _ONLY_SHARD = Shard()
@@ -70,7 +51,7 @@ class ReadyBatches:
       encoder.
     * ``documents``, ``windows``: a number from 1 for each row.
     * ``tokens``, ``tokens_decoder``: a list of token texts for each row, as
-      :class:`~fenchel.io.tokens.TokenTexts` reads them; shorter rows are padded on the right.
+      :class:`~fenchel.io.batches.TokenTexts` reads them; shorter rows are padded on the right.
     * ``loss``, ``score``: functions of the model's output, which return one number per row.
 
     Args:
@@ -417,14 +398,14 @@ class TokenWindows:
         for row in rows:
             check_known(row.tokens, self.tokenizer, self._config)
             check_known(row.decoder, self.tokenizer, self._config, target=True)
-        ids, mask = _padded([row.tokens for row in rows], self._padding)
-        counted, _ = _padded([row.counted for row in rows], False)
+        ids, mask = padded([row.tokens for row in rows], self._padding)
+        counted, _ = padded([row.counted for row in rows], False)
         inputs = {"input_ids": ids, "attention_mask": mask}
         counted_decoder = None
         if self._decoder_start is not None:
-            decoder_ids, decoder_mask = _padded([row.decoder for row in rows], self._padding)
+            decoder_ids, decoder_mask = padded([row.decoder for row in rows], self._padding)
             inputs |= {"decoder_input_ids": decoder_ids, "decoder_attention_mask": decoder_mask}
-            counted_decoder, _ = _padded([row.counted_decoder for row in rows], False)
+            counted_decoder, _ = padded([row.counted_decoder for row in rows], False)
         return Batch(
             inputs=inputs,
             counted=counted,
@@ -438,7 +419,7 @@ class TokenWindows:
         )
 
 
-def _padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]:
     """(B, n) values padded on the right, and the (B, n) mask that is 0 at padding."""
     length = max(len(row) for row in rows)
     values = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows])
@@ -451,3 +432,150 @@ def _first(counted: list[bool], limit: float) -> list[bool]:
     return [
         mark and before < limit for mark, before in zip(counted, accumulate(counted, initial=0), strict=False)
     ]
+
+
+def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
+    """The number of tokens in a window, special tokens included.
+
+    Args:
+        tokenizer: With the default ``model_max_length``, if any.
+        config: The model's configuration, with the limit ``max_position_embeddings``, if any.
+        max_length: The requested number; None for the smaller of the two, at most 512.
+
+    Raises:
+        InputError: If ``max_length`` is more than the model's positions.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> tokenizer = SimpleNamespace(model_max_length=256)
+        >>> config = SimpleNamespace(max_position_embeddings=512)
+        >>> longest_window(tokenizer, config, None)
+        256
+    """
+    positions = _positions(config)
+    if max_length is not None:
+        length = checked("max_length", max_length)
+        if positions is not None and length > positions:
+            raise InputError(
+                f"max length {length} is more than the model's {positions} positions. Give at most {positions}."
+            )
+        return length
+    limits = [
+        limit
+        for limit in (positions, getattr(tokenizer, "model_max_length", None))
+        if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT
+    ]
+    return min([_LONGEST_BY_DEFAULT, *(int(limit) for limit in limits)])
+
+
+def _positions(config: Any) -> int | None:
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    if getattr(config, "model_type", None) in _POSITIONS_AFTER_PADDING:
+        return positions - int(getattr(config, "pad_token_id", None) or 0) - 1
+    return positions
+
+
+def decoder_start(config: Any) -> int | None:
+    """The id of the first token of the decoder; None if the model is no encoder-decoder.
+
+    Raises:
+        InputError: If the configuration names no such token.
+    """
+    if not getattr(config, "is_encoder_decoder", False):
+        return None
+    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+        token = getattr(config, name, None)
+        if isinstance(token, int):
+            return token
+    raise InputError(
+        "the model's configuration names no token that its decoder starts with: set its decoder_start_token_id."
+    )
+
+
+def padding_token(tokenizer: Any, config: Any = None) -> int:
+    """The id that fills short rows: the token for padding, else that for the end of a text, else 0.
+
+    These positions are masked and never counted, so any id that the model knows will do.
+    """
+    known = vocabulary_size(config, target=False)
+    for name in ("pad_token_id", "eos_token_id"):
+        token = getattr(tokenizer, name, None)
+        if isinstance(token, int) and (known is None or 0 <= token < known):
+            return token
+    return 0
+
+
+def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that a tokenizer adds before and after a text.
+
+    Args:
+        tokenizer: A tokenizer of ``transformers``; it is given the first probe that it does not turn into nothing.
+        target: Whether the text is the target of a translation model.
+
+    Returns:
+        Ids of the tokens before the text and of those after it.
+
+    Raises:
+        InputError: If the tokens of the text are not found between special tokens.
+    """
+    _check_tokenizer(tokenizer)
+    known = getattr(tokenizer, "convert_ids_to_tokens", None)
+    probes = ["a", "the", "0", ".", *(known(list(range(min(len(tokenizer), 100)))) if known else ())]
+    for probe in probes:
+        text = token_ids(tokenizer, probe, target=target)
+        whole = token_ids(tokenizer, probe, add_special_tokens=True, target=target)
+        for begin in range(len(whole) - len(text) + 1 if text else 0):
+            if whole[begin : begin + len(text)] == text:
+                return tuple(whole[:begin]), tuple(whole[begin + len(text) :])
+    raise InputError(
+        f"{type(tokenizer).__name__} does not put its special tokens around the text, or knows no token at "
+        "all, so documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
+    )
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    try:
+        ids = token_ids(tokenizer, "a")
+    except Exception:  # of any object that is not a tokenizer
+        ids = None
+    if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
+        raise InputError(
+            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which gives input_ids for a text."
+        )
+
+
+def token_ids(
+    tokenizer: Any, text: str, *, add_special_tokens: bool = False, target: bool = False
+) -> list[int]:
+    """The ids of all tokens of a text, however long it is.
+
+    Args:
+        tokenizer: A tokenizer of ``transformers``.
+        text: Any text.
+        add_special_tokens: Whether to add the tokens that mark its beginning and end.
+        target: Whether the text is the target of a translation model; some have another vocabulary for targets.
+    """
+    options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "verbose": False}
+    encoded = tokenizer(text_target=text, **options) if target else tokenizer(text, **options)
+    return list(encoded["input_ids"])
+
+
+def pieces(text: str) -> Iterator[tuple[str, float]]:
+    """Cut a long text at spaces into pieces of a million characters, to limit the memory of the tokenizer.
+
+    Args:
+        text: Any text; most are one piece.
+
+    Yields:
+        Each piece, and the share of the text up to its end.
+    """
+    begin = 0
+    while begin < len(text):
+        end = begin + _PIECE
+        if end < len(text):
+            space = max(text.rfind(" ", begin + 1, end), text.rfind("\n", begin + 1, end))
+            end = space if space > begin else end
+        yield text[begin:end], min(1.0, end / len(text))
+        begin = end

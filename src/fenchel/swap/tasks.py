@@ -15,10 +15,18 @@ from torch.nn.functional import cross_entropy
 from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.loading import LanguageHead
-from fenchel.io.batches import Batch, Cursor, ImageBatches
+from fenchel.io.batches import Batch, Cursor, check_known
 from fenchel.io.documents import Documents
-from fenchel.io.tokens import check_known, longest_window, padding_token, pieces, special_tokens, token_ids
-from fenchel.io.windows import ReadyBatches, TokenWindows
+from fenchel.io.images import ImageBatches
+from fenchel.io.windows import (
+    ReadyBatches,
+    TokenWindows,
+    longest_window,
+    padding_token,
+    pieces,
+    special_tokens,
+    token_ids,
+)
 from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Step, mapped, observe, observe_layers
