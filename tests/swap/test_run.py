@@ -85,7 +85,7 @@ def test_hidden_change_is_what_it_says():
     model, tokenizer = language_model("gpt2"), tokenizer_of("gpt2")
     texts = ["w1 w2 w3 w4 w5", "w7 w8"]
     report = small_swap("gpt2", texts, estimators=["exact"])
-    from fenchel.integrations.transformers.switching import use_backend
+    from fenchel.integrations.transformers import use_backend
 
     sums, tokens = 0.0, 0
     for text in texts:
@@ -198,7 +198,7 @@ def test_a_solve_that_does_not_converge_says_what_to_do():
 
 
 def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pytest.MonkeyPatch):
-    from fenchel.integrations.transformers.switching import use_backend
+    from fenchel.integrations.transformers import use_backend
     from fenchel.swap.conditions import Arm
 
     def softer(self: Arm, model: Any, *_: Any) -> Any:

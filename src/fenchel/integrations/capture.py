@@ -18,10 +18,10 @@ from fenchel.arguments import KINDS, Kind, shown
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.layer_calls import LayerSource, has_layers
 from fenchel.integrations.sites import (
+    AbstractCall,
     AbstractSource,
     AttentionCall,
     AttentionSite,
-    PendingCall,
     RealQueries,
     check_layers,
     existing,
@@ -395,23 +395,23 @@ class Capture:
             return site.name == layer and kind in (None, site.kind)
         return site.layer == layer and site.kind == (kind or self._default or self.sites[0].kind)
 
-    def _site(self, call: PendingCall) -> AttentionSite:
+    def _site(self, call: AbstractCall) -> AttentionSite:
         sites = self._source.sites
         if not self._inside:
             sites.begin(call.module)
-        return sites.visit(call.module, call.problem.evidence.shape[1], call.kind)
+        return sites.visit(call.module, call.problem.evidence.shape[1], lambda: self._source.kind(call))
 
     def _is_chosen(self, site: AttentionSite) -> bool:
         return self._layers is None or bool({site.layer, site.name} & self._layers)
 
-    def _consumed(self, call: PendingCall) -> Inferred:
+    def _consumed(self, call: AbstractCall) -> Inferred:
         """The model's own answer, after a look at what it is of."""
         result, site = call.infer(), self._site(call)
         if self._is_chosen(site) and self._consume is not None and self._real is not None:
-            self._consume(call.described(site, self._space, self._real))
+            self._consume(self._source.described(call, site, self._space, self._real))
         return result
 
-    def _captured(self, call: PendingCall) -> Inferred:
+    def _captured(self, call: AbstractCall) -> Inferred:
         """The model's own answer but for what is replaced, by way of all that is captured of it."""
         site = self._site(call)
         if not self._is_chosen(site):
@@ -432,7 +432,7 @@ class Capture:
         return head
 
 
-def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
+def _looked_at(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The answer as the model gives it, and its heads, of which all else is worked out when it is asked for."""
     result, shared = call.infer(), _Shared(call)
     if getattr(call.module, "other", None) is not None:
@@ -440,7 +440,7 @@ def _looked_at(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[C
     return result, shared.heads(site, result.output)
 
 
-def _joined(call: PendingCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
+def _joined(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The answer by way of the tensors of its heads, one by one, so that gradients reach each of them."""
     parts = _Parts.of(call)
     if call.problem.variant is None:  # else there is more to infer from than vectors that all queries share
@@ -489,7 +489,7 @@ class _Parts(NamedTuple):
     duals: list[Tensor]
 
     @classmethod
-    def of(cls, call: PendingCall) -> _Parts:
+    def of(cls, call: AbstractCall) -> _Parts:
         asked, evidence = call.problem, call.problem.evidence.unbind(1)
         return cls(
             templates=[keys * asked.scale for keys in asked.templates.unbind(1)],
@@ -503,7 +503,7 @@ class _Parts(NamedTuple):
 class _Shared:
     """What the heads of a call have of it, each worked out once, when it is asked for."""
 
-    def __init__(self, call: PendingCall) -> None:
+    def __init__(self, call: AbstractCall) -> None:
         self._call = call
         self._without_evidence: dict[bool, Tensor] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,11 @@ from typing_extensions import override
 from fenchel.arguments import Kind
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.sites import (
+    AbstractCall,
     AbstractSource,
     AttentionCall,
     AttentionSite,
     AttentionSites,
-    PendingCall,
     RealQueries,
     check_all_attend,
     check_names,
@@ -116,6 +117,49 @@ _UNMEASURED = {
 """Layers that attend and are no softmax over vectors, and why that is nothing for an audit."""
 
 
+@dataclass(frozen=True, eq=False)
+class _LayerCall(AbstractCall):
+    """A call of a layer of ``fenchel.nn``.
+
+    Attributes:
+        asked: The call as the layer made it.
+        asked_preference: Its log-preference, with four dimensions.
+        own: The layer's own answer.
+        options: Its further arguments.
+    """
+
+    asked: LayerCall
+    asked_preference: Tensor | None
+    own: Callable[..., Inferred]
+    options: Mapping[str, Any]
+
+    @property
+    def layer(self) -> Any:
+        """The layer."""
+        return self.module
+
+    @property
+    @override
+    def alphas(self) -> list[float | Tensor]:
+        alpha, other = self.problem.alpha, self.layer.other
+        own = [
+            alpha[head, 0] if isinstance(alpha, Tensor) and alpha.dim() else alpha
+            for head in range(self.layer.num_heads)
+        ]
+        return [
+            one if other is None or (other.heads and head not in other.heads) else other.reliability(one)
+            for head, one in enumerate(own, start=1)
+        ]
+
+    @override
+    def infer(self, *, weights: bool = False) -> Inferred:
+        same = self.preference is self.asked_preference
+        u = self.asked.log_preference if same else self.preference
+        options = {**self.options, "need_weights": self.options["need_weights"] or weights}
+        call = self.asked._replace(problem=self.problem, log_preference=u)
+        return self.own(call, dropout=self.dropout, **options)
+
+
 class LayerSource(AbstractSource):
     """A model with attention layers of ``fenchel.nn``.
 
@@ -151,9 +195,17 @@ class LayerSource(AbstractSource):
 
     @override
     @contextmanager
-    def intercept(self, handler: Callable[[PendingCall], Inferred]) -> Iterator[None]:
+    def intercept(self, handler: Callable[[_LayerCall], Inferred]) -> Iterator[None]:
+        def answer(
+            layer: Any, own: Callable[..., Inferred], call: LayerCall, *, dropout: float, **options: Any
+        ) -> Inferred:
+            preference = _log_preference(call)
+            return handler(
+                _LayerCall(layer, call.problem, preference, dropout, call, preference, own, options)
+            )
+
         for layer in self.modules:
-            layer.answer = partial(self._answered, handler, layer, layer.answer)
+            layer.answer = partial(answer, layer, layer.answer)
             layer.captured = True
         try:
             yield
@@ -162,37 +214,9 @@ class LayerSource(AbstractSource):
                 del layer.answer, layer.captured
             self._rows = None
 
-    def _answered(
-        self,
-        handler: Callable[[PendingCall], Inferred],
-        layer: Any,
-        own: Callable[..., Inferred],
-        call: LayerCall,
-        *,
-        dropout: float,
-        need_weights: bool,
-        **options: Any,
-    ) -> Inferred:
-        problem = call.problem
-        preference, alphas = _log_preference(call), _alphas(layer, problem.alpha)
-
-        def infer(pending: PendingCall, weights: bool) -> Inferred:
-            u = call.log_preference if pending.preference is preference else pending.preference
-            given = call._replace(problem=pending.problem, log_preference=u)
-            return own(given, dropout=pending.dropout, need_weights=need_weights or weights, **options)
-
-        return handler(
-            PendingCall(
-                module=layer,
-                problem=problem,
-                preference=preference,
-                alphas=alphas,
-                dropout=dropout,
-                how=infer,
-                kind=partial(_kind_of, call),
-                described=partial(self._described, layer, call, alphas),
-            )
-        )
+    @override
+    def kind(self, call: _LayerCall) -> Kind:
+        return _kind_of(call.asked)
 
     @override
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
@@ -200,16 +224,11 @@ class LayerSource(AbstractSource):
             check_names(self._model, inputs)
         self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
 
-    def _described(
-        self,
-        layer: Any,
-        asked: LayerCall,
-        alphas: list[float | Tensor],
-        site: AttentionSite,
-        space: str,
-        real: RealQueries,
+    @override
+    def described(
+        self, call: _LayerCall, site: AttentionSite, space: str, real: RealQueries
     ) -> AttentionCall:
-        sequences = len(asked.problem.evidence)
+        layer, asked, sequences = call.layer, call.asked, len(call.problem.evidence)
         if sequences != self._rows:
             raise CaptureError(
                 f"{site.name} attends for {sequences} sequences, but the batch has {self._rows} rows, so "
@@ -231,8 +250,8 @@ class LayerSource(AbstractSource):
                 f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
                 "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
             )
-        query, key, scaling = _with_reliability(site.name, space, asked.problem, alphas)
-        preference, values = _log_preference(asked), asked.problem.values
+        query, key, scaling = _with_reliability(site.name, space, asked.problem, call.alphas)
+        preference, values = call.preference, asked.problem.values
         return AttentionCall(
             site=site,
             query=query,
@@ -245,18 +264,6 @@ class LayerSource(AbstractSource):
             key_bias=None if projection is None else projection.bias,
             value=values if values.shape[:3] == key.shape[:3] else None,
         )
-
-
-def _alphas(layer: AttendingLayer, own: float | Tensor) -> list[float | Tensor]:
-    """α of every head of a layer, as it infers now."""
-    other = layer.other
-    alphas = [
-        own[head, 0] if isinstance(own, Tensor) and own.dim() else own for head in range(layer.num_heads)
-    ]
-    return [
-        alpha if other is None or (other.heads and head not in other.heads) else other.reliability(alpha)
-        for head, alpha in enumerate(alphas, start=1)
-    ]
 
 
 def _check_layers_are_seen(

@@ -201,32 +201,29 @@ class AttentionCall:
 
 
 @dataclass(frozen=True, eq=False)
-class PendingCall:
-    """An attention call that is still to be answered.
+class AbstractCall(ABC):
+    """An attention call that is not computed yet.
 
     Attributes:
-        module: Who calls.
-        problem: What is asked, but for the preference and α; query heads may share templates and values.
+        module: The attention module.
+        problem: The problem of its heads, without the preference and α; query heads may share templates and values.
         preference: As in :class:`AttentionCall`.
-        alphas: α of every head, H numbers, or tensors that broadcast to (B, m, 1).
-        dropout: Probability of dropping a weight, now.
-        how: Infers what a call asks, with weights before dropout if so asked.
-        kind: Gives how its queries and keys belong together.
-        described: Gives the call for an audit, whose problems have reliability 1, in a space and with the real queries.
+        dropout: Probability of dropping a weight, 0 in inference.
     """
 
     module: nn.Module
     problem: Problem
     preference: Tensor | None
-    alphas: Sequence[float | Tensor]
     dropout: float
-    how: Callable[[PendingCall, bool], Inferred]
-    kind: Callable[[], Kind]
-    described: Callable[[AttentionSite, str, RealQueries], AttentionCall]
 
+    @property
+    @abstractmethod
+    def alphas(self) -> Sequence[float | Tensor]:
+        """α of every head, H numbers, or tensors that broadcast to (B, m, 1)."""
+
+    @abstractmethod
     def infer(self, *, weights: bool = False) -> Inferred:
-        """The answer, of this call's tensors."""
-        return self.how(self, weights)
+        """The inference of the heads, with weights before dropout if asked for."""
 
     @property
     def log_preference(self) -> Tensor:
@@ -336,12 +333,20 @@ class AbstractSource(ABC):
     sites: AttentionSites
 
     @abstractmethod
-    def intercept(self, handler: Callable[[PendingCall], Inferred]) -> AbstractContextManager[None]:
-        """Has every attention call of the model go to ``handler`` until the block ends."""
+    def intercept(self, handler: Callable[[Any], Inferred]) -> AbstractContextManager[None]:
+        """Compute every attention call of the model, an :class:`AbstractCall`, by ``handler`` until the block ends."""
+
+    @abstractmethod
+    def kind(self, call: Any) -> Kind:
+        """The kind of a call."""
+
+    @abstractmethod
+    def described(self, call: Any, site: AttentionSite, space: str, real: RealQueries) -> AttentionCall:
+        """A call as an audit measures it, with reliability 1."""
 
     @abstractmethod
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        """Refuse inputs that do not fit the model; for an audit."""
+        """Raise InputError unless the inputs fit the model; for an audit."""
 
     def begin(self) -> None:
         """A forward starts."""

@@ -114,7 +114,7 @@ class Arm:
             return _ablated_heads(model, self, None if means is None else means.get(self.layer))
         if has_own_layers(model):
             return _switched_layers(model, self, tol)
-        from fenchel.integrations.transformers.switching import use_backend
+        from fenchel.integrations.transformers import use_backend
 
         return use_backend(
             model,

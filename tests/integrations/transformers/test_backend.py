@@ -1,5 +1,6 @@
 """The backend is attention of `fenchel.functional` in the layout of models, under any closeness."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,14 @@ from fenchel import functional as F
 from fenchel.errors import CaptureError, FenchelError, ModelError
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.integrations.transformers.backend import (
-    AttentionProblem,
     Inference,
+    ModelCall,
     Setting,
     attend,
-    infer,
     inference_of,
 )
 from fenchel.integrations.transformers.registry import attention_modules
+from fenchel.nn.inference import Problem
 from tests.nn.test_conformance import SAME
 from tests.tiny_models import tiny_inputs, tiny_model
 from tests.wrong_calls.layers import ESTIMATORS
@@ -301,10 +302,10 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
     inferring = {**options, "alpha": alpha, "closeness": near, "estimator": solver}
     whole, bounds = F.attention_with_certificate(query, key, value, **inferring)
     own, own_bounds = F.attention_with_certificate(query, key, value, **options)
-    problem = AttentionProblem(query, key, value, log_u, 0.5, 0.0)
+    call = ModelCall(Attention(), Problem(query, key, value, 1.0, 0.5), log_u, 0.0)
     how = Inference(solver, alpha, closeness=near)
     for heads in (None, (2, 4), (4, 1, 3)):
-        found = infer(problem, Setting(how, heads=heads), weights=True, certificate=True)
+        found = replace(call, setting=Setting(how, heads=heads)).infer(weights=True, certificate=True)
         chosen = torch.tensor([heads is None or head in heads for head in range(1, 5)])[:, None]
         expected = torch.where(chosen[..., None], whole, own)
         torch.testing.assert_close(found.output, expected, rtol=0, atol=1e-9)
@@ -314,7 +315,7 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
         torch.testing.assert_close(read, expected, rtol=0, atol=1e-9)
         gaps = torch.where(chosen, bounds.gap, own_bounds.gap)
         torch.testing.assert_close(found.certificate.gap, gaps, rtol=1e-6, atol=1e-12)
-    plain = infer(problem, Setting(how, heads=(1,)))
+    plain = replace(call, setting=Setting(how, heads=(1,))).infer()
     assert plain.weights is None
     assert plain.certificate is None
 

@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.sites import RealQueries
 from fenchel.integrations.transformers import decoder_inputs
-from fenchel.integrations.transformers.backend import refuse_unsupported
-from fenchel.integrations.transformers.masks_and_sinks import LogPreferences, check_against_eager
+from fenchel.integrations.transformers.masks_and_sinks import (
+    LogPreferences,
+    check_against_eager,
+    refuse_unsupported,
+)
 from fenchel.integrations.transformers.registry import attention_modules
 from tests.tiny_models import tiny_model
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -25,34 +24,15 @@ from fenchel.integrations.sites import (
     AttentionCall,
     AttentionSite,
     AttentionSites,
-    PendingCall,
     RealQueries,
     check_names,
 )
-from fenchel.integrations.transformers.backend import (
-    AttentionProblem,
-    Setting,
-    attend,
-    has_softcap,
-)
-from fenchel.integrations.transformers.backend import infer as infer_heads
-from fenchel.integrations.transformers.masks_and_sinks import (
-    LogPreference,
-    LogPreferences,
-    softmax_attention,
-)
-from fenchel.integrations.transformers.registry import (
-    attention_implementation,
-    attention_modules,
-    register_backend,
-    require_transformers,
-)
-from fenchel.integrations.transformers.switching import setting_of
-from fenchel.nn.inference import Inferred, Problem
+from fenchel.integrations.transformers.backend import ModelCall, Setting, attending_by, setting_of
+from fenchel.integrations.transformers.masks_and_sinks import LogPreferences
+from fenchel.integrations.transformers.registry import attention_modules, require_transformers
+from fenchel.nn.inference import Inferred
 
-_BACKEND = "fenchel_capture"
-
-_Handler = Callable[[PendingCall], Inferred]
+_Handler = Callable[[ModelCall], Inferred]
 
 
 class ModelSource(AbstractSource):
@@ -101,22 +81,28 @@ class ModelSource(AbstractSource):
     @override
     @contextmanager
     def intercept(self, handler: _Handler) -> Iterator[None]:
-        register_backend(_BACKEND, _intercepted_attention)
-        # Read before the private name takes the place of the model's own.
-        _intercepted.update(
-            (module, partial(self._attention, handler, setting_of(module))) for module in self.modules
-        )
+        def answer(own: Setting, call: ModelCall) -> Inferred:
+            own.called = True  # it is attention inside of use_backend, too
+            return self._answer(handler, replace(call, hides_sinks=False))
+
+        settings: dict[nn.Module, Setting] = {}
+        for module, name in self.modules.items():
+            own = setting_of(module)
+            capture = {
+                "answer": partial(answer, own),
+                "preferences": self._preferences,
+                "checked": self._checked,
+            }
+            settings[module] = replace(own, site=name, **capture)
         key_maps = {module: key_map.map for module, key_map in self._key_maps.items()}
         if self._knows_key_maps:
             self._tracer = Tracer({module: self.modules[module] for module in key_maps}, key_maps)
         else:
             self._tracer = Tracer(self.modules, {})
         try:
-            with attention_implementation(self._model, _BACKEND):
+            with attending_by(self._model, settings):
                 yield
         finally:
-            for module in self.modules:
-                _intercepted.pop(module, None)
             self._tracer.remove()
             self._forget()
 
@@ -126,7 +112,8 @@ class ModelSource(AbstractSource):
         self._forget()
 
     def _forget(self) -> None:
-        self._preferences, self._saw_single_key = LogPreferences(), False
+        self._saw_single_key = False
+        self._preferences.clear()
         self._tracer.clear()
 
     @override
@@ -138,77 +125,25 @@ class ModelSource(AbstractSource):
             self._tracer.remove()
         self._forget()
 
-    def _attention(
-        self,
-        handler: _Handler,
-        setting: Setting,
-        module: nn.Module,
-        *tensors: Tensor,
-        **arguments: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend as the capture answers, in the form in which transformers calls attention functions."""
-        name = self.modules[module]
-        if has_softcap(arguments):
-            raise ModelError(
-                f"{name} ({type(module).__name__}) passes 'softcap' to its attention: what a soft cap changes depends "
-                "on the query, so scores are no longer a preference plus linear evidence, and how far first order is "
-                "from exact is not defined. Use a configuration without the cap"
-            )
-        return attend(
-            module,
-            *tensors,
-            setting=replace(setting, site=name),
-            preferences=self._preferences,
-            answer=partial(self._answer, handler, setting, module),
-            checked=self._checked,
-            **arguments,
-        )
-
-    def _answer(
-        self,
-        handler: _Handler,
-        setting: Setting,
-        module: nn.Module,
-        asked: AttentionProblem,
-        preference: LogPreference,
-        wanted: bool,
-    ) -> Inferred:
-        def infer(call: PendingCall, weights: bool) -> Inferred:
-            tensors = call.problem.evidence, call.problem.templates, call.problem.values
-            own = call.preference is preference.mask_or_bias and not call.dropout
-            if setting.is_softmax and own and not (weights or wanted):
-                return Inferred(
-                    softmax_attention(*tensors, float(call.problem.scale), preference).transpose(1, 2)
-                )
-            problem = AttentionProblem(*tensors, call.preference, call.problem.scale, call.dropout)
-            return infer_heads(problem, setting, weights=weights or wanted)
-
-        result = handler(
-            PendingCall(
-                module=module,
-                problem=Problem(asked.query, asked.key, asked.value, 1.0, float(asked.scale)),
-                preference=asked.log_preference,
-                alphas=setting.alphas(asked.heads),
-                dropout=asked.dropout_p,
-                how=infer,
-                kind=partial(self._kind, module, asked, preference),
-                described=partial(self._described, module, asked, preference),
-            )
-        )
-        self._tracer.forget(module)
-        if result.weights is not None and asked.sinks:
-            return result._replace(weights=result.weights[..., : -asked.sinks])
+    def _answer(self, handler: _Handler, call: ModelCall) -> Inferred:
+        result = handler(call)
+        self._tracer.forget(call.module)
+        if result.weights is not None and call.sinks:
+            return result._replace(weights=result.weights[..., : -call.sinks])
         return result
 
-    def _kind(self, module: nn.Module, asked: AttentionProblem, preference: LogPreference) -> Kind:
-        visit = self._tracer.visit(module)
-        queries, keys = asked.query.shape[2], asked.key.shape[2] - asked.sinks
+    @override
+    def kind(self, call: ModelCall) -> Kind:
+        problem, preference = call.problem, call.reduced
+        assert preference is not None  # noqa: S101 -- captures reduce it
+        visit = self._tracer.visit(call.module)
+        queries, keys = problem.evidence.shape[2], problem.templates.shape[2] - call.sinks
         # What a cache holds comes from the sequence itself.
         longer = queries != keys and not any(name.startswith("past_key_value") for name in visit.arguments)
-        if longer or visit.reads_two_sources(asked.value):
+        if longer or visit.reads_two_sources(problem.values):
             return "cross"
         if self._has_decoder:
-            return "decoder_self" if module in self._decoder else "encoder_self"
+            return "decoder_self" if call.module in self._decoder else "encoder_self"
         if preference.is_causal(queries, keys):
             return "decoder_self"
         # One token tells nothing, and a decoder with a two-way prefix is not causal throughout: believe the
@@ -226,35 +161,33 @@ class ModelSource(AbstractSource):
                 "make them from the target text with fenchel.integrations.transformers.decoder_inputs"
             )
 
-    def _described(
-        self,
-        module: nn.Module,
-        asked: AttentionProblem,
-        preference: LogPreference,
-        site: AttentionSite,
-        space: str,
-        real: RealQueries,
-    ) -> AttentionCall:
-        inputs, key_map = self._key_map(module, asked) if space == "input" else (None, None)
+    @override
+    def described(self, call: ModelCall, site: AttentionSite, space: str, real: RealQueries) -> AttentionCall:
+        problem, preference = call.problem, call.reduced
+        assert preference is not None  # noqa: S101 -- captures reduce it
+        inputs, key_map = self._key_map(call) if space == "input" else (None, None)
         of_decoder = self._has_decoder and site.kind != "encoder_self"
         masked = preference.mask_or_bias is not None
         return AttentionCall(
             site=site,
-            query=asked.query,
-            key=asked.key,
-            scaling=float(asked.scale),
-            preference=asked.log_preference,
-            counted=real(site.name, asked.query, preference.empty_rows, decoder=of_decoder, masked=masked),
+            query=problem.evidence,
+            key=problem.templates,
+            scaling=float(problem.scale),
+            preference=call.preference,
+            counted=real(
+                site.name, problem.evidence, preference.empty_rows, decoder=of_decoder, masked=masked
+            ),
             inputs=inputs,
             key_weight=None if key_map is None else key_map.weight,
             key_bias=None if key_map is None else key_map.bias,
-            value=asked.value,
+            value=problem.values,
         )
 
-    def _key_map(self, module: nn.Module, asked: AttentionProblem) -> tuple[Tensor, KeyMap]:
-        """What the key map of a module took just now, (B, n, width), and the map."""
-        key, name, visit = asked.key, self.modules[module], self._tracer.visit(module)
-        if asked.sinks:
+    def _key_map(self, call: ModelCall) -> tuple[Tensor, KeyMap]:
+        """The input of the key map in a call, (B, n, width), and the map."""
+        module, key = call.module, call.problem.templates
+        name, visit = self.modules[module], self._tracer.visit(module)
+        if call.sinks:
             raise ModelError(
                 f"{name} ({type(module).__name__}) has an attention sink, a template that is no linear map of the "
                 "layer's input. Use space='key' for this model"
@@ -271,20 +204,6 @@ class ModelSource(AbstractSource):
                 f"{name} attended without calling its key map {key_map.name}, as it did in the first forward"
             )
         return key_map.inputs(trace.input, key), key_map
-
-
-_intercepted: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
-"""Where the calls of a module go: the registries are process-wide and know no models."""
-
-
-def _intercepted_attention(module: nn.Module, *call: Any, **arguments: Any) -> tuple[Tensor, Tensor | None]:
-    attention = _intercepted.get(module)
-    if attention is None:
-        raise CaptureError(
-            f"{type(module).__name__} asked for the attention {_BACKEND!r} although it is not being "
-            "captured. Choose another: model.set_attn_implementation('sdpa')"
-        )
-    return attention(module, *call, **arguments)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Attention that infers, as an attention function of transformers, and the names it goes by.
+"""Attention by inference in models of transformers: under registered names, and inside of ``use_backend``.
 
 After ``register()`` every model that dispatches its attention takes ``attn_implementation="fenchel_first_order"``,
 ``"fenchel_second_order"`` or ``"fenchel_exact"``; and ``"fenchel_sparsemax"`` or ``"fenchel_entmax15"``, whose weights
-are exactly zero where they are.
+can be exactly zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSet
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableSet
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -16,128 +17,41 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.arguments import ESTIMATORS
+from fenchel.arguments import ESTIMATORS, checked, shown
 from fenchel.closeness import AbstractCloseness, Tsallis
-from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.closeness.tsallis import closeness_of as closeness_object
+from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
+from fenchel.integrations.sites import AbstractCall
 from fenchel.integrations.transformers.masks_and_sinks import (
-    SINKS,
     LogPreference,
     LogPreferences,
     among_indices,
     call_preference,
     check_against_eager,
+    refuse_unsupported,
     sink_logits,
     softmax_attention,
     with_sink,
     with_softcap,
 )
-from fenchel.integrations.transformers.registry import attention_modules, register_backend
-from fenchel.nn.inference import Inferred, joined, preference_of_heads
-
-HARMLESS = frozenset(
-    {
-        # position information that has already acted on queries and keys
-        "position_ids",
-        "cache_position",
-        # what the mask already contains
-        "sliding_window",
-        "encoder_attention_mask",
-        "cu_seq_lens_q",
-        "cu_seq_lens_k",
-        "max_length_q",
-        "max_length_k",
-        "seq_idx",
-        # where keys and values came from
-        "encoder_hidden_states",
-        "past_key_values",
-        "use_cache",
-        # what is returned, and how
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "return_dict",
-        "deterministic",
-        # training only
-        "num_items_in_batch",
-    }
+from fenchel.integrations.transformers.registry import (
+    attention_implementation,
+    attention_modules,
+    register_backend,
+    weights_wanted,
 )
-
-"""Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
-
-_REFUSED = {
-    "block_indices": "sparse attention keeps only selected blocks of keys, and the mask does not say which",
-    "cache": "a paged cache holds keys that are not in this call",
-}
-
-_KNOWN = HARMLESS | {"softcap", "indices", *SINKS}
-
-
-def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> None:
-    """Raise if ``arguments`` holds something that may change the attention scores unseen.
-
-    Args:
-        site: Qualified name of the attention module, for the message.
-        family: Name of its class, for the message.
-        arguments: Keyword arguments of the call, without scaling, position_bias and is_causal.
-
-    Raises:
-        ModelError: Naming site, class and argument. An argument that is None or False is absent.
-    """
-    for name, given in arguments.items():
-        if name in _KNOWN or given is None or given is False:
-            continue
-        reason = _REFUSED.get(name)
-        if reason is None:
-            raise ModelError(
-                f"{site} ({family}) passes {name!r} to its attention, an argument whose effect on the scores "
-                "is not known here, so its attention cannot be taken over faithfully. Call the model without "
-                "it, or report the family"
-            )
-        raise ModelError(
-            f"{site} ({family}) passes {name!r} to its attention, which is not supported: {reason}. "
-            f"Use a model without it, or a configuration that switches it off"
-        )
-
-
-def has_softcap(arguments: Mapping[str, Any]) -> bool:
-    """Whether a call caps its scores. What that changes depends on the query: a preference at first order alone."""
-    return arguments.get("softcap") is not None
-
-
-def _gathered() -> Mapping[str, Any]:
-    """What the running forward gathers through hooks, by name; empty where this release has no such collector."""
-    try:
-        from transformers.utils.output_capturing import (
-            _active_collector,  # pyright: ignore[reportPrivateUsage] -- nothing public says it
-        )
-    except ImportError:
-        return {}
-    # While compiling, a context variable cannot be read, unless the forward itself is being compiled.
-    if torch.compiler.is_compiling() and not getattr(_active_collector, "compiling", False):
-        return {}
-    return _active_collector.get() or {}
-
-
-def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
-    """Whether the attention function has to return its weights.
-
-    Args:
-        module: The attention module that called.
-        arguments: The keyword arguments of the call.
-    """
-    if arguments.get("output_attentions"):
-        return True
-    if getattr(getattr(module, "config", None), "output_attentions", False):
-        return True
-    return any(name.endswith("attentions") for name in _gathered())
+from fenchel.nn.estimator_switch import chosen_layers
+from fenchel.nn.inference import Inferred, Problem, joined, preference_of_heads
+from fenchel.tensors import checked_argument, positive_tensor
 
 
 @dataclass(frozen=True)
 class Inference:
-    """How heads infer.
+    """The inference of heads.
 
     Attributes:
         estimator: As :func:`fenchel.functional.attention` takes it, with its options.
@@ -151,26 +65,31 @@ class Inference:
 
     @property
     def is_softmax(self) -> bool:
-        """Whether that is what models of transformers do."""
+        """Whether this is the attention of models of transformers."""
         first = estimator_object(self.estimator).name == "first_order"
         return first and self.closeness is None and not isinstance(self.alpha, Tensor) and self.alpha == 1
 
 
 OWN = Inference()
+"""The attention of models of transformers: first order with α = 1, under softmax."""
 
-"""What a model itself does: first order with α = 1, under softmax."""
+_checked: WeakSet[nn.Module] = WeakSet()
+"""Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
 
 
 @dataclass
 class Setting:
-    """How the heads of an attention module infer.
+    """The inference of the heads of an attention module.
 
     Attributes:
-        how: How the chosen heads do.
-        own: How the others do, which is what the model itself does.
-        heads: Numbers of those that are chosen, from 1; None is all.
+        how: The inference of the chosen heads.
+        own: The inference of the others, which is the model's own.
+        heads: Numbers of the chosen heads, from 1; None is all.
         site: Qualified name of the module, for messages and for ``certificate``.
         certificate: Called with ``site`` and the certificate of each call, or None.
+        answer: In a capture, answers calls in the place of :meth:`ModelCall.infer`.
+        preferences: In a capture, the log-preferences of this forward pass.
+        checked: Modules that were compared with the attention of their family.
         called: Whether the module has attended.
     """
 
@@ -179,19 +98,15 @@ class Setting:
     heads: tuple[int, ...] | None = None
     site: str = "an attention module"
     certificate: Callable[[str, AttentionCertificate], object] | None = None
+    answer: Callable[[ModelCall], Inferred] | None = None
+    preferences: LogPreferences | None = None
+    checked: MutableSet[nn.Module] = field(default_factory=lambda: _checked)
     called: bool = False
 
     @property
     def is_softmax(self) -> bool:
-        """Whether all of them infer as models of transformers do."""
+        """Whether all heads attend as in models of transformers."""
         return self.how.is_softmax and (self.heads is None or self.own.is_softmax)
-
-    def alphas(self, heads: int) -> list[float | Tensor]:
-        """α of every head, a number or a tensor that broadcasts to (B, m, 1)."""
-        return [
-            _alpha_of(self.how if self.heads is None or head + 1 in self.heads else self.own, head)
-            for head in range(heads)
-        ]
 
 
 def _alpha_of(how: Inference, head: int) -> float | Tensor:
@@ -204,144 +119,128 @@ def _alpha_of(how: Inference, head: int) -> float | Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionProblem:
-    """The inference problems of one call.
+class ModelCall(AbstractCall):
+    """A call of an attention module of transformers.
 
     Attributes:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v).
-        log_preference: Broadcastable to (B, H, m, n), or None.
-        scale: Multiplies the keys.
-        dropout_p: Of the weights.
-        sinks: How many of the last templates are attention sinks, whose values are 0 and whose weights models do not
-            return.
+        setting: The inference of its heads.
+        reduced: The preference without constant dimensions, in a capture.
+        need_weights: Whether the model wants the weights.
+        sinks: How many of the last templates are attention sinks, whose values are 0.
+        hides_sinks: Whether the weights of sinks are left out of the result.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    log_preference: Tensor | None
-    scale: float | Tensor
-    dropout_p: float
+    setting: Setting = field(default_factory=Setting)
+    reduced: LogPreference | None = None
+    need_weights: bool = False
     sinks: int = 0
+    hides_sinks: bool = True
 
     @property
-    def heads(self) -> int:
-        """H."""
-        return self.query.shape[1]
+    def alphas(self) -> list[float | Tensor]:
+        """α of every head, a number or a tensor that broadcasts to (B, m, 1)."""
+        setting = self.setting
+        return [
+            _alpha_of(
+                setting.how if setting.heads is None or head + 1 in setting.heads else setting.own, head
+            )
+            for head in range(self.problem.evidence.shape[1])
+        ]
 
-    def with_arguments(self, site: str, arguments: Mapping[str, Any]) -> AttentionProblem:
-        """The same with what the call's other arguments do to its scores: a soft cap, and an attention sink.
-
-        A sink is one more template at the end.
-        """
-        changed = self
-        if has_softcap(arguments):
-            softcap = arguments["softcap"]
-            capped = with_softcap(self.query, self.key, self.log_preference, self.scale, softcap)
-            changed = replace(self, log_preference=capped)
-        sink = sink_logits(site, self.query, arguments)
+    def with_arguments(self, arguments: Mapping[str, Any]) -> ModelCall:
+        """The call with a soft cap of the scores, and an attention sink as one more template at the end."""
+        query, key, value = self.problem.evidence, self.problem.templates, self.problem.values
+        call, softcap = self, arguments.get("softcap")
+        if softcap is not None:
+            capped = with_softcap(query, key, self.preference, self.problem.scale, softcap)
+            call = replace(self, preference=capped)
+        sink = sink_logits(self.setting.site, query, arguments)
         if sink is None:
-            return changed
-        key, value, preference = with_sink(self.query, self.key, self.value, changed.log_preference, sink)
-        return replace(changed, key=key, value=value, log_preference=preference, sinks=1)
+            return call
+        key, value, preference = with_sink(query, key, value, call.preference, sink)
+        problem = replace(self.problem, templates=key, values=value)
+        return replace(call, problem=problem, preference=preference, sinks=1)
 
-    def of_heads(self, index: Tensor) -> AttentionProblem:
-        """The problems of some heads, with the keys and values that they share repeated."""
-        shared = torch.div(index, self.heads // self.key.shape[1], rounding_mode="floor")
-        return replace(
-            self,
-            query=self.query.index_select(1, index),
-            key=self.key.index_select(1, shared),
-            value=self.value.index_select(1, shared),
-            log_preference=preference_of_heads(self.log_preference, index),
+    def infer(self, *, weights: bool = False, certificate: bool = False) -> Inferred:
+        """The inference of the heads, some of which may keep the model's own.
+
+        Args:
+            weights: Whether to compute the weights before dropout, too. Where gradients are recorded, the output is
+                then a function of them.
+            certificate: Whether to certify, too.
+
+        Raises:
+            InputError: If a head does not exist.
+            ProblemError: If :func:`fenchel.functional.attention` refuses the call.
+        """
+        weights, values = weights or self.need_weights, self.problem.values
+        if self._is_own and not (weights or certificate) and self.reduced is not None:
+            tensors = self.problem.evidence, self.problem.templates, values
+            output = softmax_attention(*tensors, float(self.problem.scale), self.reduced)
+            return Inferred(output.transpose(1, 2))
+        result = self._by_heads(weights, certificate)
+        p = result.weights
+        if p is None:
+            return result
+        if self.sinks and self.hides_sinks:
+            p, values = p[..., : -self.sinks], values[..., : -self.sinks, :]
+        if not torch.is_grad_enabled():
+            return result._replace(weights=p)
+        kept = torch.dropout(p, self.dropout, train=self.dropout > 0)
+        values = values.repeat_interleave(p.shape[1] // values.shape[1], 1)
+        return result._replace(output=kept.to(values.dtype) @ values, weights=p)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the call is the model's own softmax attention, without dropout."""
+        own = self.reduced is not None and self.preference is self.reduced.mask_or_bias
+        return own and self.setting.is_softmax and not self.dropout
+
+    def _by_heads(self, weights: bool, certificate: bool) -> Inferred:
+        setting, count = self.setting, self.problem.evidence.shape[1]
+        missing = sorted(head for head in setting.heads or () if head > count)
+        if missing:
+            raise InputError(f"heads {missing} do not exist in {setting.site}, which has heads 1 to {count}")
+        chosen = [head for head in range(count) if setting.heads is None or head + 1 in setting.heads]
+        rest = [head for head in range(count) if head not in chosen]
+        if not rest:
+            return self._of_heads(None, setting.how, weights, certificate)
+        device = self.problem.evidence.device
+        index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
+        parts = (
+            self._of_heads(index, setting.how, weights, certificate),
+            self._of_heads(others, setting.own, weights, certificate),
         )
+        return joined(*parts, torch.cat((index, others)).argsort())
 
-
-def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certificate: bool) -> Inferred:
-    result = functional.infer(
-        problem.query,
-        problem.key,
-        problem.value,
-        log_preference=problem.log_preference,
-        alpha=how.alpha,
-        scale=problem.scale,
-        closeness=how.closeness,
-        estimator=how.estimator,
-        dropout_p=problem.dropout_p,
-        enable_gqa=problem.key.shape[1] != problem.heads,
-    )
-    # The certificate first: it may have the output of the same pass.
-    bounds = result.certificate if certificate else None
-    return Inferred(result.output, result.weights if weights else None, bounds)
-
-
-def _alpha_of_heads(alpha: float | Tensor, index: Tensor) -> float | Tensor:
-    """Rows ``index`` of the head dimension of α, which broadcasts to (B, H, m)."""
-    if not isinstance(alpha, Tensor) or alpha.ndim < 2 or alpha.shape[-2] == 1:
-        return alpha
-    return alpha.index_select(-2, index.to(alpha.device))
-
-
-def infer(
-    problem: AttentionProblem, setting: Setting, *, weights: bool = False, certificate: bool = False
-) -> Inferred:
-    """Infer, and leave some heads as the model has them if so asked.
-
-    Args:
-        problem: The call.
-        setting: How its heads infer.
-        weights: Whether to work out the weights too.
-        certificate: Whether to certify too.
-
-    Returns:
-        What came of it, with the weights before dropout and without those of sinks. Where gradients are recorded, the
-        output is a function of these weights.
-
-    Raises:
-        InputError: If a head does not exist.
-        ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
-    """
-    result = _infer(problem, setting, weights, certificate)
-    p, value = result.weights, problem.value
-    if p is None:
-        return result
-    if problem.sinks:
-        p, value = p[..., : -problem.sinks], value[..., : -problem.sinks, :]
-    if not torch.is_grad_enabled():
-        return result._replace(weights=p)
-    kept = torch.dropout(p, problem.dropout_p, train=problem.dropout_p > 0)
-    value = value.repeat_interleave(problem.heads // value.shape[1], 1)
-    return result._replace(output=kept.to(value.dtype) @ value, weights=p)
-
-
-def _infer(problem: AttentionProblem, setting: Setting, weights: bool, certificate: bool) -> Inferred:
-    how, heads = setting.how, setting.heads
-    missing = sorted(head for head in heads or () if head > problem.heads)
-    if missing:
-        raise InputError(
-            f"heads {missing} do not exist in {setting.site}, which has heads 1 to {problem.heads}"
+    def _of_heads(self, index: Tensor | None, how: Inference, weights: bool, certificate: bool) -> Inferred:
+        """The inference of the heads of an index; None is all."""
+        query, key, value = self.problem.evidence, self.problem.templates, self.problem.values
+        u, alpha, closeness = self.preference, how.alpha, how.closeness
+        if index is not None:
+            shared = torch.div(index, query.shape[1] // key.shape[1], rounding_mode="floor")
+            query, key, value = (
+                part.index_select(1, heads)
+                for part, heads in ((query, index), (key, shared), (value, shared))
+            )
+            u, closeness = preference_of_heads(u, index), closeness and closeness.heads(index)
+            if isinstance(alpha, Tensor) and alpha.ndim > 1 and alpha.shape[-2] > 1:
+                alpha = alpha.index_select(-2, index.to(alpha.device))
+        result = functional.infer(
+            query,
+            key,
+            value,
+            log_preference=u,
+            alpha=alpha,
+            scale=self.problem.scale,
+            closeness=closeness,
+            estimator=how.estimator,
+            dropout_p=self.dropout,
+            enable_gqa=key.shape[1] != query.shape[1],
         )
-    chosen = [head for head in range(problem.heads) if heads is None or head + 1 in heads]
-    rest = [head for head in range(problem.heads) if head not in chosen]
-    if not rest:
-        return _infer_alike(problem, how, weights, certificate)
-
-    device = problem.query.device
-    index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
-    closeness = how.closeness and how.closeness.heads(index)
-    chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
-    parts = (
-        _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
-        _infer_alike(problem.of_heads(others), setting.own, weights, certificate),
-    )
-    return joined(*parts, torch.cat((index, others)).argsort())
-
-
-_checked: WeakSet[nn.Module] = WeakSet()
-
-"""Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
+        # The certificate first: it may compute the output in the same pass.
+        bounds = result.certificate if certificate else None
+        return Inferred(result.output, result.weights if weights else None, bounds)
 
 
 def register(*estimators: str | Estimator) -> None:
@@ -440,9 +339,6 @@ def attend(
     attention_mask: Tensor | None,
     *,
     setting: Setting,
-    preferences: LogPreferences | None = None,
-    answer: Callable[[AttentionProblem, LogPreference, bool], Inferred] | None = None,
-    checked: MutableSet[nn.Module] = _checked,
     scaling: float | Tensor | None = None,
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
@@ -460,10 +356,7 @@ def attend(
         key: (B, H_kv, n, d), likewise; H_kv divides H.
         value: (B, H_kv, n, d_v).
         attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n), or None.
-        setting: How its heads infer.
-        preferences: The log-preferences of this forward pass, for ``answer``.
-        answer: Answers in the place of ``setting``: takes the problem, its preference and whether weights are wanted.
-        checked: The modules that were compared; this one is added.
+        setting: The inference of the heads.
         scaling: Multiplies the scores; None is 1/√d.
         dropout: Of the weights; acts only where the module is in training mode.
         position_bias: Additive, broadcastable to (B, H, m, n), or None; gradients flow to it.
@@ -477,7 +370,7 @@ def attend(
     Raises:
         ModelError: If an argument, or something that no argument shows, changes the scores.
         CaptureError: If the mask does not fit, or causality is in doubt.
-        ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
+        ProblemError: If :func:`fenchel.functional.attention` refuses the call.
     """
     site, family = setting.site, type(module).__name__
     refuse_unsupported(site, family, arguments)
@@ -485,49 +378,230 @@ def attend(
         raise CaptureError(
             f"{site} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
         )
-    if has_softcap(arguments) and (not setting.is_softmax or setting.certificate is not None):
+    certify = setting.certificate is not None and setting.answer is None
+    if arguments.get("softcap") is not None and (
+        setting.answer is not None or certify or not setting.is_softmax
+    ):
         raise ModelError(
             f"{site} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, so "
-            "only first order with α = 1 and softmax, without a certificate, is defined. Use that, or a configuration "
-            "without the cap"
+            "scores are no longer a preference plus linear evidence, and only first order with α = 1 and softmax, "
+            "without a certificate or a capture, is defined. Use that, or a configuration without the cap"
         )
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-    read = (site, query, key, attention_mask, position_bias, is_causal)
-    preference = None if preferences is None else preferences(*read)
-    u = call_preference(*read) if preference is None else preference.mask_or_bias
+    masks = (site, query, key, attention_mask, position_bias, is_causal)
+    reduced = None if setting.preferences is None else setting.preferences(*masks)
+    u = call_preference(*masks) if reduced is None else reduced.mask_or_bias
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    plain = AttentionProblem(query, key, value, u, scale, dropout if module.training else 0.0)
-    problem = plain.with_arguments(site, arguments)
-    if not torch.compiler.is_compiling() and module not in checked:
-        seen = LogPreferences()(*read) if preference is None else preference
-        _check(site, module, plain, problem, seen, position_bias, arguments)
-        checked.add(module)
-    weights = weights_wanted(module, arguments)
-    if answer is not None and preference is not None:
-        inferred = answer(problem, preference, weights)
-    else:
-        certify = setting.certificate is not None
-        inferred = infer(problem, setting, weights=weights, certificate=certify)
-        if setting.certificate is not None and inferred.certificate is not None:
-            setting.certificate(site, inferred.certificate)
-    return inferred.output.transpose(1, 2).contiguous(), inferred.weights if weights else None
+    problem, need_weights = Problem(query, key, value, 1.0, scale), weights_wanted(module, arguments)
+    dropout = dropout if module.training else 0.0
+    plain = ModelCall(module, problem, u, dropout, setting, reduced, need_weights)
+    call = plain.with_arguments(arguments)
+    if not torch.compiler.is_compiling() and module not in setting.checked:
+        seen = LogPreferences()(*masks) if reduced is None else reduced
+        _check(call, seen, plain, position_bias, arguments)
+        setting.checked.add(module)
+    result = call.infer(certificate=certify) if setting.answer is None else setting.answer(call)
+    if certify and setting.certificate is not None and result.certificate is not None:
+        setting.certificate(site, result.certificate)
+    return result.output.transpose(1, 2).contiguous(), result.weights if need_weights else None
 
 
 @torch.no_grad()
 def _check(
-    site: str,
-    module: nn.Module,
-    plain: AttentionProblem,
-    problem: AttentionProblem,
-    preference: LogPreference,
+    call: ModelCall,
+    reduced: LogPreference,
+    plain: ModelCall,
     position_bias: Tensor | None,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Compare with the family's own attention. Families know softmax alone: what is compared is how scores are made."""
-    scale, tensors = float(plain.scale), (plain.query, plain.key, plain.value)
-    if problem is plain:
-        output = softmax_attention(*tensors, scale, preference)
+    """Compare the scores with those of the family's own attention, under softmax, the only one that families know."""
+    problem, scale = plain.problem, float(plain.problem.scale)
+    tensors = problem.evidence, problem.templates, problem.values
+    if call is plain:
+        output = softmax_attention(*tensors, scale, reduced)
     else:
-        output = infer(replace(problem, scale=scale, dropout_p=0.0), Setting()).output.transpose(1, 2)
-    check_against_eager(site, module, *tensors, output, scale, preference, position_bias, arguments)
+        scaled = replace(call.problem, scale=scale)
+        softmax = replace(
+            call, problem=scaled, dropout=0.0, setting=Setting(), reduced=None, need_weights=False
+        )
+        output = softmax.infer().output.transpose(1, 2)
+    site = call.setting.site
+    check_against_eager(site, call.module, *tensors, output, scale, reduced, position_bias, arguments)
+
+
+_BACKEND = "fenchel_use_backend"
+
+# The registries know no models, so each attention module carries its own setting, where no other model and no
+# other thread's context can reach it.
+_SETTING = "_fenchel_setting"
+
+
+def _attention(module: nn.Module, *tensors: Tensor, **arguments: Any) -> tuple[Tensor, Tensor | None]:
+    setting: Setting | None = getattr(module, _SETTING, None)
+    if setting is None:
+        raise CaptureError(
+            f"{type(module).__name__} asked for the attention {_BACKEND!r} outside of use_backend and captures. Choose "
+            "another: model.set_attn_implementation('sdpa')"
+        )
+    setting.called = True
+    return attend(module, *tensors, setting=setting, **arguments)
+
+
+def setting_of(module: nn.Module) -> Setting:
+    """The current inference of an attention module."""
+    setting: Setting | None = getattr(module, _SETTING, None)
+    own = inference_of(module)
+    return Setting(own, own) if setting is None else setting
+
+
+@contextmanager
+def attending_by(model: nn.Module, settings: Mapping[nn.Module, Setting]) -> Iterator[None]:
+    """Have attention modules of ``model`` attend by their settings until the block ends. Contexts nest.
+
+    Raises:
+        ModelError: If the block ends normally and no attention came through.
+    """
+    before: dict[nn.Module, Setting | None] = {module: getattr(module, _SETTING, None) for module in settings}
+    register_backend(_BACKEND, _attention)
+    try:
+        for module, setting in settings.items():
+            setattr(module, _SETTING, setting)
+        with attention_implementation(model, _BACKEND):
+            yield
+    finally:
+        for module, setting in before.items():
+            if setting is None:
+                delattr(module, _SETTING)
+            else:
+                setattr(module, _SETTING, setting)
+
+
+def attention_names(model: nn.Module) -> tuple[str, ...]:
+    """Qualified names of the attention modules of ``model``; number l of ``use_backend(layers=...)`` is the l-th.
+
+    The order is that in which the model holds them: the encoder first, then the decoder, in each of whose layers
+    self-attention comes before cross-attention.
+
+    Raises:
+        ModelError: If there are none, or if some attention bypasses the attention registry.
+
+    Example:
+        >>> from transformers import T5Config, T5Model
+        >>> sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> for name in attention_names(T5Model(T5Config(**sizes))):
+        ...     print(name)
+        encoder.block.0.layer.0.SelfAttention
+        decoder.block.0.layer.0.SelfAttention
+        decoder.block.0.layer.1.EncDecAttention
+    """
+    return tuple(attention_modules(model).values())
+
+
+def _inference(
+    estimator: str | Estimator,
+    alpha: float | Tensor,
+    tol: float | None,
+    max_steps: int,
+    closeness: AbstractCloseness | str | None,
+) -> Inference:
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver = estimator_object(estimator, tol, max_steps)
+    near: AbstractCloseness | None = closeness_object(closeness)
+    check_kind(near, solver.name)
+    if isinstance(alpha, Tensor):
+        positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
+    else:
+        checked_argument("alpha", alpha)
+    return Inference(solver, alpha, near)
+
+
+@contextmanager
+def use_backend(
+    model: nn.Module,
+    estimator: str | Estimator = "exact",
+    *,
+    alpha: float | Tensor = 1.0,
+    closeness: AbstractCloseness | str | None = None,
+    layers: Collection[int | str] | None = None,
+    heads: Collection[int] | None = None,
+    tol: float | None = None,
+    max_steps: int = 50,
+    certificate: Callable[[str, AttentionCertificate], object] | None = None,
+) -> Iterator[None]:
+    r"""Have the attention of ``model`` infer by another estimator until the block ends.
+
+    Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
+    preference log u = mask + position bias, evidence q and reliability α. Every other head, and every other layer,
+    stays first order with α = 1, under the model's own closeness, which is what the model itself does.
+
+    What each configuration of the model said before is put back at the end, after an exception too. Contexts nest: the
+    inner one alone counts, for all layers, until it ends. Other models are not touched; one model can be in one
+    thread's context only.
+
+    Args:
+        model: A model of transformers whose family calls the attention registry; in eval or training mode.
+        estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
+        alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
+            gradient.
+        closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is the model's own: softmax, unless its
+            ``attn_implementation`` is of another closeness. Numbers of its own may differ by head, (H, 1), and require
+            a gradient.
+        layers: Which attention modules: numbers from 1 in the order of :func:`attention_names`, or qualified names.
+            None is all. Layers that share one module (ALBERT) share its number.
+        heads: Which heads of those layers, numbers from 1. None is all.
+        tol: Tolerance of "exact"; None is the default of :func:`fenchel.functional.attention`.
+        max_steps: Steps that "exact" may take.
+        certificate: Called with the name of the module and its
+            :class:`~fenchel.functional.AttentionCertificate` at every attention call, chosen or not.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        ModelError: If the model has attention that bypasses the registry, or changes its scores in an unknown way; and
+            if the block ends without any attention having come through, or none of a layer in ``layers``.
+        InputError: If the estimator, a layer or a head does not exist.
+        ProblemError: If α is not positive.
+
+    Reference:
+        Sections 5 and 8, eqs. (7), (9), (13), (14).
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)).eval()
+        >>> tokens = torch.tensor([[1, 2, 3]])
+        >>> def show(name, certificate):
+        ...     print(name, tuple(certificate.gap.shape))
+        >>> with use_backend(model, "exact", layers=[2], certificate=show):
+        ...     _ = model(tokens)
+        encoder.layer.0.attention.self (1, 2, 3)
+        encoder.layer.1.attention.self (1, 2, 3)
+    """
+    if certificate is not None and not callable(certificate):
+        raise ProblemError(
+            f"certificate is {shown(certificate)}; expected a function of a name and a certificate"
+        )
+    how = _inference(estimator, alpha, tol, max_steps, closeness)
+    chosen_heads = None if heads is None else checked("heads", heads)
+    modules = attention_modules(model)
+    chosen = chosen_layers(model, tuple(modules.values()), layers)
+    settings: dict[nn.Module, Setting] = {}
+    for module, name in modules.items():
+        current: Setting | None = getattr(module, _SETTING, None)
+        own = replace(OWN, closeness=closeness_of(module)) if current is None else current.own
+        near = how if closeness is not None else replace(how, closeness=own.closeness)
+        if name in chosen:
+            settings[module] = Setting(near, own, chosen_heads, name, certificate)
+        else:
+            settings[module] = Setting(own, own, None, name, certificate)
+    with attending_by(model, settings):
+        yield
+    silent = [s.site for s in settings.values() if s.site in chosen and not s.called]
+    if silent and (layers is not None or len(silent) == len(settings)):
+        raise ModelError(
+            f"{silent[0]} of {type(model).__name__} was to infer by {estimator!r}, but did not attend inside of "
+            "use_backend. Give the model every input that this layer needs, or leave it out of layers"
+        )

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.sites import preference_numbers
 from fenchel.integrations.transformers.registry import eager_attention
-from fenchel.tensors import may_attend
+from fenchel.tensors import broadcasts_to, may_attend
 
 _ROWS = 256  # of a mask that are looked at together
 
@@ -27,50 +27,70 @@ Swin's -100 is a weight.
 """
 
 
-def require_broadcastable(site: str, shape: tuple[int, int, int, int], **tensors: Tensor | None) -> None:
-    """Check that masks and biases fit an attention call.
+SINKS = ("s_aux", "sinks")
+"""Names under which families pass the logits of their attention sinks."""
+
+_HARMLESS = frozenset(
+    {
+        # position information that has already acted on queries and keys
+        "position_ids",
+        "cache_position",
+        # what the mask already contains
+        "sliding_window",
+        "encoder_attention_mask",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "seq_idx",
+        # where keys and values came from
+        "encoder_hidden_states",
+        "past_key_values",
+        "use_cache",
+        # what is returned, and how
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "deterministic",
+        # training only
+        "num_items_in_batch",
+    }
+)
+
+"""Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
+
+_REFUSED = {
+    "block_indices": "sparse attention keeps only selected blocks of keys, and the mask does not say which",
+    "cache": "a paged cache holds keys that are not in this call",
+}
+
+_KNOWN = _HARMLESS | {"softcap", "indices", *SINKS}
+
+
+def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> None:
+    """Raise if ``arguments`` holds something that may change the attention scores unseen.
 
     Args:
         site: Qualified name of the attention module, for the message.
-        shape: (B, H, m, n).
-        **tensors: By the name of the argument that each was.
+        family: Name of its class, for the message.
+        arguments: Keyword arguments of the call, without scaling, position_bias and is_causal.
 
     Raises:
-        CaptureError: If one is not bool or floating, 4-D and broadcastable to ``shape``.
+        ModelError: Naming site, class and argument. An argument that is None or False is absent.
     """
-    for name, tensor in tensors.items():
-        if tensor is None:
+    for name, value in arguments.items():
+        if name in _KNOWN or value is None or value is False:
             continue
-        fits = tensor.ndim == 4 and all(s in (1, t) for s, t in zip(tensor.shape, shape, strict=True))
-        if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
-            raise CaptureError(
-                f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
-                f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
+        if name in _REFUSED:
+            raise ModelError(
+                f"{site} ({family}) passes {name!r} to its attention, which is not supported: {_REFUSED[name]}. "
+                "Use a model without it, or a configuration that switches it off"
             )
-
-
-def stands_for_causal(
-    site: str, shape: tuple[int, int, int, int], attention_mask: Tensor | None, is_causal: bool | None
-) -> bool:
-    """Whether a call without a mask means the causal one. A single query sees all keys.
-
-    Args:
-        site: Qualified name of the attention module, for the message.
-        shape: (B, H, m, n).
-        attention_mask: As in the call.
-        is_causal: What the family says of itself.
-
-    Raises:
-        CaptureError: If the family says nothing.
-    """
-    if attention_mask is not None or shape[2] == 1:
-        return False
-    if is_causal is None:
-        raise CaptureError(
-            f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
-            "known. Give the model an attention_mask"
+        raise ModelError(
+            f"{site} ({family}) passes {name!r} to its attention, an argument with an unknown effect on the scores, "
+            "so its attention cannot be replaced faithfully. Call the model without it, or report the family"
         )
-    return is_causal
 
 
 def _without_constant_dimensions(tensor: Tensor) -> Tensor:
@@ -199,23 +219,7 @@ class LogPreferences:
         position_bias: Tensor | None,
         is_causal: bool | None,
     ) -> LogPreference:
-        """The log-preference of one call.
-
-        Args:
-            site: Qualified name of the attention module, for messages.
-            query: (B, H, m, d).
-            key: (B, H_kv, n, d).
-            attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the
-                family made none.
-            position_bias: Additive, broadcastable likewise, or None.
-            is_causal: What the family says of itself; only consulted where it made no mask.
-
-        Returns:
-            The preference, reduced.
-
-        Raises:
-            CaptureError: If a tensor does not fit, or if causality is in doubt.
-        """
+        """The log-preference of one call; arguments as of :func:`call_preference`."""
         shape = (*query.shape[:3], key.shape[2])
         given = _identity(attention_mask), _identity(position_bias)
         identity = (*given, is_causal, shape, query.dtype, query.device)
@@ -226,6 +230,11 @@ class LogPreferences:
             self._known[identity] = LogPreference.of(result, query.dtype, attention_mask, is_causal)
             self._held.append((attention_mask, position_bias))
         return self._known[identity]
+
+    def clear(self) -> None:
+        """Forget them, after a pass."""
+        self._known.clear()
+        self._held.clear()
 
 
 def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -278,10 +287,24 @@ def call_preference(
         tensor([[[[0.0000, 0.5000,   -inf]]]])
     """
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    require_broadcastable(site, shape, attention_mask=attention_mask, position_bias=position_bias)
+    for name, tensor in {"attention_mask": attention_mask, "position_bias": position_bias}.items():
+        if tensor is None:
+            continue
+        fits = tensor.ndim == 4 and broadcasts_to(tuple(tensor.shape), shape)
+        if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
+            raise CaptureError(
+                f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
+                f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
+            )
     mask = attention_mask
-    if stands_for_causal(site, shape, attention_mask, is_causal):
-        mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
+    if mask is None and shape[2] > 1:  # a single query sees all keys
+        if is_causal is None:
+            raise CaptureError(
+                f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
+                "known. Give the model an attention_mask"
+            )
+        if is_causal:
+            mask = torch.ones(1, 1, *shape[2:], dtype=torch.bool, device=query.device).tril()
     if mask is not None:
         mask = reduced(mask)
     if position_bias is None:
@@ -303,11 +326,6 @@ def among_indices(attention_mask: Tensor | None, indices: Tensor | None, keys: i
     if attention_mask is None or attention_mask.dtype == torch.bool:
         return chosen if attention_mask is None else chosen & attention_mask
     return attention_mask.masked_fill(~chosen, -torch.inf)
-
-
-SINKS = ("s_aux", "sinks")
-
-"""Names under which families give the logits of their attention sinks."""
 
 
 def sink_logits(site: str, query: Tensor, arguments: Mapping[str, Any]) -> Tensor | None:

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
@@ -285,10 +285,32 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     transformers.AttentionMaskInterface.register(name, materialised_mask)
 
 
-def count_attention(name: str) -> None:
-    """Count as attention by the backend ``name`` what another one computes in its place."""
-    for witness in _witnesses[name]:
-        witness.called = True
+def _gathered() -> Mapping[str, Any]:
+    """Outputs that the running forward collects through hooks, by name; empty in releases without such a collector."""
+    try:
+        from transformers.utils.output_capturing import (
+            _active_collector,  # pyright: ignore[reportPrivateUsage] -- nothing public says it
+        )
+    except ImportError:
+        return {}
+    # A context variable cannot be read while compiling, unless the forward itself is compiled.
+    if torch.compiler.is_compiling() and not getattr(_active_collector, "compiling", False):
+        return {}
+    return _active_collector.get() or {}
+
+
+def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """Whether the attention function has to return its weights.
+
+    Args:
+        module: The attention module that called.
+        arguments: The keyword arguments of the call.
+    """
+    if arguments.get("output_attentions"):
+        return True
+    if getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    return any(name.endswith("attentions") for name in _gathered())
 
 
 def _check_name(name: str) -> None:
