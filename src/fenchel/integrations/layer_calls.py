@@ -252,17 +252,10 @@ class LayerSource(AbstractSource):
             )
         query, key, scaling = _with_reliability(site.name, space, asked.problem, call.alphas)
         preference, values = call.preference, asked.problem.values
+        counted = _counted(site, asked, preference, real)
+        values = values if values.shape[:3] == key.shape[:3] else None
         return AttentionCall(
-            site=site,
-            query=query,
-            key=key,
-            scaling=scaling,
-            preference=preference,
-            counted=_counted(site, asked, preference, real),
-            inputs=None if projection is None else projection.inputs,
-            key_weight=None if projection is None else projection.weight,
-            key_bias=None if projection is None else projection.bias,
-            value=values if values.shape[:3] == key.shape[:3] else None,
+            site, query, key, scaling, preference, counted, *(projection or (None, None, None)), values
         )
 
 

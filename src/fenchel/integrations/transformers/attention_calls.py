@@ -30,9 +30,7 @@ from fenchel.integrations.sites import (
 from fenchel.integrations.transformers.backend import ModelCall, Setting, attending_by, setting_of
 from fenchel.integrations.transformers.masks_and_sinks import LogPreferences
 from fenchel.integrations.transformers.registry import attention_modules, require_transformers
-from fenchel.nn.inference import Inferred
-
-_Handler = Callable[[ModelCall], Inferred]
+from fenchel.nn.inference import Inferred, KeyProjection
 
 
 class ModelSource(AbstractSource):
@@ -64,7 +62,7 @@ class ModelSource(AbstractSource):
         self._decoder = self._modules_of_decoder() if self._has_decoder else frozenset()
         self._checked: set[nn.Module] = set()
         self._preferences = LogPreferences()
-        self._tracer = Tracer({}, {})
+        self._tracer = Tracer({})
         self._key_maps: dict[nn.Module, KeyMap] = {}
         self._saw_single_key = self._knows_key_maps = False
 
@@ -80,10 +78,14 @@ class ModelSource(AbstractSource):
 
     @override
     @contextmanager
-    def intercept(self, handler: _Handler) -> Iterator[None]:
+    def intercept(self, handler: Callable[[ModelCall], Inferred]) -> Iterator[None]:
         def answer(own: Setting, call: ModelCall) -> Inferred:
-            own.called = True  # it is attention inside of use_backend, too
-            return self._answer(handler, replace(call, hides_sinks=False))
+            own.called = True  # inside use_backend this is its attention, too
+            result = handler(replace(call, hides_sinks=False))
+            self._tracer.forget(call.module)
+            if result.weights is not None and call.sinks:
+                return result._replace(weights=result.weights[..., : -call.sinks])
+            return result
 
         settings: dict[nn.Module, Setting] = {}
         for module, name in self.modules.items():
@@ -94,11 +96,7 @@ class ModelSource(AbstractSource):
                 "checked": self._checked,
             }
             settings[module] = replace(own, site=name, **capture)
-        key_maps = {module: key_map.map for module, key_map in self._key_maps.items()}
-        if self._knows_key_maps:
-            self._tracer = Tracer({module: self.modules[module] for module in key_maps}, key_maps)
-        else:
-            self._tracer = Tracer(self.modules, {})
+        self._tracer = Tracer(self.modules)
         try:
             with attending_by(self._model, settings):
                 yield
@@ -120,17 +118,8 @@ class ModelSource(AbstractSource):
     def finish(self, *, all_called: bool) -> None:
         super().finish(all_called=all_called)
         # A rotation by position 0, that of a single token, looks like none: look again at the next batch.
-        if self.sites.complete and not self._saw_single_key and not self._knows_key_maps:
-            self._knows_key_maps = True
-            self._tracer.remove()
+        self._knows_key_maps |= self.sites.complete and not self._saw_single_key
         self._forget()
-
-    def _answer(self, handler: _Handler, call: ModelCall) -> Inferred:
-        result = handler(call)
-        self._tracer.forget(call.module)
-        if result.weights is not None and call.sinks:
-            return result._replace(weights=result.weights[..., : -call.sinks])
-        return result
 
     @override
     def kind(self, call: ModelCall) -> Kind:
@@ -165,26 +154,15 @@ class ModelSource(AbstractSource):
     def described(self, call: ModelCall, site: AttentionSite, space: str, real: RealQueries) -> AttentionCall:
         problem, preference = call.problem, call.reduced
         assert preference is not None  # noqa: S101 -- captures reduce it
-        inputs, key_map = self._key_map(call) if space == "input" else (None, None)
+        projection = self._projection(call) if space == "input" else (None, None, None)
         of_decoder = self._has_decoder and site.kind != "encoder_self"
         masked = preference.mask_or_bias is not None
-        return AttentionCall(
-            site=site,
-            query=problem.evidence,
-            key=problem.templates,
-            scaling=float(problem.scale),
-            preference=call.preference,
-            counted=real(
-                site.name, problem.evidence, preference.empty_rows, decoder=of_decoder, masked=masked
-            ),
-            inputs=inputs,
-            key_weight=None if key_map is None else key_map.weight,
-            key_bias=None if key_map is None else key_map.bias,
-            value=problem.values,
-        )
+        counted = real(site.name, problem.evidence, preference.empty_rows, decoder=of_decoder, masked=masked)
+        tensors, scaling = (problem.evidence, problem.templates), float(problem.scale)
+        return AttentionCall(site, *tensors, scaling, call.preference, counted, *projection, problem.values)
 
-    def _key_map(self, call: ModelCall) -> tuple[Tensor, KeyMap]:
-        """The input of the key map in a call, (B, n, width), and the map."""
+    def _projection(self, call: ModelCall) -> KeyProjection:
+        """The linear map of the keys of a call, with its input."""
         module, key = call.module, call.problem.templates
         name, visit = self.modules[module], self._tracer.visit(module)
         if call.sinks:
@@ -196,14 +174,14 @@ class ModelSource(AbstractSource):
             inputs, key_map = find_key_map(name, module, visit, key)
             self._key_maps[module] = key_map
             self._saw_single_key |= key.shape[2] == 1
-            return inputs, key_map
+            return KeyProjection(inputs, key_map.weight, key_map.bias)
         key_map = self._key_maps[module]
         trace = next((trace for trace in visit.traces if trace.map is key_map.map), None)
         if trace is None:
             raise CaptureError(
                 f"{name} attended without calling its key map {key_map.name}, as it did in the first forward"
             )
-        return key_map.inputs(trace.input, key), key_map
+        return KeyProjection(key_map.inputs(trace.input, key), key_map.weight, key_map.bias)
 
 
 @dataclass(frozen=True)
@@ -282,18 +260,14 @@ class Tracer:
 
     Args:
         modules: Attention modules with their qualified names.
-        key_maps: Of modules, the one linear map to look at; of others all are.
     """
 
-    def __init__(self, modules: Mapping[nn.Module, str], key_maps: Mapping[nn.Module, nn.Module]) -> None:
+    def __init__(self, modules: Mapping[nn.Module, str]) -> None:
         self._visits: dict[nn.Module, Visit] = {}
         self._handles: list[RemovableHandle] = []
         for module, site in modules.items():
-            maps = _linear_maps(module)
-            if module in key_maps:
-                maps = {key_maps[module]: maps[key_maps[module]]}
             self._handles.append(module.register_forward_pre_hook(self._open, with_kwargs=True))
-            for linear, name in maps.items():
+            for linear, name in _linear_maps(module).items():
                 hook = self._linear_hook(module, f"{site}.{name}")
                 self._handles.append(linear.register_forward_hook(hook))
 

@@ -244,19 +244,18 @@ class ModelCall(AbstractCall):
 
 
 def register(*estimators: str | Estimator) -> None:
-    """Make attention that infers available to every model of transformers, under five names.
+    """Register attention by inference for every model of transformers, under five names.
 
     Thereafter ``attn_implementation`` may be ``"fenchel_first_order"``, ``"fenchel_second_order"`` or
     ``"fenchel_exact"``, in ``from_pretrained``, ``from_config`` and ``model.set_attn_implementation``; α is 1.
     ``"fenchel_sparsemax"`` and ``"fenchel_entmax15"`` are first order under ``fenchel.Tsallis(2)`` and
-    ``fenchel.Tsallis(1.5)``: sparse attention, for training and for models that were trained with it. For each name
-    the mask maker is registered with the function: without it models would be given no mask at all. The
-    registries are process-wide and forget nothing; calling this again changes nothing but the options of the
-    estimators that are given.
+    ``fenchel.Tsallis(1.5)``: sparse attention, for training and for models that were trained with it. Each name also
+    registers a mask function, without which models would pass no mask. The registries are process-wide and entries
+    cannot be removed; calling this again changes only the options of the given estimators.
 
     Args:
-        *estimators: Estimators with options, which take the place of those without: after
-            ``register(fenchel.Exact(tol=1e-3))`` the name ``"fenchel_exact"`` stands for that.
+        *estimators: Estimators with options, which replace those without: after ``register(fenchel.Exact(tol=1e-3))``
+            the name ``"fenchel_exact"`` stands for that.
 
     Raises:
         ProblemError: If something is no estimator of ops.
@@ -272,16 +271,14 @@ def register(*estimators: str | Estimator) -> None:
         >>> tuple(model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape)
         (1, 3, 8)
     """
-    given = [estimator_object(estimator) for estimator in estimators]
-    own = {f"fenchel_{estimator.name}": Inference(estimator) for estimator in given}
-    missing = {name: how for name, how in _INFERENCES.items() if name not in _registered}
-    _registered.update({**missing, **own})
-    for name in (*missing, *own):
-        register_backend(name, _with(own[name]) if name in own else _FUNCTIONS[name])
+    for solver in [estimator_object(estimator) for estimator in estimators]:
+        _registered[f"fenchel_{solver.name}"] = Setting(Inference(solver))
+    for name, function in _FUNCTIONS.items():
+        register_backend(name, function)
 
 
 def inference_of(module: nn.Module) -> Inference:
-    """How an attention module infers, by the name that its configuration has.
+    """The inference of an attention module, by the name in its configuration.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -291,7 +288,7 @@ def inference_of(module: nn.Module) -> Inference:
         'first_order'
     """
     name: Any = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    return _registered.get(name, OWN)
+    return _registered[name].how if name in _registered else OWN
 
 
 def closeness_of(module: nn.Module) -> AbstractCloseness | None:
@@ -307,28 +304,24 @@ def own_estimators(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    setting = Setting(how)
+CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
+"""Closenesses that names of attention stand for, ``fenchel_NAME``."""
 
+_registered = {
+    **{f"fenchel_{estimator}": Setting(Inference(estimator)) for estimator in ESTIMATORS},
+    **{f"fenchel_{name}": Setting(Inference(closeness=near)) for name, near in CLOSENESSES.items()},
+}
+"""The inference of each name of attention."""
+
+
+def _attention_of(name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(module: nn.Module, *tensors: Tensor, **arguments: Any) -> tuple[Tensor, Tensor | None]:
-        return attend(module, *tensors, setting=setting, **arguments)
+        return attend(module, *tensors, setting=_registered[name], **arguments)
 
     return attention
 
 
-CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
-
-"""Closenesses that names of attention stand for, ``fenchel_NAME``."""
-
-_INFERENCES = {f"fenchel_{estimator}": Inference(estimator) for estimator in ESTIMATORS}
-
-_INFERENCES |= {f"fenchel_{name}": Inference(closeness=near) for name, near in CLOSENESSES.items()}
-
-_FUNCTIONS = {name: _with(how) for name, how in _INFERENCES.items()}
-
-_registered: dict[str, Inference] = {}
-
-"""How a name of attention infers now."""
+_FUNCTIONS = {name: _attention_of(name) for name in _registered}
 
 
 def attend(
