@@ -1,4 +1,4 @@
-"""What every attention head of a model infers from, as tensors, and other outputs put in its place."""
+"""The inference problem of every attention head of a model as tensors, and the replacement of heads."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from fenchel.tensors import may_attend
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
 
 _capturing: WeakSet[nn.Module] = WeakSet()
-"""Attention modules that are being captured."""
+"""Attention modules inside a capture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CapturedHead:
-    """What one attention head inferred from in one call, and its answer.
+    """The inference problem of one attention head in one call, and its output.
 
     Under first order its weights are softmax(⟨templates, dual⟩ + log_preference), and its output is their mean of
-    the values. Under ``torch.no_grad`` all but the output is worked out when it is asked for.
+    the values. Under ``torch.no_grad`` all but the output is computed when first read.
 
     Attributes:
-        site: The layer that it is of.
+        site: Its layer.
         head: Its number, from 1.
         alpha: α, a number, or a tensor that broadcasts to (B, m, 1).
-        output: What the head hands on, (B, m, d_v).
+        output: The output of the head, (B, m, d_v).
     """
 
     site: AttentionSite
@@ -64,7 +64,7 @@ class CapturedHead:
 
     @property
     def log_preference(self) -> Tensor:
-        """Log u, (B or 1, m or 1, n), -inf where masked, 0 where nothing is preferred."""
+        """Log u, (B or 1, m or 1, n), -inf where masked, 0 if uniform."""
         return self._own(self._shared.parts.log_preference)
 
     @property
@@ -79,7 +79,7 @@ class CapturedHead:
 
     @property
     def values(self) -> Tensor:
-        """What the weights act on, (B, n, d_v)."""
+        """The values, (B, n, d_v)."""
         return self._own(self._shared.parts.values)
 
     @property
@@ -91,12 +91,12 @@ class CapturedHead:
         """The output with z = 0, where the weights are the preference, (B, m, d_v).
 
         Args:
-            uniform: Whether the weights are equal on all that the preference lets a query see.
+            uniform: Whether the weights are equal on all keys that the preference lets a query see.
         """
         return self._shared.without_evidence(uniform)[:, self.head - 1]
 
     def _own(self, parts: Sequence[Tensor]) -> Tensor:
-        """This head's of the parts of all, of which some heads may share one."""
+        """The part of this head, which some heads may share."""
         return parts[(self.head - 1) * len(parts) // self.site.num_heads]
 
     def __repr__(self) -> str:
@@ -120,17 +120,17 @@ class _Replaced:
 
 
 class Capture:
-    """Run a model inside of this context manager; then take from it what its heads inferred from, with gradients.
+    """Capture the inference problems of the heads of a model that runs inside this context, with gradients.
 
     ``heads[layer, head]`` is a :class:`CapturedHead` of the last call of that layer, numbers from 1. Layers are
     numbered within their kind, ``encoder_self``, ``decoder_self`` or ``cross``, in the order in which the model calls
     them, as in an audit; ``heads[kind, layer, head]`` names the kind. A layer may also be given by the qualified name
     of its module.
 
-    The model computes what it did before. All that is captured is a part of its graph: gradients of a loss with respect
-    to each of the tensors come from ``torch.autograd.grad``, or from ``retain_grad`` before ``backward``. Of layers
-    with templates that are Gaussians or differ by query only weights and output are such a part. What was captured
-    stays after the block.
+    The output of the model does not change. All captured tensors are part of its graph: gradients of a loss with
+    respect to each of them come from ``torch.autograd.grad``, or from ``retain_grad`` before ``backward``. For layers
+    with templates that are Gaussians or differ by query this holds for weights and output only. Captured heads remain
+    available after the block.
 
     Args:
         model: A model of transformers whose family calls the attention registry, or a module with attention layers of
@@ -139,9 +139,9 @@ class Capture:
             where there is one.
         layers: Which layers to capture, numbers from 1 within each kind or names of modules; None is all. Others cost
             nothing.
-        consume: For what must not keep the tensors of all layers: called inside the forward, once per layer and batch,
-            under ``torch.no_grad``, with an :class:`AttentionCall`. The model has to be in eval mode and is run by
-            :meth:`run`; nothing is kept. What it raises comes through unchanged, and the model is left as it was.
+        consume: A function for use without keeping the tensors of all layers: called inside the forward, once per layer
+            and batch, under ``torch.no_grad``, with an :class:`AttentionCall`. The model has to be in eval mode and is
+            run by :meth:`run`. Exceptions of the function propagate, and the model is restored.
         space: With ``consume``, "input" also gives the key map and its input, where keys are a linear map; "key" gives
             neither, and works for every family.
         any_estimator: With ``consume``, whether layers of :mod:`fenchel.nn` may infer by another estimator than first
@@ -151,9 +151,9 @@ class Capture:
         MissingExtraError: If transformers is not installed.
         ModelError: If the model has attention that cannot be captured; at the end of the block, if no attention came
             through.
-        InputError: If an option is none of those that there are.
-        CaptureError: If the model is being captured already; at the end of the block, if what was put in the place of a
-            head was never called.
+        InputError: If an option has an unknown value.
+        CaptureError: If the model is being captured already; at the end of the block, if the replacement of a head was
+            never called.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -232,10 +232,10 @@ class Capture:
             stack.callback(lambda: _capturing.difference_update(modules))
             if self._consume is None:
                 stack.enter_context(self._source.intercept(self._captured))
-                before = self._model.register_forward_pre_hook(lambda _model, _given: self._begin())
+                before = self._model.register_forward_pre_hook(lambda _model, _inputs: self._begin())
                 stack.callback(before.remove)
                 after = self._model.register_forward_hook(
-                    lambda _model, _given, output: self._finish(output), always_call=True
+                    lambda _model, _inputs, output: self._finish(output), always_call=True
                 )
                 stack.callback(after.remove)
             self._exits = stack.pop_all()
@@ -286,17 +286,17 @@ class Capture:
     def replace(
         self, layer: int | str, head: int | None, function: Replacement | None, *, kind: Kind | None = None
     ) -> None:
-        """Have a head hand on what ``function`` gives, in every call from now on until the block ends.
+        """Replace the output of a head by that of ``function``, in every call from now on until the block ends.
 
         Args:
             layer: Number or name of the layer.
             head: Number of the head; None is every head of the layer, one after the other.
-            function: Takes the :class:`CapturedHead` and gives its output, (B, m, d_v); gradients flow through it. None
-                is the model's own again.
+            function: Maps the :class:`CapturedHead` to its output, (B, m, d_v); gradients flow through it. None
+                restores the model's own.
             kind: The kind of the layer; None as for ``heads[layer, head]``.
 
         Raises:
-            InputError: If the number of the layer or the head is none, or the function cannot be called.
+            InputError: If the layer or the head is not a number from 1, or the function cannot be called.
             CaptureError: If this capture hands calls to ``consume``.
         """
         if self._consume is not None:
@@ -323,15 +323,14 @@ class Capture:
         """One forward pass, with ``consume`` called inside it.
 
         Args:
-            inputs: What the model's forward takes, by name. An encoder-decoder model needs
-                ``decoder_input_ids`` (see ``fenchel.integrations.transformers.decoder_inputs``). What the
-                attention masks pad is not counted.
-            counted: (B, n) bool, restricts further which queries are real.
+            inputs: Arguments of the model's forward, by name. An encoder-decoder model needs ``decoder_input_ids``
+                (see ``fenchel.integrations.transformers.decoder_inputs``). Padding is not counted.
+            counted: (B, n) bool, further restricts the real queries.
             counted_decoder: (B, m) bool, the same for the decoder of an encoder-decoder model, or for *cross* and
                 *decoder_self* calls with as many queries.
 
         Raises:
-            CaptureError: If a site was not called, or called in a way that is not understood.
+            CaptureError: If a site was not called, or called in an unsupported way.
             ModelError: If the model is in training mode, or its attention cannot be audited in this space.
             InputError: If the inputs do not fit the model, or a layer that was asked for does not exist.
         """
@@ -405,14 +404,14 @@ class Capture:
         return self._layers is None or bool({site.layer, site.name} & self._layers)
 
     def _consumed(self, call: AbstractCall) -> Inferred:
-        """The model's own answer, after a look at what it is of."""
+        """The model's own output, after ``consume``."""
         result, site = call.infer(), self._site(call)
         if self._is_chosen(site) and self._consume is not None and self._real is not None:
             self._consume(self._source.described(call, site, self._space, self._real))
         return result
 
     def _captured(self, call: AbstractCall) -> Inferred:
-        """The model's own answer but for what is replaced, by way of all that is captured of it."""
+        """The output with replaced heads, as a function of the captured tensors."""
         site = self._site(call)
         if not self._is_chosen(site):
             return call.infer()
@@ -424,7 +423,7 @@ class Capture:
         return result._replace(output=torch.stack([head.output for head in kept], 1))
 
     def _answer(self, head: CapturedHead) -> CapturedHead:
-        """A head with the output that takes the place of its own."""
+        """A head with its replaced output, if any."""
         for (kind, layer, number), replaced in reversed(self._replaced.items()):
             if number in (None, head.head) and self._is_meant(head.site, kind, layer):
                 replaced.called = True
@@ -433,7 +432,7 @@ class Capture:
 
 
 def _looked_at(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
-    """The answer as the model gives it, and its heads, of which all else is worked out when it is asked for."""
+    """The model's own output, and its heads, whose other tensors are computed when first read."""
     result, shared = call.infer(), _Shared(call)
     if getattr(call.module, "other", None) is not None:
         _ = shared.weights  # while it lasts
@@ -441,9 +440,9 @@ def _looked_at(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[
 
 
 def _joined(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
-    """The answer by way of the tensors of its heads, one by one, so that gradients reach each of them."""
+    """The output as a function of the tensors of each head, so that gradients reach each of them."""
     parts = _Parts.of(call)
-    if call.problem.variant is None:  # else there is more to infer from than vectors that all queries share
+    if call.problem.variant is None:  # else templates are more than vectors that all queries share
         evidence = [
             dual if isinstance(alpha, float) and alpha == 1 else dual / alpha
             for dual, alpha in zip(parts.duals, call.alphas, strict=True)
@@ -474,13 +473,13 @@ def _joined(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[Cap
     return result._replace(output=torch.stack([head.output for head in heads], 1)), heads
 
 
-def _weights(found: Inferred) -> tuple[Tensor, ...]:
-    assert found.weights is not None  # noqa: S101 -- they were asked for
-    return found.weights.unbind(1)
+def _weights(result: Inferred) -> tuple[Tensor, ...]:
+    assert result.weights is not None  # noqa: S101 -- they were requested
+    return result.weights.unbind(1)
 
 
 class _Parts(NamedTuple):
-    """The tensors of a call by heads; of those that heads share, one for all."""
+    """The tensors of a call by heads; one tensor for heads that share it."""
 
     templates: list[Tensor]
     values: tuple[Tensor, ...]
@@ -501,7 +500,7 @@ class _Parts(NamedTuple):
 
 
 class _Shared:
-    """What the heads of a call have of it, each worked out once, when it is asked for."""
+    """The tensors of the heads of a call, each computed once, when first read."""
 
     def __init__(self, call: AbstractCall) -> None:
         self._call = call
@@ -518,7 +517,7 @@ class _Shared:
             return _weights(self.weighted())
 
     def weighted(self) -> Inferred:
-        """The answer without dropout, with weights."""
+        """The output without dropout, with weights."""
         return replace(self._call, dropout=0.0).infer(weights=True)
 
     def without_evidence(self, uniform: bool) -> Tensor:
@@ -541,28 +540,28 @@ class _Shared:
 
 
 def _fitting(output: Any, head: CapturedHead) -> Tensor:
-    """What is put in the place of a head's output, if it can be.
+    """The replaced output of a head in its dtype and device.
 
     Raises:
-        InputError: If it is no tensor of the same shape.
+        InputError: If it is not a tensor of the same shape.
     """
-    own = head.output
-    if not isinstance(output, Tensor) or output.shape != own.shape or not output.is_floating_point():
+    expected = head.output
+    if not isinstance(output, Tensor) or output.shape != expected.shape or not output.is_floating_point():
         tensor = isinstance(output, Tensor)
         got = f"{output.dtype} of shape {tuple(output.shape)}" if tensor else shown(output)
         raise InputError(
             f"what takes the place of head {head.head} of {head.site.name} gave {got}; expected a tensor of "
-            f"real numbers of shape {tuple(own.shape)} (batch, queries, width of the values)"
+            f"real numbers of shape {tuple(expected.shape)} (batch, queries, width of the values)"
         )
-    return output.to(own)
+    return output.to(expected)
 
 
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given > 0
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _is_layer(given: Any) -> bool:
-    return isinstance(given, str) or _is_number(given)
+def _is_layer(value: Any) -> bool:
+    return isinstance(value, str) or _is_number(value)
 
 
 def _without_cache(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -571,7 +570,7 @@ def _without_cache(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _check_evaluating(model: nn.Module) -> None:
-    """Refuse a model with anything in training mode, naming the first module that is."""
+    """Raise if any module is in training mode, naming the first."""
     training = next((name for name, module in model.named_modules() if module.training), None)
     if training is not None:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""The attention calls of layers of ``fenchel.nn``, rerouted where the layers hand them on."""
+"""Captures the attention calls of layers of ``fenchel.nn``, in the place of ``AttendingLayer.answer``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _log_preference(asked: LayerCall) -> Tensor | None:
 
 
 def _kind_of(asked: LayerCall) -> Kind:
-    """How the queries of a call and its keys belong together."""
+    """The kind of a call."""
     if not asked.asks_itself:
         return "cross"
     queries, preference = asked.problem.evidence.shape[2], _log_preference(asked)
@@ -90,7 +90,7 @@ def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, r
     empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
     of_decoder = site.kind != "encoder_self" and real.fits(evidence, decoder=True)
     padding = asked.key_padding if asked.asks_itself else None
-    # Masks of a batch say nothing of queries that are some of its positions, or none.
+    # Masks of a batch do not apply to queries at some of its positions, or at none.
     if not of_decoder and not (asked.asks_itself and evidence.shape[2] == _own_keys(asked)):
         real, padding = RealQueries({}, None, None), None
     counted = real(site.name, evidence, empty, decoder=of_decoder)
@@ -99,7 +99,7 @@ def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, r
 
 
 def _own_keys(asked: LayerCall) -> int:
-    """How many templates come from the layer's input; what it adds itself comes after them."""
+    """Number of templates from the layer's input; templates that the layer adds come after them."""
     return asked.problem.templates.shape[2] - asked.added
 
 
@@ -114,7 +114,7 @@ _UNMEASURED = {
     MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
 }
 
-"""Layers that attend and are no softmax over vectors, and why that is nothing for an audit."""
+"""Layers without softmax over vectors, and why an audit cannot measure them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,22 +163,22 @@ class _LayerCall(AbstractCall):
 class LayerSource(AbstractSource):
     """A model with attention layers of ``fenchel.nn``.
 
-    Layers are numbered from 1 within their kind in the order of their first calls, and a layer that is called several
-    times in a forward is a layer for every call. Kinds: *cross* where the queries are of another sequence than the
-    keys, else *decoder_self* where no query may see a later key, else *encoder_self*.
+    Layers are numbered from 1 within their kind in the order of their first calls; every call of a layer that is called
+    several times in a forward counts as a layer. Kinds: *cross* if queries and keys are of different sequences,
+    else *decoder_self* if no query may see a later key, else *encoder_self*.
 
-    Real queries are those of ``counted`` where there are as many positions as it has, less what is padding as a key; a
-    query that may attend to nothing is never real.
+    Real queries are those of ``counted`` if its shape fits, without padding keys; a query that may attend to nothing is
+    never real.
 
     Args:
         model: A module with :class:`~fenchel.nn.MultiheadAttention` in it, or another layer that attends.
-        chosen: Whether some of its layers are chosen, so that others may be left out.
-        measured: Whether the calls are measured, which not all layers have something for.
-        any_estimator: Whether layers may then infer by another estimator than first order. What they ask is what is
-            handed over, in a forward of their own answers.
+        chosen: Whether some of its layers are chosen, so that unsupported ones may be left out.
+        measured: Whether the calls are measured by an audit, which does not support all layers.
+        any_estimator: Whether measured layers may have another estimator than first order. Their problems are measured
+            in a forward with their own outputs.
 
     Raises:
-        ModelError: If the model has attention that is not seen or not to be measured.
+        ModelError: If the model has attention that cannot be captured or measured.
     """
 
     def __init__(self, model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bool) -> None:
@@ -262,7 +262,7 @@ class LayerSource(AbstractSource):
 def _check_layers_are_seen(
     model: nn.Module, known: Mapping[str, AttendingLayer], *, chosen: bool, measured: bool
 ) -> None:
-    """Refuse a model of which some attention would be missing from the result without notice."""
+    """Raise if some attention of a model would be missing from the result without notice."""
     check_all_attend(model)
     reasons = {name: _unseen_because(layer, measured=measured) for name, layer in known.items()}
     unseen = [name for name, reason in reasons.items() if reason is not None]
@@ -276,7 +276,7 @@ def _check_layers_are_seen(
 
 
 def _unseen_because(layer: AttendingLayer, *, measured: bool) -> str | None:
-    """Why there is nothing to capture of a layer, or to measure if that is asked; None if there is something."""
+    """Why a layer cannot be captured, or measured; None if it can."""
     if not measured:
         together = isinstance(layer, TransportAttention | ContinuousAttention)
         return "whose heads infer together, so that none can be captured alone" if together else None

@@ -1,4 +1,4 @@
-"""The places where a model attends, what one of them attends with, and what models of every library give a capture."""
+"""The attention layers of a model, their calls, and the interface of models of every library to a capture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fenchel.tensors import log_weights
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One place where a model attends.
+    """One attention layer of a model.
 
     Attributes:
         name: Qualified name of the attention module. Layers that share one module share its name.
@@ -37,15 +37,15 @@ class AttentionSite:
 
 
 class AttentionSites:
-    """The sites of one model, found out during its first forward and checked in every one.
+    """The sites of one model, recorded during its first forward and checked in every later one.
 
-    A module is called once a forward, unless it may be called again, and then every call is a site of its own.
+    A module is called once a forward, unless ``repeated``, and then every call is a site of its own.
 
     Args:
-        model: What to call the model.
+        model: Name of the model, for messages.
         modules: Its attention modules, with their qualified names.
         repeated: Whether a module may attend more than once in a forward.
-        total: How many sites there have to be where modules attend more than once; None if that is not known.
+        total: Number of sites where modules attend more than once; None if unknown.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class AttentionSites:
         self._known: dict[tuple[Any, int], AttentionSite] = {}
         self._calls: Counter[Any] = Counter()
         self.complete = False
-        """Whether a whole forward was seen."""
+        """Whether every module has attended in a forward."""
 
     def __iter__(self) -> Iterator[AttentionSite]:
         return iter(self._known.values())
@@ -66,7 +66,7 @@ class AttentionSites:
         return bool(self._calls)
 
     def begin(self, module: nn.Module | None = None) -> None:
-        """A forward starts, of the model or of one module alone."""
+        """Start a forward of the model, or of one module alone."""
         if module is None:
             self._calls.clear()
         else:
@@ -77,12 +77,11 @@ class AttentionSites:
 
         Args:
             module: The attention module.
-            heads: How many query heads it has.
-            kind: Gives the kind of the call; asked for a site that is not known yet.
+            heads: Number of its query heads.
+            kind: Returns the kind of the call; called for a new site.
 
         Raises:
-            CaptureError: If the call is not one of those of the first forward, or a second one without known
-                reason.
+            CaptureError: If the call was not made in the first forward, or is an unexpected second one.
         """
         name = self._modules[module]
         occurrence = self._calls[module]
@@ -107,7 +106,7 @@ class AttentionSites:
         return site
 
     def finish(self, *, all_called: bool) -> None:
-        """A forward has ended.
+        """End a forward.
 
         Args:
             all_called: Whether every site must have attended in it.
@@ -139,11 +138,11 @@ def check_layers(layers: Collection[int | str], sites: Iterable[AttentionSite], 
 
     Args:
         layers: The numbers and names.
-        sites: Where the model attends.
-        model: What to call it.
+        sites: The attention layers of the model.
+        model: Its name, for messages.
 
     Raises:
-        InputError: Naming those that are not, and what there is.
+        InputError: Naming those that are not, and the existing ones.
     """
     missing = {*layers} - {site.layer for site in sites} - {site.name for site in sites}
     if missing:
@@ -153,7 +152,7 @@ def check_layers(layers: Collection[int | str], sites: Iterable[AttentionSite], 
 
 
 def existing(sites: Iterable[AttentionSite]) -> str:
-    """Which layers of which kinds there are, in words.
+    """The numbers of layers of each kind, in words.
 
     Example:
         >>> existing([AttentionSite("a", "cross", 1, 4), AttentionSite("b", "cross", 2, 4)])
@@ -165,22 +164,21 @@ def existing(sites: Iterable[AttentionSite]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """What one site attends with: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
+    """The tensors of one attention call: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
 
     Attributes:
-        site: Where.
+        site: The layer.
         query: (B, H, m, d_h), as it reaches the attention function.
         key: (B, H_kv, n, d_h), likewise; a head shared by a group of query heads is not repeated.
-        scaling: What the model multiplies scores with.
+        scaling: Factor of the scores.
         preference: The log preference, broadcastable to (B, H, m, n), float32 (float64 for float64 models), -inf where
-            masked; bool, True where a query may attend, where it is nothing but a mask, which as numbers would be
-            the largest array of a long context. Size 1 along batch, head and query where it is constant there. None
-            is uniform.
-        counted: (B, m) bool, the queries that are real. One that may attend to nothing is not.
-        inputs: (B, n, width), x_i, what the key map takes; None for space="key".
+            masked; a pure mask is bool, True where a query may attend, since as numbers it would be the largest array
+            of a long context. Size 1 along batch, head and query where it is constant there. None is uniform.
+        counted: (B, m) bool, the real queries. One that may attend to nothing is not real.
+        inputs: (B, n, width), x_i, the inputs of the key map; None for space="key".
         key_weight: (H_kv, d_h, width), the key map; None for space="key".
         key_bias: (H_kv, d_h), its bias; None if it has none, and for space="key".
-        value: (B, H_kv, n, d_v), what the weights act on; None where it is not known.
+        value: (B, H_kv, n, d_v); None if unknown.
     """
 
     site: AttentionSite
@@ -196,7 +194,7 @@ class AttentionCall:
 
     @property
     def log_preference(self) -> Tensor | None:
-        """The preference as numbers, made anew where it is kept as a mask."""
+        """The preference as numbers, converted at every access if it is a mask."""
         return None if self.preference is None else preference_numbers(self.preference, self.query, 0)
 
 
@@ -243,8 +241,7 @@ class RealQueries:
     """The real queries of one batch, for the main stack and for the decoder of an encoder-decoder model.
 
     Args:
-        inputs: What the model is given; ``attention_mask`` and ``decoder_attention_mask`` (B, n) say what is
-            padding.
+        inputs: Inputs of the model; ``attention_mask`` and ``decoder_attention_mask`` (B, n) mark the padding.
         counted: (B, n) bool, or None: further restricts the main stack.
         counted_decoder: (B, m) bool, or None: further restricts the decoder.
 
@@ -281,7 +278,7 @@ class RealQueries:
         return real & counted.to(real.device)
 
     def fits(self, query: Tensor, *, decoder: bool) -> bool:
-        """Whether something is known of as many queries (B, H, m, d) as there are."""
+        """Whether the known mask has the shape of the queries (B, H, m, d)."""
         real = self._decoder if decoder else self._main
         return real is not None and tuple(real.shape) == (query.shape[0], query.shape[2])
 
@@ -293,8 +290,8 @@ class RealQueries:
         Args:
             site: Qualified name of the attention module, for the message.
             query: (B, H, m, d).
-            empty_rows: Bool, broadcastable to (B, H, m, 1): queries that attend to nothing, which have no
-                answer and are left out; or None.
+            empty_rows: Bool, broadcastable to (B, H, m, 1): queries that may attend to nothing, which are left out;
+                or None.
             decoder: Whether the queries are the decoder's.
             masked: Whether the call masks anything. Where it does not, and the padding mask is of another sequence (the
                 text beside an image), all queries are real.
@@ -322,11 +319,11 @@ class RealQueries:
 
 
 class AbstractSource(ABC):
-    """A model of one of the libraries, as a capture sees it.
+    """A model of one of the libraries, with the interface of a capture.
 
     Attributes:
-        modules: Its modules that attend, with their qualified names.
-        sites: The places where they do.
+        modules: Its attention modules, with their qualified names.
+        sites: Its attention layers.
     """
 
     modules: Mapping[nn.Module, str]
@@ -349,16 +346,16 @@ class AbstractSource(ABC):
         """Raise InputError unless the inputs fit the model; for an audit."""
 
     def begin(self) -> None:
-        """A forward starts."""
+        """Start a forward."""
         self.sites.begin()
 
     def finish(self, *, all_called: bool) -> None:
-        """A forward has ended as it should; see :meth:`AttentionSites.finish`."""
+        """End a forward without errors; see :meth:`AttentionSites.finish`."""
         self.sites.finish(all_called=all_called)
 
 
 def check_all_attend(model: nn.Module) -> None:
-    """Check that a model with attention layers of ``fenchel.nn`` has none beside them that would be missed.
+    """Check that a model with attention layers of ``fenchel.nn`` has no others, which would be missed.
 
     Raises:
         ModelError: Naming the first.
@@ -376,7 +373,7 @@ def check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     """Check that the forward of a model takes inputs of these names.
 
     Raises:
-        InputError: Naming the first that it does not take, and those that it does.
+        InputError: Naming the first unknown name, and the known ones.
     """
     parameters = inspect.signature(model.forward).parameters
     unknown = next((name for name in inputs if name not in parameters), None)
@@ -386,5 +383,5 @@ def check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
 
 
 def takes_any_name(model: nn.Module) -> bool:
-    """Whether the forward of a model takes inputs of any name."""
+    """Whether the forward of a model takes arbitrary keyword arguments."""
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(model.forward).parameters.values())

@@ -1,6 +1,6 @@
-"""The attention calls of a model of transformers, rerouted through the attention registry, and its key maps.
+"""Captures the attention calls of a model of transformers through the attention registry, and finds its key maps.
 
-A key map is the linear map that makes a layer's keys; it is found by tracing a forward pass.
+A key map is the linear map that computes a layer's keys; it is found by tracing a forward pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelSource(AbstractSource):
     """A model of transformers.
 
     Args:
-        model: Its family calls the attention registry.
+        model: A model whose family calls the attention registry.
 
     Raises:
         MissingExtraError: If transformers is not installed.
@@ -127,7 +127,7 @@ class ModelSource(AbstractSource):
         assert preference is not None  # noqa: S101 -- captures reduce it
         visit = self._tracer.visit(call.module)
         queries, keys = problem.evidence.shape[2], problem.templates.shape[2] - call.sinks
-        # What a cache holds comes from the sequence itself.
+        # Keys in a cache are of the same sequence.
         longer = queries != keys and not any(name.startswith("past_key_value") for name in visit.arguments)
         if longer or visit.reads_two_sources(problem.values):
             return "cross"
@@ -135,8 +135,8 @@ class ModelSource(AbstractSource):
             return "decoder_self" if call.module in self._decoder else "encoder_self"
         if preference.is_causal(queries, keys):
             return "decoder_self"
-        # One token tells nothing, and a decoder with a two-way prefix is not causal throughout: believe the
-        # family. A mask that all queries share shows that a causal family is used as an encoder.
+        # One token cannot decide, and a decoder with a bidirectional prefix is not causal throughout: use the
+        # family's flag. A mask that all queries share shows that a causal family is used as an encoder.
         undecided = queries == 1 or not preference.is_shared_by_queries()
         return "decoder_self" if preference.family_is_causal and undecided else "encoder_self"
 
@@ -186,7 +186,7 @@ class ModelSource(AbstractSource):
 
 @dataclass(frozen=True)
 class Trace:
-    """What one linear map took and gave.
+    """Input and output of one linear map.
 
     Attributes:
         name: Its qualified name.
@@ -213,7 +213,7 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def _gives(trace: Trace, heads: Tensor) -> bool:
-    """Whether the output of a map is ``heads`` (B, H, n, d), all of it and nothing else."""
+    """Whether the output of a map is exactly ``heads`` (B, H, n, d)."""
     if trace.output.numel() != heads.numel():
         return False
     return torch.equal(trace.output.reshape(heads.transpose(1, 2).shape).transpose(1, 2), heads)
@@ -221,12 +221,12 @@ def _gives(trace: Trace, heads: Tensor) -> bool:
 
 @dataclass
 class Visit:
-    """One call of an attention module, up to where it asks for its attention.
+    """One call of an attention module, up to its attention function.
 
     Attributes:
-        arguments: Names of the keyword arguments that were given and not None.
+        arguments: Names of the keyword arguments that are not None.
         tensors: The tensors among all its arguments.
-        traces: Its linear maps in the order in which they ran.
+        traces: Its linear maps in the order of execution.
         module: The module.
     """
 
@@ -239,8 +239,8 @@ class Visit:
         """Whether queries and keys come from different arguments of the module.
 
         Args:
-            value: (B, H_kv, n, d_v). A map that gives nothing else is left aside: MobileBERT takes its values
-                from another tensor than queries and keys, and yet attends from a sequence to itself.
+            value: (B, H_kv, n, d_v). Maps with this output are ignored: MobileBERT projects its values from another
+                tensor than queries and keys, and yet attends from a sequence to itself.
         """
         if isinstance(self.module, nn.MultiheadAttention):
             return not _same_memory(*self.tensors[:2])
@@ -254,9 +254,9 @@ class Visit:
 
 
 class Tracer:
-    """Hooks that note, per attention module, its arguments and its linear maps' inputs and outputs.
+    """Hooks that record, per attention module, its arguments and its linear maps' inputs and outputs.
 
-    Only what runs between the start of the module and its attention is kept, and only until it is forgotten.
+    Records end with the call of the attention function and are kept until they are forgotten.
 
     Args:
         modules: Attention modules with their qualified names.
@@ -285,19 +285,19 @@ class Tracer:
         return note
 
     def visit(self, module: nn.Module) -> Visit:
-        """What was noted about the current call of ``module``."""
+        """The record of the current call of ``module``."""
         return self._visits.get(module, Visit())
 
     def forget(self, module: nn.Module) -> None:
-        """Let go of what was noted about the current call of ``module``."""
+        """Drop the record of the current call of ``module``."""
         self._visits.pop(module, None)
 
     def clear(self) -> None:
-        """Forget what was noted."""
+        """Drop all records."""
         self._visits.clear()
 
     def remove(self) -> None:
-        """Take all hooks off the model."""
+        """Remove all hooks and records."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -320,12 +320,12 @@ class KeyMap:
     weight: Tensor
     bias: Tensor | None
 
-    def inputs(self, given: Tensor, key: Tensor) -> Tensor:
-        """What the map took to give ``key`` (B, H_kv, n, d_h), as (B, n, width)."""
-        return given.reshape(key.shape[0], key.shape[2], self.weight.shape[-1])
+    def inputs(self, traced: Tensor, key: Tensor) -> Tensor:
+        """The traced input of the map for ``key`` (B, H_kv, n, d_h), as (B, n, width)."""
+        return traced.reshape(key.shape[0], key.shape[2], self.weight.shape[-1])
 
     def disagreement(self, inputs: Tensor, key: Tensor) -> float:
-        """Largest |k - (W x + b)|, as a multiple of what rounding in the key's dtype explains.
+        """Largest |k - (W x + b)|, as a multiple of the bound on rounding in the key's dtype.
 
         A sum of ``width`` products is off by at most (width + 2)·eps times the sum of their magnitudes; a
         product in a lower dtype is accumulated in float32 and rounded once or twice, but a GPU may use less
@@ -349,7 +349,7 @@ class KeyMap:
 
 
 def _rows(outputs: int, heads: int, width: int) -> list[Tensor]:
-    """Where the key (H_kv, d_h) may sit among the outputs of a map: a block of its own, or one a head."""
+    """Possible indices of the key (H_kv, d_h) among the outputs of a map: one block, or one block a head."""
     size = heads * width
     if outputs % size:
         return []
@@ -373,7 +373,7 @@ def _weights(map_: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _matches(trace: Trace, key: Tensor) -> Tensor | None:
-    """Which outputs of the traced map are the key, as (H_kv, d_h); None if none are."""
+    """Indices of the outputs of the traced map that are the key, (H_kv, d_h); None if none are."""
     batch, heads, keys, width = key.shape
     if trace.output.numel() != batch * keys * trace.output.shape[-1]:
         return None
@@ -386,7 +386,7 @@ def _matches(trace: Trace, key: Tensor) -> Tensor | None:
 
 
 def _cause(module: nn.Module, arguments: set[str]) -> str:
-    """The likeliest reason why no linear map gives the key, from what the module holds and takes."""
+    """The likeliest reason why no linear map gives the key, from submodules and arguments of the module."""
     names = [name for name, _ in module.named_modules()]
     norms = [name for name in names if "norm" in name.lower() and "k" in name.lower().split("norm")[0]]
     rotary = bool(arguments & {"position_embeddings", "rotary_pos_emb"}) or any(
@@ -398,12 +398,12 @@ def _cause(module: nn.Module, arguments: set[str]) -> str:
 
 
 def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tuple[Tensor, KeyMap]:
-    """The linear map inside ``module`` that made ``key``, and what it took.
+    """The linear map inside ``module`` that computed ``key``, and its input.
 
     Args:
         site: Qualified name of the attention module, for messages.
         module: The attention module.
-        visit: What it was called with, and its linear maps that have run since.
+        visit: The record of its call.
         key: (B, H_kv, n, d_h) as it reached the attention function.
 
     Returns:
@@ -412,7 +412,7 @@ def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tup
     Raises:
         ModelError: If the key is not a linear map of the input: rotary positions, key norms, adapters,
             quantisation.
-        CaptureError: If several maps made the same key, so that the input cannot be told.
+        CaptureError: If several maps gave the same key, so that the input is ambiguous.
     """
     result = [(trace, rows) for trace in visit.traces if (rows := _matches(trace, key)) is not None]
     family = type(module).__name__

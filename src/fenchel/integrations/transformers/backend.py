@@ -54,7 +54,7 @@ class Inference:
     """The inference of heads.
 
     Attributes:
-        estimator: As :func:`fenchel.functional.attention` takes it, with its options.
+        estimator: As in :func:`fenchel.functional.attention`, with its options.
         alpha: α, a float or a tensor broadcastable to (B, H, m).
         closeness: D; None is softmax.
     """
@@ -473,7 +473,7 @@ def attending_by(model: nn.Module, settings: Mapping[nn.Module, Setting]) -> Ite
 def attention_names(model: nn.Module) -> tuple[str, ...]:
     """Qualified names of the attention modules of ``model``; number l of ``use_backend(layers=...)`` is the l-th.
 
-    The order is that in which the model holds them: the encoder first, then the decoder, in each of whose layers
+    The order is that of ``named_modules``: the encoder first, then the decoder, in each of whose layers
     self-attention comes before cross-attention.
 
     Raises:
@@ -527,11 +527,10 @@ def use_backend(
 
     Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
     preference log u = mask + position bias, evidence q and reliability α. Every other head, and every other layer,
-    stays first order with α = 1, under the model's own closeness, which is what the model itself does.
+    stays first order with α = 1, under the model's own closeness, as in the model itself.
 
-    What each configuration of the model said before is put back at the end, after an exception too. Contexts nest: the
-    inner one alone counts, for all layers, until it ends. Other models are not touched; one model can be in one
-    thread's context only.
+    Each configuration of the model is restored at the end, also after an exception. Contexts nest: only the inner one
+    applies, to all layers, until it ends. Other models do not change; one model can be in one thread's context only.
 
     Args:
         model: A model of transformers whose family calls the attention registry; in eval or training mode.
@@ -553,7 +552,7 @@ def use_backend(
     Raises:
         MissingExtraError: If transformers is not installed.
         ModelError: If the model has attention that bypasses the registry, or changes its scores in an unknown way; and
-            if the block ends without any attention having come through, or none of a layer in ``layers``.
+            if no attention was called inside the block, or none of a layer in ``layers``.
         InputError: If the estimator, a layer or a head does not exist.
         ProblemError: If α is not positive.
 

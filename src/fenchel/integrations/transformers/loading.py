@@ -1,4 +1,4 @@
-"""Loading a model with its tokenizer or image processor, from a folder, the hub or the package; what decoders read."""
+"""Loading a model with its tokenizer or image processor from a folder, the hub or the package; inputs of decoders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
 
 LanguageHead = Literal["masked", "causal", "seq2seq"]
 
-"""What a head predicts: tokens that are hidden, the next token, or the next token of another text."""
+"""The prediction of a head: masked tokens, the next token, or the next token of another text."""
 
 # Classes of transformers that load a head, by the name in which the table of their models ends. Some models are in two
 # tables: BART fills gaps as an encoder-decoder, XLM predicts hidden tokens either way.
@@ -79,7 +79,7 @@ def language_head(class_name: str) -> LanguageHead | None:
 
 
 def names_classes(class_name: str) -> Literal["texts", "images"] | None:
-    """Of what a model class of transformers has a head that names the class.
+    """The inputs that a model class of transformers classifies; None if it does not classify.
 
     Example:
         >>> names_classes("BertForSequenceClassification"), names_classes("BertForMaskedLM")
@@ -89,7 +89,7 @@ def names_classes(class_name: str) -> Literal["texts", "images"] | None:
 
 
 def swaps_whole_model(model: Any) -> bool:
-    """Whether a checkpoint is more than an encoder to whoever predicts tokens with it or embeds sentences.
+    """Whether predicting tokens or embedding sentences uses more of a checkpoint than an encoder.
 
     Args:
         model: A loaded model, with or without the head that its checkpoint has.
@@ -110,8 +110,8 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
 
     Args:
         config: The checkpoint's configuration.
-        name: What the user called it, for messages.
-        classifies: Load it with its head that names the class of a text or an image instead.
+        name: Its name, for messages.
+        classifies: Load it with its classification head of texts or images instead.
 
     Returns:
         ``AutoModelForMaskedLM`` or the like; ``AutoModel`` for a checkpoint without a language-model head.
@@ -142,14 +142,14 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
 
 
 def check_reads_images(model: nn.Module, name: str = "pixel_values") -> None:
-    """See that a model takes pixels.
+    """Check that a model takes pixels.
 
     Args:
         model: The model.
-        name: What its forward calls them.
+        name: Their argument of its forward.
 
     Raises:
-        InputError: If it does not, and what it takes.
+        InputError: If it does not.
     """
     takes = [name for name in inspect.signature(model.forward).parameters if name not in ("args", "kwargs")]
     if name not in takes:
@@ -167,7 +167,7 @@ def load_image_processor(name: str, revision: str | None = None) -> Any:
         revision: A branch, tag or commit; for hub names only.
 
     Raises:
-        ModelError: If it was saved with none, or it cannot be loaded.
+        ModelError: If there is none, or it cannot be loaded.
         MissingExtraError: If transformers is not installed.
     """
     transformers = require_transformers()
@@ -175,7 +175,7 @@ def load_image_processor(name: str, revision: str | None = None) -> Any:
     try:
         with quiet():
             return transformers.AutoImageProcessor.from_pretrained(name, **options)
-    except Exception as error:  # configurations are wrong in every way that files can be
+    except Exception as error:  # broken configurations raise every kind of error
         raise ModelError(
             f"the image processor of {name} cannot be loaded: {reason_of(error)}. Save it beside the model "
             "(preprocessor_config.json)"
@@ -204,15 +204,15 @@ _UNUSED_BY_ATTENTION = "pooler"
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What was loaded.
+    """Identity of a loaded model.
 
     Attributes:
-        name: As it was asked for.
+        name: As requested.
         revision: The commit on the hub; for a folder "sha256:" and the digest of its weights, configuration and
             tokenizer, as files; None where those are too large to digest in passing (above 8 GiB).
         model_class: Name of the model's class.
         dtype: Of its parameters, such as "float32".
-        device: Where they are, such as "cpu".
+        device: Of its parameters, such as "cpu".
     """
 
     name: str
@@ -231,7 +231,7 @@ def _demo_folder() -> Path:
 
 
 def _digest(folder: Path, tokenizer: Any) -> str | None:
-    """The digest of every file of a folder that a model and its tokenizer are made from, names included.
+    """The digest of all files of a folder that define a model and its tokenizer, names included.
 
     These are its configuration, the files of its tokenizer, its safetensors, those that an index names, and the index.
     """
@@ -254,7 +254,7 @@ def _digest(folder: Path, tokenizer: Any) -> str | None:
 
 
 def _require_safe(name: str, files: list[str]) -> None:
-    """Refuse a model whose files are no model, or whose weights are pickled (loading those runs code)."""
+    """Raise unless the files are a model whose weights are not pickled (loading those runs code)."""
     if "config.json" not in files:
         raise ModelError(
             f"{name} has no config.json; expected a model saved with save_pretrained. For the folder of a run of an "
@@ -298,11 +298,11 @@ def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception
 
 
 def _needs_no_weights(model: Any, key: str) -> bool:
-    """Whether a parameter that the weights lack is not used, or is worked out anew and so is never random."""
+    """Whether a parameter that the weights lack is unused, or is computed and so is never random."""
     owner = key.rpartition(".")[0]
     # Translation models with sinusoidal positions are saved without them.
-    worked_out = "Sinusoidal" in type(model.get_submodule(owner)).__name__
-    return worked_out or _UNUSED_BY_ATTENTION in key.split(".")
+    computed = "Sinusoidal" in type(model.get_submodule(owner)).__name__
+    return computed or _UNUSED_BY_ATTENTION in key.split(".")
 
 
 def _load_weights(
@@ -345,7 +345,7 @@ def _load_weights(
 
 
 def _check_dropout(model: Any, name: str) -> None:
-    """Refuse a share of dropout that is none: a model fails over it at its first call, even in eval mode."""
+    """Raise if a dropout probability is invalid: a model would fail at its first call, even in eval mode."""
     wrong = next(
         (part.p for part in model.modules() if isinstance(part, nn.Dropout) and not 0 <= part.p <= 1), None
     )
@@ -367,7 +367,7 @@ def _load_tokenizer(source: str, name: str, options: dict[str, Any]) -> Any:
 
 
 def _explained(name: str, part: str, error: Exception, unreachable: Exception | None) -> ModelError:
-    """One line for what transformers raised while loading the ``part`` of ``name``."""
+    """The error, in one line, for an exception of transformers while loading the ``part`` of ``name``."""
     if unreachable is not None:
         return ModelError(
             f"no model {name!r}: there is no such folder, it is not in the local cache, and the Hugging Face "
@@ -396,17 +396,17 @@ def load_model(
 
     Args:
         name_or_path: ``"demo"`` (the bundled encoder), a local folder, or a name on the Hugging Face hub.
-        device: Where the model goes.
+        device: Device of the model.
         dtype: Of its parameters; a torch dtype, its name, or ``"auto"`` for the checkpoint's own.
         revision: A branch, tag or commit; for hub names only.
-        trust_remote_code: Whether code that comes with the model may run. It is never needed for what is
-            audited here unless its class is not part of transformers.
+        trust_remote_code: Whether code that comes with the model may run. It is only needed if its class is not part
+            of transformers.
         with_head: Whether to load the language-model head (masked, causal or sequence to sequence) of a
             checkpoint that was saved with one. Other heads, and by default all of them, are left out.
-        classifies: Whether that head is the one that names the class of a text or an image.
+        classifies: Whether that head is the classification head of texts or images.
 
     Returns:
-        The model, its tokenizer (None for a model that does not read text), and what was loaded.
+        The model, its tokenizer (None for a model that does not read text), and its identity.
 
     Raises:
         ModelError: If there is no such model, it cannot be reached or is broken or incomplete, or has no
@@ -481,8 +481,8 @@ def _setting(model: nn.Module, name: str) -> int | None:
 def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
     """The target tokens shifted right behind the start token, so that position i predicts target token i.
 
-    Padding may be on either side: the start token stands where the first real token was, and the last one is
-    not read.
+    Padding may be on either side: the start token takes the position of the first real token, and the last token is
+    dropped.
 
     Args:
         model: An encoder-decoder model of transformers.

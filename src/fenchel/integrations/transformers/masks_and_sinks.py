@@ -1,4 +1,4 @@
-"""What a model of transformers adds to its scores, as a log-preference, checked against its own eager attention."""
+"""Masks, biases and sinks of models of transformers as log-preferences, checked against their own eager attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fenchel.integrations.sites import preference_numbers
 from fenchel.integrations.transformers.registry import eager_attention
 from fenchel.tensors import broadcasts_to, may_attend
 
-_ROWS = 256  # of a mask that are looked at together
+_ROWS = 256  # block size of checks of masks
 
 HARD_MASK = -1e4
 
@@ -99,8 +99,8 @@ def _without_constant_dimensions(tensor: Tensor) -> Tensor:
         if tensor.shape[dim] == 1:
             continue
         first = tensor.narrow(dim, 0, 1)
-        # By blocks: another array of n by n would be the largest of a long context. What learns is not looked into,
-        # or gradients would reach one row of several that are equal by chance.
+        # By blocks, without another n by n array. A tensor that requires a gradient is not reduced by its values, or
+        # gradients would reach one row of several that are equal by chance.
         if tensor.stride(dim) == 0 or (
             not tensor.requires_grad and all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim))
         ):
@@ -110,18 +110,17 @@ def _without_constant_dimensions(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LogPreference:
-    """What a query believes before it looks, and the same thing as the mask of a fused kernel.
+    """The log-preference of a call, also as the mask of a fused kernel.
 
     Attributes:
         mask_or_bias: Log weights broadcastable to (B, H, m, n), size 1 wherever constant, -inf where masked; a bool
-            mask, True where a query may attend, where they are nothing else; None is uniform.
+            mask, True where a query may attend, if there is no bias; None is uniform.
         kernel_mask: The same for ``scaled_dot_product_attention`` (bool or the query's dtype) with empty rows
             opened up, since kernels disagree about those; None is uniform.
-        empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
-            none.
-        family_mask: The mask as the family gave it; None where it gave none and said at most that it is causal.
-        family_is_causal: Whether the family says of itself that it is; None if it says nothing.
-        only_causal: Whether it is the causal mask, without padding or bias, which kernels know without reading one.
+        empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None if there are none.
+        family_mask: The mask as the family passed it; None if it passed none.
+        family_is_causal: The family's causal flag; None if there is none.
+        only_causal: Whether it is the causal mask, without padding or bias, for which kernels need no tensor.
     """
 
     mask_or_bias: Tensor | None = None
@@ -133,12 +132,12 @@ class LogPreference:
 
     @classmethod
     def of(cls, weights: Tensor | None, dtype: torch.dtype, *family: Any) -> LogPreference:
-        """What log weights or a mask say, with as few dimensions as that takes.
+        """A log-preference without constant dimensions.
 
         Args:
-            weights: As :func:`call_preference` gives them.
+            weights: From :func:`call_preference`.
             dtype: Of the queries.
-            *family: The mask as the family gave it, and whether it says of itself that it is causal.
+            *family: The mask and the causal flag as the family passed them.
         """
         if weights is not None and weights.dtype != torch.bool:
             weights = _without_constant_dimensions(weights)  # a sum may be constant where its parts were not
@@ -173,19 +172,19 @@ def hardened(additive: Tensor) -> Tensor:
 
 
 def _says_nothing(weights: Tensor) -> bool:
-    """Whether all templates are equally likely to every query; weights that learn always say something."""
+    """Whether all templates are equally likely for every query; never for weights that require a gradient."""
     if weights.dtype == torch.bool:
         return bool(weights.all())
     return not weights.requires_grad and bool((weights == weights[..., :1]).all() & weights.isfinite().all())
 
 
 def _is_triangle(mask: Tensor) -> bool:
-    """Whether a bool mask (1, 1, n, n) lets every query see itself and all before it, and nothing else."""
+    """Whether a bool mask (1, 1, n, n) is exactly the causal one."""
     queries, keys = mask.shape[-2:]
     if mask.dtype != torch.bool or queries != keys or queries < 2 or mask.shape[:2] != (1, 1):
         return False
     places = torch.arange(keys, device=mask.device)
-    # By blocks: another array of n by n would be the largest of a long context.
+    # By blocks, without another n by n array.
     return all(
         torch.equal(rows, places <= own.unsqueeze(-1))
         for rows, own in zip(mask[0, 0].split(_ROWS), places.split(_ROWS), strict=True)
@@ -201,10 +200,9 @@ def _identity(tensor: Tensor | None) -> Hashable:
 
 @dataclass
 class LogPreferences:
-    """The log-preferences of one forward pass, each worked out once however many layers share its tensors.
+    """The log-preferences of one forward pass, each computed once for all layers that share its tensors.
 
-    The tensors are held until the pass ends: an address names a tensor only as long as it is not given to
-    another.
+    The tensors are held until the pass ends, so that their addresses stay unique.
     """
 
     _known: dict[Hashable, LogPreference] = field(default_factory=dict)
@@ -238,7 +236,7 @@ class LogPreferences:
 
 
 def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A bias, or a mask that is added, in what log weights are computed in for queries of ``dtype``."""
+    """A bias or an additive mask in the dtype of log weights for queries of ``dtype``."""
     if tensor is None or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.float64 if dtype == torch.float64 else torch.float32)
@@ -271,15 +269,15 @@ def call_preference(
         attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the family made
             none. Additive values at or below ``HARD_MASK`` mean u_i = 0.
         position_bias: Additive, broadcastable likewise, or None. Gradients flow to it.
-        is_causal: What the family says of itself; only consulted where it made no mask.
-        reduced: Gives a mask or a bias with size 1 along dimensions that say nothing.
+        is_causal: The family's causal flag; only used without a mask.
+        reduced: Reduces constant dimensions of a mask or a bias to size 1.
 
     Returns:
         Broadcastable to (B, H, m, n): bool where only a mask was given, floating with -inf where masked otherwise;
         size 1 along dimensions that were expanded. None is uniform.
 
     Raises:
-        CaptureError: If a tensor does not fit, or if causality is in doubt.
+        CaptureError: If a tensor does not fit, or it is unknown whether the call is causal.
 
     Example:
         >>> query, mask = torch.ones(1, 2, 3, 4), torch.tensor([0.0, 0.5, -3e38]).expand(1, 1, 3, 3)
@@ -408,14 +406,14 @@ def with_softcap(
 def softmax_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, preference: LogPreference
 ) -> Tensor:
-    """Attend as the model itself would.
+    """The softmax attention of the model itself.
 
     Args:
         query: (B, H, m, d).
         key: (B, H_kv, n, d); H_kv divides H.
         value: (B, H_kv, n, d_v).
         scaling: Multiplies the scores.
-        preference: Added to them. A row that may attend to nothing gets zeros, as fused kernels give.
+        preference: Added to them. A row that may attend to nothing is zero, as in fused kernels.
 
     Returns:
         (B, m, H, d_v), contiguous.
@@ -435,7 +433,7 @@ _QUERIES = 16
 
 _SMALLEST_STEPS = 4
 
-"""By how many times the smallest number of a dtype two sums may differ."""
+"""Allowed difference of two sums in units of the smallest number of a dtype."""
 
 
 def _one_sequence(tensor: Tensor | None, batch: int, queries: Tensor) -> Tensor | None:
@@ -447,9 +445,9 @@ def _one_sequence(tensor: Tensor | None, batch: int, queries: Tensor) -> Tensor 
 
 
 def _tolerance(query: Tensor, largest: float) -> float:
-    """For values of up to ``largest``. Many families take their softmax in float32 whatever their dtype.
+    """Allowed difference of outputs with values of up to ``largest``. Many families compute softmax in float32.
 
-    Where values are not far above the smallest numbers of a half type, some steps between these are rounding too.
+    Values near the smallest numbers of a half type may differ by some steps between these, too.
     """
     if query.dtype == torch.float32 and query.is_cuda and torch.backends.cuda.matmul.allow_tf32:
         return 2.0**-5 * largest
@@ -481,9 +479,9 @@ def check_against_eager(
         query: (B, H, m, d).
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
-        output: What we computed, (B, m, H, d_v).
+        output: The computed output, (B, m, H, d_v).
         scaling: As in the call.
-        preference: Its mask is given to the family's attention; queries that see nothing are not compared.
+        preference: Its mask is passed to the family's attention; queries that see nothing are not compared.
         position_bias: As in the call.
         arguments: The other keyword arguments of the call.
 

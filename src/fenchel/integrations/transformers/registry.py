@@ -1,4 +1,4 @@
-"""The attention registry of transformers: which modules call it, what is put in, and the release that is needed."""
+"""The attention registry of transformers: the modules that call it, registration, and the required release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fenchel.nn.inference import projected
 
 OLDEST = (5, 4)
 
-"""The first release that makes masks from numbers of queries and returns the weights of every family that is asked."""
+"""The first release that makes masks from numbers of queries and returns the weights of every family."""
 
 
 def require_transformers() -> ModuleType:
@@ -52,12 +52,12 @@ def require_transformers() -> ModuleType:
 
 _CONVERSION = "DISABLE_SAFETENSORS_CONVERSION"
 
-"""Without it, transformers asks a service on the hub to convert pickled weights that it finds."""
+"""Unless set, transformers asks a service on the hub to convert pickled weights."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines below errors, no progress bars, no requests to convert weights, until the block ends."""
+    """Disable logs below errors, progress bars and requests to convert weights until the block ends."""
     transformers = require_transformers()
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
@@ -90,7 +90,7 @@ _ATTENTION_NAME = re.compile(r"Atte?n", re.IGNORECASE)
 
 @lru_cache(maxsize=4096)
 def _source(module_type: type[nn.Module]) -> str:
-    """Source of the class that defines ``forward`` for ``module_type``; empty where there is none to read."""
+    """Source of the class that defines ``forward`` for ``module_type``; empty if unavailable."""
     owner = next((base for base in module_type.__mro__ if "forward" in vars(base)), None)
     if owner is None:
         return ""
@@ -104,7 +104,7 @@ _EAGER = re.compile(r"get_interface\([^,()]*,\s*(\w+)")
 
 
 def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """The attention function that a module names for when none is chosen; None where it names none."""
+    """The eager attention function that a module calls by default; None if there is none."""
     named = _EAGER.search(_source(type(module)))
     name = "eager_attention_forward" if named is None else named[1]
     return inspect.unwrap(type(module).forward).__globals__.get(name)
@@ -117,7 +117,7 @@ def _dispatches(module: nn.Module) -> bool:
 
 
 def _is_torchs(module: nn.Module) -> bool:
-    """Whether it is torch's own attention, whose forward is replaced where the registry is not asked."""
+    """Whether a module is torch's own attention, whose forward is replaced as it does not call the registry."""
     if not isinstance(module, nn.MultiheadAttention):
         return False
     return (
@@ -142,15 +142,15 @@ def _bypasses_registry(module: nn.Module) -> bool:
 
 
 def calls_registry(model: nn.Module) -> bool:
-    """Whether any module of a model calls the attention registry; whatever else there is."""
+    """Whether any module of a model calls the attention registry."""
     return any(_dispatches(module) for module in model.modules())
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what is no model, such as its name or its class.
+    """Raise unless ``model`` is a module.
 
     Raises:
-        ModelError: If it is none.
+        ModelError: If it is something else, such as a name or a class.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -159,17 +159,15 @@ def check_model(model: nn.Module) -> None:
 
 
 def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
-    """The modules of ``model`` that ask the attention registry, or are torch's own, by their qualified names.
+    """The modules of ``model`` that call the attention registry, or are torch's own, by their qualified names.
 
-    They are recognised by what their class does, not by name or by ``layer_idx``, which many families lack or
-    repeat.
+    They are recognised by the source of their class, not by name or ``layer_idx``, which many families lack or repeat.
 
     Args:
         model: A transformers model.
 
     Returns:
-        Module to qualified name, in the order in which the model holds them. A module held twice appears
-        once.
+        Module to qualified name, in the order of ``named_modules``. A shared module appears once.
 
     Raises:
         ModelError: If there is none, or if the model also has attention that bypasses the registry: its heads
@@ -205,10 +203,10 @@ _SETTING = "_attn_implementation_internal"
 
 @dataclass(eq=False)
 class _Witness:
-    """Whether attention came through while somebody watched.
+    """Whether attention was called during a context.
 
-    Set and never read by the attention function, so that compiled models neither skip it nor compile again
-    because of it, as a count would make them.
+    The attention function only sets it and never reads it, so that compiled models neither skip it nor recompile, as
+    with a count.
     """
 
     called: bool = False
@@ -218,24 +216,23 @@ _witnesses: defaultdict[str, list[_Witness]] = defaultdict(list)
 
 
 def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
-    """A mask maker for the registry that always answers with the mask itself, True where a query attends.
+    """A mask function for the registry that always returns the mask itself, True where a query attends.
 
-    The makers that come with transformers may answer None and leave causality to a flag of their own kernel,
-    which no other attention function reads. This one never does: where nothing is masked the answer is all
-    True. Dimensions along which the mask is constant are expanded views (stride 0), so that cost and memory
-    stay small.
+    The functions of transformers may return None and leave causality to a flag of their own kernel, which no other
+    attention function reads. This one never does: without masking the result is all True. Constant dimensions are
+    expanded views (stride 0), so that cost and memory stay small.
 
     Args:
         batch_size: B.
         q_length: m.
-        **kwargs: What else a mask maker is called with; see ``transformers.masking_utils.sdpa_mask``.
-            ``allow_is_causal_skip`` and ``allow_is_bidirectional_skip`` are overruled.
+        **kwargs: Further arguments of a mask function; see ``transformers.masking_utils.sdpa_mask``.
+            ``allow_is_causal_skip`` and ``allow_is_bidirectional_skip`` are overridden.
 
     Returns:
         Bool, (B, 1, m, n).
 
     Raises:
-        ModelError: If this release of transformers does not make the mask after all.
+        ModelError: If this release of transformers returns no mask after all.
     """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
@@ -253,13 +250,13 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
 def register_backend(name: str, attention: AttentionFunction) -> None:
     """Register ``attention``, and ``materialised_mask`` beside it, under ``name``.
 
-    Registration is process-wide and cannot be undone (transformers has no way to); registering another
-    function replaces, the same one changes nothing.
+    Registration is process-wide and transformers cannot undo it; registering another function replaces, the same one
+    changes nothing.
 
     Args:
-        name: The value that ``attn_implementation`` then takes.
+        name: The value of ``attn_implementation``.
         attention: Called as ``attention(module, query, key, value, attention_mask, *, scaling, **kwargs)``
-            with query (B, H, m, d), key and value (B, H_kv, n, d), and answers (output (B, m, H, d)
+            with query (B, H, m, d), key and value (B, H_kv, n, d), and returns (output (B, m, H, d)
             contiguous, weights or None).
 
     Raises:
@@ -365,7 +362,7 @@ def _torchs_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The forward of ``nn.MultiheadAttention`` by way of the attention function ``name``."""
+    """The forward of ``nn.MultiheadAttention`` with the attention function ``name``."""
     if is_causal and attn_mask is None:
         raise ModelError(
             "an nn.MultiheadAttention was called with is_causal=True and without attn_mask, which torch refuses too; "
@@ -406,9 +403,9 @@ def _torchs_attention(
 
 @contextmanager
 def _through_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]:
-    """Have torch's own attention ask for the attention function ``name``."""
+    """Have torch's own attention call the attention function ``name``."""
     before = vars(layer).get("forward")
-    # With a hook, layers of torch do not call a fused kernel in the place of the layer.
+    # With a hook, torch's transformer layers call forward instead of a fused kernel.
     handle = layer.register_forward_pre_hook(lambda _layer, _given: None)
     layer.forward = partial(_torchs_attention, layer, name)
     try:
@@ -425,12 +422,11 @@ def _through_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Have every stack of ``model`` compute attention by the backend ``name`` until the block ends.
 
-    What each configuration said before (encoder and decoder may differ) is put back at the end, after an
-    exception too.
+    Each configuration (encoder and decoder may differ) is restored at the end, also after an exception.
 
     Args:
         model: A transformers model.
-        name: A name given to ``register_backend``.
+        name: A name registered by ``register_backend``.
 
     Raises:
         ModelError: If the block ends normally and no attention came through.
