@@ -14,7 +14,7 @@ from fenchel import functional as F
 from fenchel.errors import NotKeptError, ProblemError
 from fenchel.functional import flex, reference
 from fenchel.nn import MultiheadAttention, norm_penalty
-from fenchel.nn.calls import torch_masks
+from fenchel.nn.calls import TorchMasks
 from fenchel.nn.inference import Problem, infer, infer_fused
 from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
 from fenchel.nn.templates import template_spread
@@ -201,7 +201,7 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
         attn_mask: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> bool:
-        masks = torch_masks(attn_mask, None, sizes=(1, HEADS, 4, 4), batched=True, device=torch.device("cpu"))
+        masks = TorchMasks(attn_mask, None)
         inputs = AttentionInputs(1, HEADS, 4, 4, torch.device(device), dtype)
         part = torch.empty(1, HEADS, 4, layer.head_dim)
         return layer._can_fuse(Problem(part, part, part, 1.0, 1.0), inputs, masks)

@@ -300,7 +300,9 @@ def test_factors_of_distance_are_put_together_as_any_others(dtype):
         for factors in products:
             one_by_one = combined([factor(inputs) for factor in factors])
             assert one_by_one is not None
-            torch.testing.assert_close(Product(*factors)(inputs), one_by_one, rtol=0, atol=0)
+            # Log-weights of half types are added before they are rounded.
+            rtol = 0.02 if dtype == torch.bfloat16 else 0
+            torch.testing.assert_close(Product(*factors)(inputs), one_by_one, rtol=rtol, atol=rtol)
 
 
 def test_uniform_is_the_identity():

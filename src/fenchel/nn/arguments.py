@@ -17,8 +17,6 @@ from fenchel.errors import ProblemError
 from fenchel.tensors import (
     BOOL,
     FLOATING,
-    check_device,
-    check_dtype,
     check_tensor,
     check_type,
     checked_argument,
@@ -222,63 +220,14 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
     return 0
 
 
-_OWNER = "MultiheadAttention"
-
-
-def template_scale(scale: float | None, templates: Tensor) -> float:
-    """A scale that was given, or 1/√d of templates (..., d)."""
-    return templates.shape[-1] ** -0.5 if scale is None else scale
-
-
-def check_pair(query: Tensor, key: Tensor) -> None:
-    """Both have the layout of attention, and at least one dimension.
-
-    Raises:
-        ProblemError: Naming the one that has not.
-    """
-    for name, tensor in (("query", query), ("key", key)):
-        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
-        if tensor.shape[-1] == 0:
-            raise ProblemError(f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0")
-
-
-def check_heads(owner: str, heads: int, query: Tensor) -> None:
-    """A module of one head serves any number of them; of more, that number.
-
-    Raises:
-        ProblemError: Naming the module, its heads and those of the query.
-    """
-    if heads not in (1, query.shape[1]):
-        raise ProblemError(
-            f"{owner} was built for {heads} heads, but query has {query.shape[1]} (shape {tuple(query.shape)}); "
-            f"build it with heads={query.shape[1]}, or heads=1 to share it."
-        )
-
-
-def check_dim(owner: str, dim: int, *, argument: str = "dim", **tensors: Tensor) -> None:
-    """Tensors have the last dimension that a module was built with.
-
-    Raises:
-        ProblemError: Naming the one that has not, and the module.
-    """
-    for name, tensor in tensors.items():
-        if tensor.shape[-1] != dim:
-            raise ProblemError(
-                f"{name} has shape {tuple(tensor.shape)}, but {owner} was built with {argument}={dim}, the last."
-            )
-
-
-def check_built(owner: str, query: Tensor, key: Tensor, parameter: Tensor, dim: int) -> None:
-    """Query and key fit a module of evidence with a parameter (heads, ...)."""
-    check_pair(query, key)
-    check_heads(owner, parameter.shape[0], query)
-    check_dim(owner, dim, query=query, key=key)
-    check_dtype("query", query, parameter.dtype, owner)
-    check_device("query", query, parameter.device, owner)
-
-
 def check_widths(
-    embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float, *, owner: str = _OWNER
+    embed_dim: int,
+    num_heads: int,
+    kdim: int | None,
+    vdim: int | None,
+    dropout: float,
+    *,
+    owner: str = "MultiheadAttention",
 ) -> None:
     """Check what ``torch.nn.MultiheadAttention`` is built with too."""
     given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
@@ -459,21 +408,6 @@ class AttentionInputs:
         """
         position = self.query_position()
         return lambda b, h, q, k: function(h, k - position(q))
-
-    def by_offset(self, columns: int, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> IndexFunction:
-        """A function of the head, and of how many rows below the query and columns to its right the key is, likewise.
-
-        Args:
-            columns: Of the grid whose rows, one after another, are the positions.
-            function: Of head, rows and columns.
-        """
-        position = self.query_position()
-
-        def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            here = position(q)
-            return function(h, k // columns - here // columns, k % columns - here % columns)
-
-        return at_offset
 
     @property
     def first_query(self) -> int:

@@ -29,7 +29,7 @@ from fenchel.nn.arguments import (
     shown_number,
     with_added_templates,
 )
-from fenchel.nn.calls import KeyValueCache, TorchCall, TorchMasks, checked_call, nested_self_attention
+from fenchel.nn.calls import KeyValueCache, TorchCall, TorchMasks, nested_self_attention
 from fenchel.nn.evidence import AbstractPositionalEvidence, Answer, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
@@ -184,7 +184,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
         self.keep_norm_penalty = keep_norm_penalty
-        self._check_places()
+        self._check_positional()
         keep_number(self, "alpha", alpha, learned=learn_alpha)
         keep_number(self, "radius", radius, learned=learn_radius)
         orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
@@ -296,91 +296,89 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, ``query_offset``
                 left out where it is needed or given beside a cache, or a cache that does not fit.
         """
-        call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
-        return self._attended(call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache))
+        torch_arguments = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        call = TorchCall(query, key, value, *torch_arguments, self.batch_first, query_offset, cache)
+        return self._attended(call)
 
     def _attended(self, call: TorchCall) -> tuple[Tensor, Tensor | None]:
         (query, key, value), query_offset, cache = call[:3], call.query_offset, call.cache
         _check_cache(cache, query_offset)
-        if [sequence for sequence in call[:3] if isinstance(sequence, Tensor) and sequence.is_nested]:
+        if any(isinstance(sequence, Tensor) and sequence.is_nested for sequence in call[:3]):
             return nested_self_attention(self, call), None
-        layout, masks = checked_call(self, call, ". Or build the layer with preference=Causal()")
+        masks = call.checked_masks(self, ". Or build the layer with preference=Causal()")
         queries, keys, values = (
-            layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
+            call.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
         )
-        key_inputs, dropped = layout.to_batch_first(key), 0
+        key_inputs, dropped = call.to_batch_first(key), 0
         if cache is not None:
             query_offset, dropped = cache.seen, cache.dropped
             keys, values, key_inputs = cache.joined(keys, values, key_inputs, queries.shape[2])
         batch, heads, m, n = *queries.shape[:3], keys.shape[2] + dropped
         if query_offset is None and m >= n and not torch.compiler.is_compiling():
-            # Own preferences may read the number; a graph with an open number of tokens cannot be asked for it.
+            # User-defined preferences may read the number; in a graph with dynamic sizes it is not known.
             query_offset = 0
         padding = masks.key_padding
         if dropped and padding is not None:
             padding = nn.functional.pad(padding, (dropped, 0))
-        place, query_inputs = (queries.device, queries.dtype), layout.to_batch_first(query)
+        place, query_inputs = (queries.device, queries.dtype), call.to_batch_first(query)
         inputs = AttentionInputs(batch, heads, m, n, *place, query_inputs, key_inputs, padding, query_offset)
         self.forget_last_call()
-        inferred = self._inferred(call, queries, keys, values, inputs, masks)
+        inferred = self._inferred(call, masks, (queries, keys, values), inputs)
         if inferred.certificate is not None:
-            self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
+            self.last_certificate = AttentionCertificate(*map(call.without_batch, inferred.certificate))
         if inferred.gap is not None:
-            self._last_gap = layout.without_batch(inferred.gap)
+            self.last_gap = call.without_batch(inferred.gap)
         if cache is not None:
             cache.keep(keys, values, key_inputs)
-        weights = inferred.weights
-        if weights is not None:
-            weights = layout.weights(weights, average=call.average_attn_weights)
-        return self.out_proj(layout.from_heads(inferred.output)), weights
+        weights = None if inferred.weights is None else call.returned_weights(inferred.weights)
+        return self.out_proj(call.from_heads(inferred.output)), weights
 
     def _inferred(
         self,
         call: TorchCall,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        inputs: AttentionInputs,
         masks: TorchMasks,
+        parts: tuple[Tensor, Tensor, Tensor],
+        inputs: AttentionInputs,
     ) -> Inferred:
-        held = keys.shape[2]
-        extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
-        problem, tied = self._problem(queries, *extended, inputs)
-        problem = self._refined(problem, inputs, call.variances)
+        """The inference of all heads, from their queries, keys and values (B, H, tokens, d)."""
+        keys, held = parts[1], parts[1].shape[2]
+        problem, tied = self._problem(*parts, inputs)
+        problem = self._refined(problem, inputs, call)
         if self.preference is not None and not call.need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
-        prior = None if self.preference is None else self.preference(inputs)
-        if prior is not None:
-            prior = without_causal_bias(
-                "the answer of preference", prior, inputs.queries, inputs.keys, queries.device
-            )
-            check_tensor(
-                "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
-            )
-            if prior.shape[-1] > held:  # a preference is of all positions, a cache may hold the newest alone
-                prior = prior[..., inputs.keys - held :]
         added = problem.values.shape[2] - held
-        log_u = with_added_templates(combined([prior, tied, masks.preference]), held, added)
+        log_u = combined([self._log_preference(inputs, held), tied, masks.preference])
+        log_u = with_added_templates(log_u, held, added)
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
-            self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
-        asked = LayerCall(problem, log_u, added=added)
+            self.last_norm_penalty = (problem.alpha / 2 * spread).mean()
+        request = LayerCall(problem, log_u, added=added)
         if self.captured:
-            asked = seen(self, asked, keys, inputs)
+            request = seen(self, request, keys, inputs)
         return self.answer(
-            asked,
+            request,
             dropout=self.dropout if self.training else 0.0,
             need_weights=call.need_weights,
             need_certificate=self.keep_certificate,
             need_gap=self.keep_gap,
         )
 
-    def _refined(self, problem: Problem, inputs: AttentionInputs, variances: Tensor | None) -> Problem:
-        """The problem with what the kind of layer adds to it; here nothing."""
+    def _log_preference(self, inputs: AttentionInputs, held: int) -> Tensor | None:
+        """The answer of the preference, at the newest keys alone if a cache does not hold all."""
+        prior = None if self.preference is None else self.preference(inputs)
+        if prior is None:
+            return None
+        name = "the answer of preference"
+        prior = without_causal_bias(name, prior, inputs.queries, inputs.keys, inputs.device)
+        check_tensor(name, prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK)
+        return prior[..., inputs.keys - held :] if prior.shape[-1] > held else prior
+
+    def _refined(self, problem: Problem, inputs: AttentionInputs, call: TorchCall) -> Problem:
+        """The problem as subclasses change it."""
         return problem
 
     def _can_fuse(self, problem: Problem, inputs: AttentionInputs, masks: TorchMasks) -> bool:
-        """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
+        """Whether one kernel that takes the preference as functions of indices computes all that is needed."""
         return (
             self.estimator == "first_order"
             and problem.is_plain
@@ -405,13 +403,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     def _problem(
         self, queries: Tensor, keys: Tensor, values: Tensor, inputs: AttentionInputs
     ) -> tuple[Problem, Tensor | None]:
-        """What is asked of the heads, and what of log u is tied to their templates."""
+        """The problem of the heads, and the log-preference that comes with their templates."""
         alpha, radius, evidence = self.alpha, self.radius, self.evidence
-        self._check_places()
-        at = {}
+        self._check_positional()
+        offset = {}
         if isinstance(evidence, AbstractPositionalEvidence):
-            at["query_offset"] = inputs.first_query - (inputs.keys - keys.shape[2])
-        z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **at))
+            offset["query_offset"] = inputs.first_query - (inputs.keys - keys.shape[2])
+        keys, values = self._extended(keys, self.bias_k), self._extended(values, self.bias_v)
+        z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **offset))
         relative = tied = None
         if isinstance(templates, RelativeTemplates):
             templates, table, index, tied = templates
@@ -423,7 +422,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         closeness = self.effective_closeness
         return Problem(z, templates, values, alpha, scale, closeness, relative), tied
 
-    def _check_places(self) -> None:
+    def _check_positional(self) -> None:
         """Refuse what a layer cannot offer with evidence that looks at places."""
         if not isinstance(self.evidence, AbstractPositionalEvidence):
             return

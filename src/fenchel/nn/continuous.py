@@ -44,7 +44,7 @@ from fenchel.nn.arguments import (
     number_of_heads,
     shown_number,
 )
-from fenchel.nn.calls import TorchCall, checked_call
+from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import widened
@@ -112,6 +112,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
     preference_mean: Tensor
     preference_log_width: Tensor
+    heads_infer_together = True
     # So torch's transformer layers never take their fused path.
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -253,11 +254,10 @@ class ContinuousAttention(AttendingLayer, nn.Module):
                 "attn_mask is given, and all queries of ContinuousAttention read one function of the place, made of "
                 "all values; expected None. key_padding_mask leaves out places for all queries"
             )
-        call = TorchCall(
-            query, key, value, key_padding_mask, need_weights, None, average_attn_weights, is_causal
-        )
-        layout, masks = checked_call(self, call)
-        queries, keys = layout.to_batch_first(query), layout.to_batch_first(key)
+        torch_arguments = (key_padding_mask, need_weights, None, average_attn_weights, is_causal)
+        call = TorchCall(query, key, value, *torch_arguments, self.batch_first)
+        masks = call.checked_masks(self)
+        queries, keys = call.to_batch_first(query), call.to_batch_first(key)
         if keys.shape[1] == 0:
             raise ProblemError(f"there is no place to attend to: key has shape {tuple(key.shape)}")
         counted = None if masks.key_padding is None else ~masks.key_padding
@@ -266,13 +266,13 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             check_entries("key_padding_mask", masks.keys, lambda x: (x == 0) | torch.isneginf(x), expected)
         places = self._places(grid, keys.shape[1], counted, query.device)
         centre, precision = self.evidence(queries, keys, places, counted)
-        heads = layout.to_heads(self.value_proj(value), self.num_heads)
+        heads = call.to_heads(self.value_proj(value), self.num_heads)
         with without_autocast(query):
             dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
             density = self._density(evidence_of(centre.to(dtype), precision.to(dtype)))
             coefficients = self.bumps.regressed(places, heads.to(dtype), counted)
             read = self.bumps.expected(density.mean(), density.covariance()) @ coefficients
-        output = self.out_proj(layout.from_heads(read.to(heads.dtype)))
+        output = self.out_proj(call.from_heads(read.to(heads.dtype)))
         return output, density if need_weights and need_density else None
 
     def _density(self, evidence: Tensor) -> Gaussian:

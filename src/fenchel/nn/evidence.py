@@ -1,8 +1,8 @@
-r"""The evidence z: what a query says of the templates, as modules that also say what the templates are.
+r"""Modules that compute the evidence z and the templates from query and key.
 
-Each maps (query, key) to (z, templates, scale), which go to :func:`fenchel.functional.attention` as its query, key and
-scale; at first order the score of key j is then :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. Heads are those
-of the query; keys may have fewer, which divide them. Templates that differ by query go to ``relative_attention``.
+Each maps (query, key) to (z, templates, scale), the query, key and scale of :func:`fenchel.functional.attention`; at
+first order the score of key j is :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. The number of heads is that
+of the query, divisible by that of the keys. Templates that differ by query are for ``relative_attention``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,13 @@ from fenchel.arguments import checked
 from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import (
-    check_built,
     check_choice,
-    check_dim,
     check_grid,
-    check_heads,
-    check_pair,
     check_pixels,
     check_positive,
     check_sizes,
     first_query_position,
     shown_arguments,
-    template_scale,
 )
 from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
 from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type
@@ -53,14 +48,14 @@ __all__ = [
 class RelativeTemplates(NamedTuple):
     r"""Templates of pairs, :math:`t_{ij} = k_j + r_{\pi(i,j)}`, before their scale.
 
-    :func:`fenchel.functional.relative_attention` infers with them.
+    They are arguments of :func:`fenchel.functional.relative_attention`.
 
     Attributes:
         key: (B, H or fewer, n, d).
         relative: The table r, (B or 1, H or 1, P, d).
         row_index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
-        log_preference: What of log u comes with the templates, because it is made of them and of no query; it
-            broadcasts to (B, H, m, n), or is None.
+        log_preference: A factor of u that is computed from the templates alone, as log weights that broadcast to
+            (B, H, m, n); or None.
     """
 
     key: Tensor
@@ -70,14 +65,14 @@ class RelativeTemplates(NamedTuple):
 
 
 Answer = tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]
-"""Evidence, templates and what these are multiplied by."""
+"""Evidence, templates and their scale."""
 
 
 class AbstractEvidence(nn.Module):
-    r"""What a query says of the templates.
+    r"""Base class of evidence.
 
     Args:
-        scale: What templates are multiplied by, for members that let it be chosen; None is :math:`1/\sqrt d`.
+        scale: Factor of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
         ProblemError: If the scale is not a positive number.
@@ -90,8 +85,40 @@ class AbstractEvidence(nn.Module):
         self.scale = scale
 
     def extra_repr(self) -> str:
-        """What it was built with, where that is not the default."""
+        """Arguments that are not the default."""
         return shown_arguments(self)
+
+    def _check(self, query: Tensor, key: Tensor, parameter: Tensor | None = None, **dims: int) -> None:
+        """Raise unless query and key have the layout of attention and fit this module.
+
+        Args:
+            query: (B, H, m, d).
+            key: (B, H or fewer, n, d).
+            parameter: A parameter (1 or H, ...) of the module.
+            **dims: Last dimensions by the argument that set them: ``dim``, or ``query_dim`` and ``key_dim``.
+        """
+        owner = type(self).__name__
+        for name, tensor in (("query", query), ("key", key)):
+            check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+            if tensor.shape[-1] == 0:
+                raise ProblemError(
+                    f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0"
+                )
+            for argument, dim in dims.items():
+                if argument in ("dim", f"{name}_dim") and tensor.shape[-1] != dim:
+                    raise ProblemError(
+                        f"{name} has shape {tuple(tensor.shape)}, but {owner} was built with {argument}={dim}, the "
+                        "last."
+                    )
+        if parameter is None:
+            return
+        if parameter.shape[0] not in (1, query.shape[1]):
+            raise ProblemError(
+                f"{owner} was built for {parameter.shape[0]} heads, but query has {query.shape[1]} (shape "
+                f"{tuple(query.shape)}); build it with heads={query.shape[1]}, or heads=1 to share it."
+            )
+        check_device("query", query, parameter.device, owner)
+        check_dtype("query", query, parameter.dtype, owner)
 
     @abstractmethod
     def forward(self, query: Tensor, key: Tensor) -> Answer:
@@ -102,8 +129,12 @@ class AbstractEvidence(nn.Module):
             key: (B, H or fewer, n, d).
 
         Returns:
-            z (B, H, m, d'), templates (B, H or fewer, n, d') and what these are multiplied by.
+            z (B, H, m, d'), templates (B, H or fewer, n, d') and the scale of the templates.
         """
+
+    def _scale(self, templates: Tensor) -> float:
+        """The scale of templates (..., d)."""
+        return templates.shape[-1] ** -0.5 if self.scale is None else self.scale
 
 
 class ScaledDot(AbstractEvidence):
@@ -127,8 +158,8 @@ class ScaledDot(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Query and key as they are."""
-        check_pair(query, key)
-        return query, key, template_scale(self.scale, query)
+        self._check(query, key)
+        return query, key, self._scale(query)
 
 
 class General(AbstractEvidence):
@@ -166,22 +197,15 @@ class General(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
         """The query through the form, and the key as it is."""
-        check_pair(query, key)
-        heads, query_dim, key_dim = self.weight.shape
-        check_heads("General", heads, query)
-        check_dim("General", query_dim, argument="query_dim", query=query)
-        check_dim("General", key_dim, argument="key_dim", key=key)
-        check_dtype("query", query, self.weight.dtype, "General")
-        check_device("query", query, self.weight.device, "General")
-        return query @ self.weight, key, template_scale(self.scale, key)
+        self._check(query, key, self.weight, query_dim=self.query_dim, key_dim=self.key_dim)
+        return query @ self.weight, key, self._scale(key)
 
 
 class Content(AbstractEvidence):
     r"""Content addressing by cosine similarity: :math:`z = \beta_h q/\lVert q\rVert`, :math:`t = k/\lVert k\rVert`.
 
-    The sharpness :math:`\beta_h` belongs to the evidence, as does the key strength that a Turing machine's controller
-    emits.
-    Templates have norm 1, so the error that first order makes is bounded by :math:`\lVert\hat h - \mu\rVert \le 2`.
+    The sharpness :math:`\beta_h` belongs to the evidence, like the key strength of a neural Turing machine. Templates
+    have norm 1, so the error of first order is bounded by :math:`\lVert\hat h - \mu\rVert \le 2`.
 
     Args:
         heads: Number of heads, or 1 to share the sharpness.
@@ -214,9 +238,7 @@ class Content(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Both normalised, the query times the sharpness."""
-        check_pair(query, key)
-        check_device("query", query, self.log_sharpness.device, "Content")
-        check_heads("Content", self.log_sharpness.shape[0], query)
+        self._check(query, key, self.log_sharpness.to(query.dtype))
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
         z, templates = (nn.functional.normalize(x, dim=-1) for x in (query, key))
         return sharpness * z, templates, 1.0
@@ -226,7 +248,7 @@ class NetworkEvidence(AbstractEvidence):
     r"""Any network of the query, :math:`z = f(q)`, with templates as in :class:`ScaledDot`.
 
     Args:
-        network: A module from (B, H, m, d) to (B, H, m, d of the keys), such as an MLP on the last dimension.
+        network: A module from (B, H, m, d) to (B, H, m, d of the keys), such as an MLP.
         scale: Scale of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
@@ -246,23 +268,23 @@ class NetworkEvidence(AbstractEvidence):
         self.network = network
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
-        """The network's answer, and the key as it is."""
-        check_pair(query, key)
+        """The network's output, and the key as it is."""
+        self._check(query, key)
         evidence = self.network(query)
         sizes = (*query.shape[:-1], key.shape[-1])
         form = "(B, H, m, d), the last being the dimension of the keys"
         check_tensor("the answer of NetworkEvidence's network", evidence, form, sizes=sizes)
-        return evidence, key, template_scale(self.scale, key)
+        return evidence, key, self._scale(key)
 
 
 class NoEvidence(AbstractEvidence):
-    r"""Nothing is said of the templates, :math:`z = 0`: weights are the preference, by every estimator.
+    r"""No evidence, :math:`z = 0`: weights equal the preference, by every estimator.
 
-    This is the evidence of scores that are all preference, such as those of
-    :class:`~fenchel.nn.preference.Additive` and :class:`~fenchel.nn.preference.Location`. Every certificate is 0.
+    For scores that are all preference, such as those of :class:`~fenchel.nn.preference.Additive` and
+    :class:`~fenchel.nn.preference.Location`. Every certificate is 0.
 
     Args:
-        scale: Of the templates, which do not matter then; None is :math:`1/\sqrt d`.
+        scale: Scale of the templates, without effect on the weights; None is :math:`1/\sqrt d`.
 
     Raises:
         ProblemError: If ``scale`` is not a positive number.
@@ -276,12 +298,12 @@ class NoEvidence(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Zeros of the keys' dimension, and the key as it is."""
-        check_pair(query, key)
-        return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, template_scale(self.scale, key)
+        self._check(query, key)
+        return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, self._scale(key)
 
 
 class AbstractPositionalEvidence(AbstractEvidence):
-    """Evidence of which a layer says where its first query is. Key j is at place j, query i at ``query_offset + i``.
+    """Base class of evidence that depends on positions: key j is at j, query i at ``query_offset + i``.
 
     Attributes:
         differs_by_query: Whether templates are :class:`RelativeTemplates`.
@@ -296,28 +318,28 @@ class AbstractPositionalEvidence(AbstractEvidence):
         Args:
             query: (B, H, m, d).
             key: (B, H or fewer, n, d).
-            query_offset: Place of the first query on the keys' axis; n - m where keys come from a cache. None is 0
+            query_offset: Position of the first query on the keys' axis; n - m where keys come from a cache. None is 0
                 where m ≥ n, and an error where m < n; a layer always gives a number.
 
         Returns:
-            z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` where they differ by query,
-            and what these are multiplied by.
+            z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` if they differ by query, and
+            the scale of the templates.
         """
 
 
 class Rotary(AbstractPositionalEvidence):
     r"""Rotary positions, :math:`z_i = R_i q_i` and :math:`t_j = R_j k_j / \sqrt d`.
 
-    :math:`R_s` turns the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
-    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` sees places through their distance alone. All queries share the
-    templates. Inference of any order sees distances alone too: moving all places by s turns every template and every z
-    by the same :math:`R_s`, which changes no length.
+    :math:`R_s` rotates the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
+    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` depends on positions through their distance alone. All queries share
+    the templates. So does inference of any order: a shift of all positions by s rotates every template and every z by
+    the same :math:`R_s`.
 
     Args:
         dim: d of each head, even.
         base: b.
         layout: Which coordinates are a pair: ``"pairs"``: 2c and 2c + 1, as in the paper; ``"halves"``: c and c + d/2,
-            as in Llama and GPT-NeoX. The two are one another with coordinates renamed.
+            as in Llama and GPT-NeoX. The two differ by a permutation of coordinates.
         scale: Scale of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
@@ -345,20 +367,19 @@ class Rotary(AbstractPositionalEvidence):
         frequencies(dim, base, owner="Rotary", argument="dim")
 
     def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
-        """Both, turned by their places."""
-        check_pair(query, key)
-        check_dim("Rotary", self.dim, query=query, key=key)
+        """Both, rotated by their positions."""
+        self._check(query, key, dim=self.dim)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
-        return self._turned(query, first), self._turned(key, 0), template_scale(self.scale, key)
+        return self._rotated(query, first), self._rotated(key, 0), self._scale(key)
 
-    def _turned(self, vectors: Tensor, first: int) -> Tensor:
-        places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
-        # No buffer: a module that is cast to half types would turn far places by other angles.
-        angles = places.unsqueeze(-1) * frequencies(self.dim, self.base, vectors.device, owner="Rotary")
+    def _rotated(self, vectors: Tensor, first: int) -> Tensor:
+        positions = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
+        # No buffer: in a module that is cast to half types its angles would be rounded.
+        angles = positions.unsqueeze(-1) * frequencies(self.dim, self.base, vectors.device, owner="Rotary")
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
             if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
-                # One pass in place of seven; torch's compiler makes one of them, and has none for complex numbers.
+                # One pass instead of seven; torch's compiler fuses these, and does not support complex numbers.
                 pairs = vectors.unflatten(-1, (-1, 2)).clone(memory_format=torch.contiguous_format)
                 return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin)).flatten(-2)
             one, other = vectors.unflatten(-1, (-1, 2)).unbind(-1)
@@ -370,8 +391,8 @@ class Rotary(AbstractPositionalEvidence):
 class RelativeKeys(AbstractPositionalEvidence):
     r"""Shaw's relative positions, :math:`z_i = q_i` and :math:`t_{ij} = (k_j + a_{j - i})/\sqrt d`.
 
-    Distances beyond ``max_distance`` share its vectors. Templates differ by query, so every query has a mean and a
-    covariance of its own. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is that of
+    Distances are clipped to ``max_distance``. Templates differ by query, so every query has a mean and a covariance of
+    its own. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is that of
     keys farthest before the query, is drawn from a normal distribution with standard deviation 0.02.
 
     Args:
@@ -401,21 +422,21 @@ class RelativeKeys(AbstractPositionalEvidence):
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
     def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
-        """The query, and keys with the vectors of their distances."""
-        check_built("RelativeKeys", query, key, self.weight, self.weight.shape[-1])
+        """The query, and keys plus the vectors of their distances."""
+        self._check(query, key, self.weight, dim=self.dim)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
         i = torch.arange(first, first + query.shape[2], device=key.device).unsqueeze(-1)
         distance = torch.arange(key.shape[2], device=key.device) - i
         index = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
         templates = RelativeTemplates(key, self.weight.unsqueeze(0).to(query.dtype), index)
-        return query, templates, template_scale(self.scale, key)
+        return query, templates, self._scale(key)
 
 
 class RelativeGridKeys(AbstractPositionalEvidence):
     r"""Offsets in an image, :math:`z_i = q_i` and :math:`t_{ij} = k_j + (a_{\text{rows}}, b_{\text{columns}})`.
 
-    Tokens are the pixels of a grid, row by row. Half of the coordinates say how many rows the key is below the query,
-    the other half how many columns to its right. Beyond ``reach`` in either direction offsets share its vectors; with
+    Tokens are the pixels of a grid, row by row. Half of the coordinates depend on how many rows the key is below the
+    query, the other half on how many columns it is to its right. Offsets are clipped to ``reach``; with
     :class:`~fenchel.nn.preference.GridWindow` of the same reach no query sees farther. The parameters ``rows`` and
     ``columns`` (heads, 2 · reach + 1, dim / 2), which begin with the offset −reach, are drawn from a normal
     distribution with standard deviation 0.02.
@@ -455,9 +476,9 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
     def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
-        """The query, and keys with the vectors of their offsets."""
-        _, offsets, half = self.rows.shape
-        check_built("RelativeGridKeys", query, key, self.rows, 2 * half)
+        """The query, and keys plus the vectors of their offsets."""
+        offsets = self.rows.shape[1]
+        self._check(query, key, self.rows, dim=self.dim)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
         last = first + query.shape[2]
         check_pixels("RelativeGridKeys", self.grid, key.shape[2], last)
@@ -475,7 +496,7 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         return (
             query,
             RelativeTemplates(key, relative.to(query.dtype), row * offsets + column),
-            template_scale(self.scale, key),
+            self._scale(key),
         )
 
 
@@ -487,9 +508,9 @@ class TransformerXL(AbstractPositionalEvidence):
     .. math:: \langle z_i, t_{ij}\rangle = \bigl(\langle q_i, k_j\rangle + \langle q_i, W R_{i-j}\rangle\bigr)/\sqrt d,
         \qquad \log u_{ij} = \bigl(\langle u, k_j\rangle + \langle v, W R_{i-j}\rangle\bigr)/\sqrt d
 
-    The last two look at no query: the third is an importance of the key, the fourth one of the distance. They are a
-    preference, which comes with the templates because it is made of them, and multiplies that of the layer. First
-    order does not tell the two kinds apart; exact inference does.
+    The last two do not depend on the query: the third is an importance of the key, the fourth one of the distance. They
+    are a preference, which is computed from the templates and multiplies that of the layer. At first order the two
+    kinds of terms are equivalent; in exact inference they are not.
 
     Args:
         heads: Number of heads.
@@ -529,17 +550,16 @@ class TransformerXL(AbstractPositionalEvidence):
         self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
 
     def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
-        """The query, keys with the codes of their distances, and the preference that is made of both."""
-        heads, dim, width = self.distance_weight.shape
-        check_built("TransformerXL", query, key, self.distance_weight, dim)
+        """The query, keys plus the codes of their distances, and the preference computed from both."""
+        self._check(query, key, self.distance_weight, dim=self.dim)
         m, n = query.shape[2], key.shape[2]
-        # Row ρ is that of pairs with j - i = ρ - m + 1 for queries counted from 0, so of this distance back.
+        # Row ρ belongs to pairs with j - i = ρ - m + 1 for queries counted from 0, so to this distance back.
         back = first_query_position(query_offset, m, n) + m - 1 - torch.arange(m + n - 1, device=query.device)
-        code = sinusoids(back.to(torch.float64), width, base=self.base, layout="halves")
+        code = sinusoids(back.to(torch.float64), self.width, base=self.base, layout="halves")
         relative = code.to(self.distance_weight.dtype) @ self.distance_weight.mT
-        scale = template_scale(self.scale, key)
+        scale = self._scale(key)
         # Several heads of the query may share one of the key.
-        keys = key if heads == 1 else key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        keys = key if self.heads == 1 else key.repeat_interleave(query.shape[1] // key.shape[1], 1)
         of_key = keys @ self.key_importance.unsqueeze(-1).to(key.dtype)
         of_distance = (relative @ self.distance_importance.unsqueeze(-1)).mT
         by_pair = of_pairs(of_distance.expand(-1, m, -1), None, n)

@@ -1,9 +1,9 @@
-"""What every layer asks of its heads and hands to the functional form, and who looks on or changes it for a while."""
+"""The inference of the heads of a layer by the functional form, and how it is captured or temporarily replaced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from fenchel.tensors import checked_argument
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What an attention layer asks of its heads, but for the preference.
+    """The inference problem of the heads of an attention layer, without the preference.
 
     Attributes:
         evidence: z, (B, H, m, d).
@@ -32,9 +32,9 @@ class Problem:
         values: (B, H, n, d).
         alpha: α, a number or (H, 1).
         scale: Of the templates, a number or a scalar tensor.
-        closeness: D; None is Kullback and Leibler's.
-        variant: Where templates differ by query, or are means of Gaussians; None where all queries share points.
-        reads_templates: Whether those Gaussians themselves are what is read, in the place of values.
+        closeness: D; None is KL.
+        variant: For templates that differ by query, or are means of Gaussians; None if all queries share points.
+        reads_templates: Whether the output is the mean of those Gaussians rather than of the values.
     """
 
     evidence: Tensor
@@ -48,18 +48,18 @@ class Problem:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is softmax attention to points that all queries share."""
+        """Whether this is softmax attention to points that all queries share."""
         return self.variant is None and is_softmax(self.closeness)
 
 
 class Inferred(NamedTuple):
-    """What came of it.
+    """The result of an inference; all but the output are None if not needed.
 
     Attributes:
         output: (B, H, m, d).
-        weights: (B, H, m, n); None if not asked for.
-        certificate: None if not asked for.
-        gap: With gradient, (B, H, m); None if not asked for.
+        weights: (B, H, m, n).
+        certificate: Its bounds.
+        gap: With gradient, (B, H, m).
     """
 
     output: Tensor
@@ -78,19 +78,19 @@ def infer(
     need_certificate: bool,
     need_gap: bool = False,
 ) -> Inferred:
-    """Attend, with the preference as a tensor.
+    """Attend with the preference as a tensor.
 
     Args:
         problem: Evidence, templates and values.
-        log_preference: log u, as :func:`fenchel.functional.attention` takes it.
-        estimator: Likewise, with its options.
-        dropout: Probability of dropping a weight, now.
-        need_weights: Whether to return them, after dropout.
-        need_certificate: Whether to return it. It is that of the weights before dropout.
-        need_gap: Whether to return it; likewise.
+        log_preference: log u, as in :func:`fenchel.functional.attention`.
+        estimator: As there, with its options.
+        dropout: Probability of dropping a weight, 0 in inference.
+        need_weights: Whether to return the weights, after dropout.
+        need_certificate: Whether to return the certificate of the weights before dropout.
+        need_gap: Whether to return its gap with gradient.
     """
     read = None if problem.reads_templates else problem.values
-    # Weights that are returned are dropped once, for the output too.
+    # The returned weights and the output share one dropout mask.
     by_weights = need_weights and read is not None
     result = functional.infer(
         problem.evidence,
@@ -104,7 +104,7 @@ def infer(
         estimator=estimator,
         dropout_p=dropout,
     )
-    # The certificate first: it may have the output of the same pass.
+    # The certificate first: it may compute the output in the same pass.
     certificate = result.certificate if need_certificate else None
     gap = result.gap if need_gap else None
     weights = result.weights if need_weights else None
@@ -115,7 +115,7 @@ def infer(
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:
-    """Whether torch can fuse this preference into attention to these templates: on a GPU, where it pays."""
+    """Whether torch's fused kernel supports this preference and these templates: on a GPU, where it is faster."""
     if preference is None or not preference.lowers or inputs.device.type != "cuda":
         return False
     from fenchel.functional.flex import SMALLEST_DIM
@@ -144,10 +144,10 @@ def infer_fused(problem: Problem, preference: AbstractPreference, inputs: Attent
 
 
 class KeyProjection(NamedTuple):
-    """The linear map that made the keys of a call.
+    """The linear map that projected the keys of a call.
 
     Attributes:
-        inputs: What it took, (B, n, width).
+        inputs: Its inputs, (B, n, width).
         weight: One map a head, (H, d, width).
         bias: (H, d), or None.
     """
@@ -158,15 +158,15 @@ class KeyProjection(NamedTuple):
 
 
 class LayerCall(NamedTuple):
-    """What a layer asks of its heads in one call.
+    """The problem of a layer's heads in one call.
 
     Attributes:
         problem: Evidence, templates, values, α and scale.
         log_preference: log u, or bool with True = attend, broadcastable to (B, H, m, n); None is uniform.
-        projection: In a capture, where the templates come from; None where they are no linear map of the input.
-        key_padding: In a capture, True where a key is padding, bool (B, n before what is added), or None.
-        asks_itself: In a capture, whether the queries are of the sequence that the keys are of.
-        added: How many templates follow those of the keys.
+        projection: In a capture, the map from the input to the templates; None if there is no such linear map.
+        key_padding: In a capture, True where a key is padding, bool (B, n without added templates), or None.
+        asks_itself: In a capture, whether queries and keys are of the same sequence.
+        added: Number of templates that follow those of the keys.
         query_padding: In a capture, True where a query is padding, bool (B, m), or None.
     """
 
@@ -181,15 +181,15 @@ class LayerCall(NamedTuple):
 
 @dataclass
 class OtherInference:
-    """How heads of a layer infer for a while; see :func:`fenchel.nn.use_estimator`.
+    """A temporary inference of a layer; see :func:`fenchel.nn.use_estimator`.
 
     Attributes:
         name: Qualified name of the layer.
-        estimator: With its options, of which those that are None are the layer's own; None is all the layer's own.
-        alpha: α; None is the layer's own.
-        heads: Numbers of the heads that do so, from 1; None is all.
-        called: Whether the layer has attended.
-        times: What the layer's own α is multiplied by where ``alpha`` is None.
+        estimator: Estimator whose options default to the layer's; None is the layer's.
+        alpha: α; None is the layer's.
+        heads: Numbers of the heads, from 1; None is all.
+        called: Whether the layer has been called.
+        times: Factor of the layer's α where ``alpha`` is None.
     """
 
     name: str
@@ -206,34 +206,36 @@ class OtherInference:
         return layer.solver if self.estimator is None else self.estimator
 
     def reliability(self, own: float | Tensor) -> float | Tensor:
-        """α for the heads that infer so."""
+        """α, given the layer's."""
         if self.alpha is not None:
             return self.alpha
         return own if self.times == 1.0 else own * self.times
 
 
 class AttendingLayer:
-    """The part of a layer that can be captured and switched. It comes before ``torch.nn.Module`` among its bases.
+    """Base class of layers that can be captured and switched. It precedes ``torch.nn.Module`` among their bases.
 
-    A layer says its ``estimator`` and how many heads it has, ``num_heads``, and hands its calls to :meth:`answer`.
+    A layer has an ``estimator`` and ``num_heads``, and computes its calls by :meth:`answer`.
 
     Attributes:
         tol: Tolerance of the exact estimator; None is the default of ops.
         max_steps: Steps of the exact estimator at most.
     """
 
+    heads_infer_together: ClassVar[bool] = False
+    """Whether no single head can be captured or switched."""
     num_heads: int
     tol: float | None = None
     max_steps: int = DEFAULT_STEPS
     _estimator: str = "first_order"
     captured: bool = False
-    """Whether calls say where their templates come from; only inside of a capture."""
+    """Whether calls record the source of their templates; only inside a capture."""
     other: OtherInference | None = None
-    """Another inference, only inside of ``use_estimator``."""
+    """A temporary inference, only inside ``use_estimator``."""
 
     @property
     def estimator(self) -> str:
-        """What the layer infers by. A name can be assigned, or an object, which brings ``tol`` and ``max_steps``."""
+        """Name of the estimator. A name can be assigned, or an object, which sets ``tol`` and ``max_steps``, too."""
         return self._estimator
 
     @estimator.setter
@@ -247,20 +249,20 @@ class AttendingLayer:
         self, estimator: EstimatorName | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
     ) -> None:
         checked_argument("max_steps", max_steps)
-        result = estimator_object(estimator, tol, max_steps)
-        own = result.options if isinstance(estimator, Estimator) else {"tol": tol, "max_steps": max_steps}
-        self._estimator = result.name
-        self.tol, self.max_steps = own.get("tol"), own.get("max_steps", DEFAULT_STEPS)
+        solver = estimator_object(estimator, tol, max_steps)
+        options = solver.options if isinstance(estimator, Estimator) else {"tol": tol, "max_steps": max_steps}
+        self._estimator = solver.name
+        self.tol, self.max_steps = options.get("tol"), options.get("max_steps", DEFAULT_STEPS)
 
     @property
     def solver(self) -> Estimator:
-        """The layer's own estimator with its options."""
+        """The layer's estimator with its options."""
         if self._estimator == "exact":
             return Exact(tol=self.tol, max_steps=self.max_steps)
         return ESTIMATORS[self._estimator]()
 
     def _for_now(self, alpha: float | Tensor) -> tuple[float | Tensor, Estimator]:
-        """α and the estimator of all heads together, as they are now."""
+        """The current α and estimator, outside or inside ``use_estimator``."""
         if self.other is None:
             return alpha, self.solver
         self.other.called = True
@@ -268,52 +270,43 @@ class AttendingLayer:
 
     @property
     def effective_estimator(self) -> str:
-        """What the layer infers by now; where its heads differ, what those do that are not first order."""
+        """Name of the current estimator; where heads differ, of those that are not first order."""
         other = self.other
         if other is None or other.estimator is None:
             return self.estimator
         name = other.estimator.name
-        return self.estimator if self._in_part and name == "first_order" else name
+        return self.estimator if name == "first_order" and self._switched is not None else name
 
     @property
-    def _in_part(self) -> bool:
-        """Whether some heads are switched and some are not."""
-        other = self.other
-        return other is not None and other.heads is not None and len(set(other.heads)) < self.num_heads
+    def _switched(self) -> list[int] | None:
+        """Indices of the heads with a temporary inference; None if all heads infer in the same way."""
+        heads = None if self.other is None else self.other.heads
+        chosen = [head for head in range(self.num_heads) if heads and head + 1 in heads]
+        return None if heads is None or len(chosen) == self.num_heads else chosen
 
     def answer(self, call: LayerCall, **options: Any) -> Inferred:
-        """What the heads infer, by the layer's own estimator or, for a while, another.
+        """The inference of the heads, by the current estimators.
 
         Args:
-            call: What is asked.
-            **options: As :func:`fenchel.nn.inference.infer` takes them, but for the estimator.
+            call: Their problem.
+            **options: Of :func:`fenchel.nn.inference.infer`, without the estimator.
         """
-        problem, log_preference = call.problem, call.log_preference
-        if self.other is None:
-            return infer(problem, log_preference, estimator=self.solver, **options)
-        if not self._in_part:
+        problem, log_u, chosen = call.problem, call.log_preference, self._switched
+        if chosen is None:
             alpha, solver = self._for_now(problem.alpha)
-            return infer(replace(problem, alpha=alpha), log_preference, estimator=solver, **options)
-        chosen, rest = self._parted(problem.evidence.device)
-        part, kept = _of_heads(problem, chosen), _of_heads(problem, rest)
+            return infer(replace(problem, alpha=alpha), log_u, estimator=solver, **options)
+        rest = [head for head in range(self.num_heads) if head not in chosen]
+        chosen, rest = (
+            torch.tensor(heads, dtype=torch.int64, device=problem.evidence.device) for heads in (chosen, rest)
+        )
+        part, u = _of_heads(problem, chosen), preference_of_heads(log_u, chosen)
         alpha, solver = self._for_now(part.alpha)
-        part, u = replace(part, alpha=alpha), preference_of_heads(log_preference, chosen)
-        u_kept = preference_of_heads(log_preference, rest)
+        other_part, other_u = _of_heads(problem, rest), preference_of_heads(log_u, rest)
         return joined(
-            infer(part, u, estimator=solver, **options),
-            infer(kept, u_kept, estimator=self.solver, **options),
+            infer(replace(part, alpha=alpha), u, estimator=solver, **options),
+            infer(other_part, other_u, estimator=self.solver, **options),
             torch.cat((chosen, rest)).argsort(),
         )
-
-    def _parted(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The heads that are switched and those that are not, from 0."""
-        heads = set((self.other and self.other.heads) or ())
-        both = (
-            [head for head in range(self.num_heads) if (head + 1 in heads) is wanted]
-            for wanted in (True, False)
-        )
-        chosen, rest = (torch.tensor(some, dtype=torch.int64, device=device) for some in both)
-        return chosen, rest
 
     def _reset_parameters(self) -> None:
         own: Any = super()
@@ -323,21 +316,21 @@ class AttendingLayer:
         self._qkv_same_embed_dim = False
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+        """Reset all parameters, α, radius and γ that heads learn to their initial values."""
         self._reset_parameters()
         for name in ("alpha", "radius", "gamma"):
             if getattr(self, f"log_{name}", None) is not None:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What lasts for a while is not the layer's: copies and files are without.
+        # Copies and files do not have the temporary state.
         inherited = getattr(super(), "__getstate__", None)
         state = self.__dict__ if inherited is None else inherited()
         return {name: value for name, value in state.items() if name not in ("captured", "other")}
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
-    """The layers of a model that attend and can be watched and switched, by qualified name, in its own order.
+    """The attention layers of a model that can be captured and switched, by qualified name, in its order.
 
     Example:
         >>> from fenchel.nn import MultiheadAttention
@@ -350,7 +343,7 @@ def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
 
 
 def lies_in(part: Tensor, whole: Tensor) -> bool:
-    """Whether a tensor is another one, or begins inside of its memory, as a slice of it does.
+    """Whether a tensor is another one, or begins within its memory, as a slice of it does.
 
     Example:
         >>> tokens = torch.ones(2, 3, 4)
@@ -393,116 +386,98 @@ def preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor 
 
 
 def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
-    """Two answers side by side along the heads, then in ``order``."""
+    """Two inferences concatenated along the heads, then reordered by ``order``."""
 
-    def side_by_side(first: Any, second: Any) -> Any:
+    def concatenated(first: Any, second: Any) -> Any:
         if first is None or second is None:
             return None
         if isinstance(first, AttentionCertificate):
-            return AttentionCertificate(*map(side_by_side, first, second))
+            return AttentionCertificate(*map(concatenated, first, second))
         return torch.cat((first, second), 1).index_select(1, order)
 
-    return Inferred(*map(side_by_side, one, other))
+    return Inferred(*map(concatenated, one, other))
+
+
+def _input_maps(layer: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Weights and biases of the maps of query, key and value of a ``torch.nn.MultiheadAttention``."""
+    weights = (
+        (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        if layer.in_proj_weight is None
+        else layer.in_proj_weight.chunk(3)
+    )
+    return weights, (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
 
 
 def projected(layer: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, each through its map, which are those of ``torch.nn.MultiheadAttention``.
+    """Query, key and value, each through its map of a ``torch.nn.MultiheadAttention``.
 
-    In one product where they are the same tensor.
+    In one product if they are the same tensor.
     """
-    if layer.in_proj_weight is None:
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    elif query is key and key is value:
+    if layer.in_proj_weight is not None and query is key and key is value:
         return nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)  # pyright: ignore[reportReturnType]
-    else:
-        weights = layer.in_proj_weight.chunk(3)
-    biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
-    return tuple(map(nn.functional.linear, (query, key, value), weights, biases))  # pyright: ignore[reportReturnType]
-
-
-def _key_projection(layer: nn.MultiheadAttention, inputs: Tensor) -> KeyProjection:
-    """The map of the keys by heads, with what it takes, (B, n, width)."""
-    packed, biases = layer.in_proj_weight, layer.in_proj_bias
-    weight = layer.k_proj_weight if packed is None else packed.chunk(3)[1]
-    heads = (layer.num_heads, layer.head_dim)
-    bias = None if biases is None else biases.chunk(3)[1].view(heads)
-    return KeyProjection(inputs, weight.unflatten(0, heads), bias)
+    return tuple(map(nn.functional.linear, (query, key, value), *_input_maps(layer)))  # pyright: ignore[reportReturnType]
 
 
 def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: AttentionInputs) -> LayerCall:
-    """A call with what a capture wants to know beside it.
+    """A call with the attributes that a capture needs.
 
     Args:
         layer: The layer.
-        call: What it asks.
-        keys: What its key map gave, (B, H, n, d).
-        inputs: What it was called with.
+        call: The problem of its heads.
+        keys: The projected keys, (B, H, n, d).
+        inputs: The inputs of the layer.
     """
     query, key = inputs.query_inputs, inputs.key_inputs
     if query is None or key is None:
         return call
+    (_, weight, _), (_, bias, _) = _input_maps(layer)
+    heads = (layer.num_heads, layer.head_dim)
+    projection = KeyProjection(key, weight.unflatten(0, heads), None if bias is None else bias.view(heads))
     return call._replace(
-        projection=_key_projection(layer, key) if call.problem.templates is keys else None,
+        projection=projection if call.problem.templates is keys else None,
         key_padding=inputs.key_padding,
         asks_itself=bool(inputs.query_offset) or lies_in(query, key),
     )
 
 
-def of_last_call(what: str) -> Any:
-    """A property: what a layer that is called with ``keep_WHAT`` set keeps of that call."""
-
-    def read(layer: Any) -> Any:
-        kept = getattr(layer, f"_last_{what}")
-        if kept is None:
-            raise NotKeptError(
-                f"there is no {what.replace('_', ' ')} of a last call; set keep_{what} = True on the layer, then call "
-                "it"
-            )
-        return kept
-
-    return property(read)
-
-
-_PROPERTIES = ("last_certificate", "last_gap", "last_norm_penalty")
-_STORED = tuple(f"_{name}" for name in _PROPERTIES)
+_KEPT = ("last_certificate", "last_gap", "last_norm_penalty")
 
 
 class LastCall:
-    """The part of a layer that remembers. It comes before ``torch.nn.Module`` among the bases of a layer."""
+    """Base class of layers that store results of the last call. It precedes ``torch.nn.Module`` among their bases."""
 
-    _last_certificate: AttentionCertificate | None = None
-    _last_gap: Tensor | None = None
-    _last_norm_penalty: Tensor | None = None
+    last_certificate: AttentionCertificate
+    """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
 
-    last_certificate: AttentionCertificate = of_last_call("certificate")
-    """How far at most the last call was from exact: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-
-    They are a record: in a loss they change nothing. :attr:`last_gap` is for losses.
+    A loss cannot use them: :attr:`last_gap` is for losses.
     """
-    last_gap: Tensor = of_last_call("gap")
+    last_gap: Tensor
     """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
 
-    It holds on to the graph of that call until the next one.
+    It keeps the graph of that call until the next one.
     """
-    last_norm_penalty: Tensor = of_last_call("norm_penalty")
+    last_norm_penalty: Tensor
     r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
 
-    It holds on to the graph of that call until the next one.
+    It keeps the graph of that call until the next one.
     """
 
     def forget_last_call(self) -> None:
-        """Let go of what was kept, and of the graphs that it holds on to."""
-        for name in _STORED:
-            # A layer that keeps nothing does not change when it is called, which is what can be exported.
-            if getattr(self, name) is not None:
-                setattr(self, name, None)
+        """Delete the stored results, and the graphs that they keep."""
+        for name in _KEPT:
+            # A layer that stores nothing does not change when it is called, so that it can be exported.
+            if name in self.__dict__:
+                delattr(self, name)
 
     def __getattr__(self, name: str) -> Any:
-        # Python comes here when a property raises an AttributeError, which torch's own would replace by another.
-        if name in _PROPERTIES:
-            return getattr(type(self), name).fget(self)
-        return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
+        if name not in _KEPT:
+            return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
+        option = name.replace("last_", "keep_")
+        words = name.removeprefix("last_").replace("_", " ")
+        raise NotKeptError(
+            f"there is no {words} of a last call; set {option} = True on the layer, then call it"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a call leaves behind is not the layer's, and a tensor with a graph cannot be copied.
-        return {name: value for name, value in self.__dict__.items() if name not in _STORED}
+        # Copies do not have results of calls: a tensor with a graph cannot be copied.
+        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}

@@ -13,7 +13,7 @@ from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Mixture
 from fenchel.nn.arguments import AttentionInputs, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
-from fenchel.nn.calls import KeyValueCache, SequenceLayout, TorchCall
+from fenchel.nn.calls import KeyValueCache, TorchCall
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.tensors import check_dtype, check_flags, check_tensor
@@ -203,56 +203,47 @@ class MixtureAttention(MultiheadAttention):
                 f"cache has window={cache.window} and MixtureAttention was built with variances={self.variances!r}; "
                 "expected a cache without a window and variances='input', which are computed from all keys"
             )
-        call = TorchCall(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights)
-        call = call._replace(is_causal=is_causal, query_offset=query_offset, cache=cache)
-        return self._attended(call._replace(variances=self._given(key, variances)))
-
-    def _given(self, key: Tensor, variances: Tensor | None) -> Tensor | None:
-        """Given variances, (N, S, E or heads or 1)."""
         if (variances is None) == (self.variances == "given"):
             what = "are missing" if variances is None else "are given"
             raise ProblemError(
                 f"variances {what}, but MixtureAttention was built with variances={self.variances!r}; pass them with "
                 "every call of a layer with variances='given', and of no other"
             )
-        if variances is None or not isinstance(key, Tensor):
-            return None
-        sizes = (*key.shape[:-1], (self.embed_dim, self.num_heads, 1))
-        form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
-        weight = self.out_proj.weight
-        check_tensor("variances", variances, form, sizes=sizes, device=weight.device, other="the layer")
-        check_dtype("variances", variances, weight.dtype, "the layer")
-        return SequenceLayout(self.batch_first, batched=key.dim() == 3).to_batch_first(variances)
+        torch_arguments = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        call = TorchCall(
+            query, key, value, *torch_arguments, self.batch_first, query_offset, cache, variances
+        )
+        return self._attended(call)
 
-    def _refined(self, problem: Problem, inputs: AttentionInputs, variances: Tensor | None) -> Problem:
-        variances = self._variances_of(problem, inputs, variances)
+    def _refined(self, problem: Problem, inputs: AttentionInputs, call: TorchCall) -> Problem:
+        variances = self._variances(inputs, call).to(problem.templates.dtype)
         added = problem.templates.shape[2] - inputs.keys
         if added:
             full = variances.expand(*variances.shape[:2], inputs.keys, variances.shape[3])
             variances = nn.functional.pad(full, (0, 0, 0, added))
         return replace(problem, variant=Mixture(variances), reads_templates=self.answer_with == "memories")
 
-    def _variances_of(self, problem: Problem, inputs: AttentionInputs, given: Tensor | None) -> Tensor:
-        """(B or 1, H or 1, n or 1, d or 1), in the dtype of the templates."""
-        if given is not None:
-            by_head = (
-                given.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                if given.shape[-1] > 1
-                else given[:, None]
+    def _variances(self, inputs: AttentionInputs, call: TorchCall) -> Tensor:
+        """(B or 1, H or 1, n or 1, d or 1)."""
+        if call.variances is not None:
+            weight, sizes = self.out_proj.weight, (*call.key.shape[:-1], (self.embed_dim, self.num_heads, 1))
+            form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
+            check_tensor(
+                "variances", call.variances, form, sizes=sizes, device=weight.device, other="the layer"
             )
-            return by_head.to(problem.templates.dtype)
-        if self.variance_proj is not None:
-            assert inputs.key_inputs is not None  # noqa: S101 -- the layer's own call has them
-            raw = self.variance_proj(inputs.key_inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        else:
-            assert self.raw_variance is not None  # noqa: S101 -- one of the three is there
-            raw = self.raw_variance.unsqueeze(0)
+            check_dtype("variances", call.variances, weight.dtype, "the layer")
+            return call.to_heads(call.variances, 1 if call.variances.shape[-1] == 1 else self.num_heads)
+        if self.raw_variance is not None:
             if self.memories not in (None, inputs.keys):
                 raise ProblemError(
                     f"key has {inputs.keys} tokens, but MixtureAttention was built with memories={self.memories}, the "
                     "number of keys that have variances of their own; give as many, or use variances='input'"
                 )
-        return nn.functional.softplus(raw).to(problem.templates.dtype)
+            return nn.functional.softplus(self.raw_variance.unsqueeze(0))
+        assert self.variance_proj is not None  # noqa: S101 -- variances are given, learned or projected
+        assert inputs.key_inputs is not None  # noqa: S101 -- the layer's own call has them
+        raw = self.variance_proj(inputs.key_inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return nn.functional.softplus(raw)
 
     def extra_repr(self) -> str:
         """What the children do not show."""

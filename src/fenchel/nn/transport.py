@@ -1,11 +1,11 @@
-"""Multi-head attention whose weight reaches templates that are not in the input, through a transport cost."""
+"""Multi-head attention kept close to its preference by entropic optimal transport."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from fenchel.nn.arguments import (
     shown_number,
     with_added_templates,
 )
-from fenchel.nn.calls import SequenceLayout, TorchCall, checked_call
+from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.tensors import (
@@ -98,6 +98,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         torch.Size([3, 5, 16])
     """
 
+    heads_infer_together = True
     log_gamma: nn.Parameter | None
     log_alpha: nn.Parameter | None
     cost_matrix: Tensor | None
@@ -195,38 +196,30 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         key = query if key is None else key
         value = key if value is None else value
         wanted = False if need_weights is None else need_weights
-        call = TorchCall(
-            query, key, value, key_padding_mask, wanted, attn_mask, average_attn_weights, is_causal
-        )
-        layout, masks = checked_call(self, call)
-        queries, keys, values = (
-            layout.to_heads(x, self.num_heads) for x in projected(self, query, key, value)
-        )
-        batch, n, log_u = queries.shape[0], keys.shape[2], masks.preference
+        torch_arguments = (key_padding_mask, wanted, attn_mask, average_attn_weights, is_causal)
+        call = TorchCall(query, key, value, *torch_arguments, self.batch_first)
+        masks = call.checked_masks(self)
+        queries, keys, values = (call.to_heads(x, self.num_heads) for x in projected(self, query, key, value))
+        log_u, padding = masks.preference, masks.key_padding
         further = together(
             [
-                *self._given(atoms, atom_mask, layout, query),
-                *_lent(
-                    keys,
-                    values,
-                    checked_partners(partners, batch=batch, device=query.device),
-                    masks.key_padding,
-                ),
-                *self._remembered(labels, batch),
+                *self._given(atoms, atom_mask, call),
+                *_of_partners(keys, values, partners, padding),
+                *self._remembered(labels, len(keys)),
             ]
         )
         if further is not None and self.extra_preference == "shared":
-            log_u = further.after(log_u, n)
+            log_u = further.after(log_u, keys.shape[2])
             keys, values = (
-                torch.cat([own, extra.expand(batch, -1, -1, -1)], 2)
-                for own, extra in ((keys, further.keys), (values, further.values))
+                torch.cat([inputs, extra.expand(len(inputs), -1, -1, -1)], 2)
+                for inputs, extra in ((keys, further.keys), (values, further.values))
             )
             further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
         alpha, solver = self._for_now(alpha)
         variant = functional.Transport(gamma, self.cost if self.cost_matrix is None else self.cost_matrix)
         if further is not None:
-            mask = None if further.mask is None else further.mask[:, None, None]
+            mask = further.mask[:, None, None]
             variant = replace(variant, atoms=further.keys, atom_values=further.values, atom_mask=mask)
         result = functional.infer(
             queries,
@@ -239,23 +232,34 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
             variant=variant,
         )
         if self.training and self.memory is not None and labels is not None:
-            self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
-        output = self.out_proj(layout.from_heads(result.output))
+            self.memory.update(call.to_batch_first(key), labels, padding)
+        output = self.out_proj(call.from_heads(result.output))
         output = nn.functional.dropout(output, self.dropout, self.training)
         if need_weights is None:
             return output
-        return output, layout.weights(result.weights, average=average_attn_weights) if need_weights else None
+        return output, call.returned_weights(result.weights) if need_weights else None
 
-    def _given(
-        self, atoms: Tensor | None, mask: Tensor | None, layout: SequenceLayout, query: Tensor
-    ) -> list[Atoms]:
-        if atoms is not None:
-            check_tensor("atoms", atoms, "in the layout of key")
-            atoms = layout.to_batch_first(atoms) if atoms.dim() == query.dim() else atoms
-        if isinstance(mask, Tensor) and not layout.batched:
+    def _given(self, atoms: Tensor | None, mask: Tensor | None, call: TorchCall) -> list[Atoms]:
+        """The atoms of a call, after checking them and their mask."""
+        if atoms is None:
+            if mask is not None:
+                raise ProblemError(
+                    "atom_mask is given without atoms; expected the atoms that it masks, or neither"
+                )
+            return []
+        check_tensor("atoms", atoms, "in the layout of key")
+        query = call.to_batch_first(call.query)
+        atoms = call.to_batch_first(atoms) if atoms.dim() == call.query.dim() else atoms
+        form, batch = "(N or 1, A, embed_dim), batch first", (1, len(query))
+        check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), device=query.device)
+        check_dtype("atoms", atoms, query.dtype)
+        if mask is None:
+            mask = torch.ones(1, atoms.shape[1], dtype=torch.bool, device=query.device)
+        elif isinstance(mask, Tensor) and not call.batched:
             mask = mask.unsqueeze(0)
-        check_atoms(atoms, mask, batch=len(layout.to_batch_first(query)), like=query)
-        return [] if atoms is None else [Atoms(*self._projected_atoms(atoms), mask)]
+        form, sizes = "(N or 1, A), True = may be used", (batch, atoms.shape[1])
+        check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=query.device)
+        return [Atoms(*self._projected_atoms(atoms), mask)]
 
     def _remembered(self, labels: Tensor | None, batch: int) -> list[Atoms]:
         if self.memory is None:
@@ -286,10 +290,24 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         )
 
 
-def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor | None) -> list[Atoms]:
-    """Keys and values of each input's partner, (N, H, n, d), gathered from the batch."""
+def _of_partners(
+    keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor | None
+) -> list[Atoms]:
+    """Keys and values (N, H, n, d) of the partner of each input, after checking the partners.
+
+    Under ``torch.compile`` the values of ``partners`` are not checked.
+    """
     if partners is None:
         return []
+    batch, device = keys.shape[0], keys.device
+    form = "(N,), the index in the batch of another input, or -1 for none"
+    check_tensor("partners", partners, form, dtypes=WHOLE, sizes=(batch,), device=device, other="the inputs")
+    if batch and values_are_known(partners):
+        check_indices("partners", partners, batch, f"indices 0 to {batch - 1}, or -1 for none")
+        itself = torch.arange(batch, device=device)
+        check_entries("partners", partners, lambda x: x != itself, "other inputs than itself, or -1 for none")
+        if bool((partners < 0).all()):
+            return []
     rows = partners.clamp_min(0)
     mask = (partners >= 0).unsqueeze(1).expand(-1, keys.shape[2])
     mask = mask if padding is None else mask & ~padding[rows]
@@ -297,7 +315,7 @@ def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor
 
 
 def check_memory(memory: Any, embed_dim: int) -> None:
-    """Check that a memory is a bank of templates of this width."""
+    """Raise unless a memory is a bank of templates of this width, or None."""
     expected = "a LearnedTemplateBank, a RunningTemplateBank or None"
     check_type("memory", memory, AbstractTemplateBank | None, expected)
     if memory is not None and memory.embed_dim != embed_dim:
@@ -306,111 +324,49 @@ def check_memory(memory: Any, embed_dim: int) -> None:
         )
 
 
-def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: Tensor) -> None:
-    """Check further templates, as (N or 1, A, E), and their mask, as (N or 1, A), against the query.
-
-    Raises:
-        ProblemError: If anything does not fit, with its name, what was got and what was expected.
-    """
-    if atoms is None:
-        if mask is not None:
-            raise ProblemError(
-                "atom_mask is given without atoms; expected the atoms that it masks, or neither"
-            )
-        return
-    form, sizes = "(N or 1, A, embed_dim), batch first", ((1, batch), None, like.shape[-1])
-    check_tensor("atoms", atoms, form, sizes=sizes, device=like.device)
-    check_dtype("atoms", atoms, like.dtype)
-    if mask is not None:
-        form, sizes = "(N or 1, A), True = may be used", ((1, batch), atoms.shape[1])
-        check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=like.device)
-
-
-@dataclass(frozen=True)
-class Atoms:
-    """Keys and values of further templates, and who may use them.
+class Atoms(NamedTuple):
+    """Keys and values of further templates.
 
     Attributes:
         keys: (N or 1, H, A, d).
         values: (N or 1, H, A, d).
-        mask: Bool, (N or 1, A), True = may be used; None where all may be.
+        mask: Bool, (N or 1, A), True = may be used.
     """
 
     keys: Tensor
     values: Tensor
-    mask: Tensor | None
-
-    def usable(self) -> Tensor:
-        """The mask, written out."""
-        if self.mask is not None:
-            return self.mask
-        return torch.ones(1, self.keys.shape[2], dtype=torch.bool, device=self.keys.device)
+    mask: Tensor
 
     def after(self, log_u: Tensor | None, keys: int) -> Tensor | None:
         """One preference over keys, then atoms, in which atoms that may be used have weight 1.
 
         Args:
             log_u: Log weights of the keys, or bool, broadcastable to (N, H, m, keys); None is uniform.
-            keys: How many.
+            keys: Number of keys.
 
         Returns:
-            Broadcastable to (N, H, m, keys + A); None for uniform.
+            Broadcastable to (N, H, m, keys + A).
         """
         extended = with_added_templates(log_u, keys, self.keys.shape[2])
-        mask = None if self.mask is None else nn.functional.pad(self.mask[:, None, None], (keys, 0), value=1)
-        return combined([extended, mask])
+        return combined([extended, nn.functional.pad(self.mask[:, None, None], (keys, 0), value=1)])
 
 
 def together(parts: Sequence[Atoms]) -> Atoms | None:
-    """Several sets of atoms as one, in their order; None without any.
+    """Several sets of atoms concatenated; None without any.
 
     Example:
-        >>> one = Atoms(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), None)
-        >>> each = Atoms(torch.zeros(5, 2, 1, 4), torch.zeros(5, 2, 1, 4), torch.zeros(5, 1, dtype=torch.bool))
+        >>> one = Atoms(*torch.zeros(2, 1, 2, 3, 4), torch.ones(1, 3, dtype=torch.bool))
+        >>> each = Atoms(*torch.zeros(2, 5, 2, 1, 4), torch.zeros(5, 1, dtype=torch.bool))
         >>> both = together([one, each])
         >>> both.keys.shape, both.mask.shape
         (torch.Size([5, 2, 4, 4]), torch.Size([5, 4]))
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    return Atoms(
-        _joined([part.keys for part in parts], 2),
-        _joined([part.values for part in parts], 2),
-        _joined([part.usable() for part in parts], 1),
-    )
+    batch = max(len(tensor) for part in parts for tensor in part)
 
+    def concatenated(tensors: Sequence[Tensor], dim: int) -> Tensor:
+        return torch.cat([tensor.expand(batch, *tensor.shape[1:]) for tensor in tensors], dim)
 
-def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    batch = max(part.shape[0] for part in parts)
-    return torch.cat([part.expand(batch, *part.shape[1:]) for part in parts], dim)
-
-
-def checked_partners(partners: Tensor | None, *, batch: int, device: torch.device) -> Tensor | None:
-    """The partners of a batch, if they fit it.
-
-    Args:
-        partners: int64 (N,), the index in the batch of another input, or -1 for none; None is -1 for all.
-        batch: N.
-        device: Where they have to be.
-
-    Returns:
-        The same, or None where no input has one. Under ``torch.compile`` their values are not looked at.
-
-    Raises:
-        ProblemError: On a wrong shape, dtype or device, a partner that is not in the batch or is the input itself.
-
-    Example:
-        >>> checked_partners(torch.tensor([-1, -1]), batch=2, device=torch.device("cpu")) is None
-        True
-    """
-    if partners is None:
-        return None
-    form = "(N,), the index in the batch of another input, or -1 for none"
-    other = "the inputs"
-    check_tensor("partners", partners, form, dtypes=WHOLE, sizes=(batch,), device=device, other=other)
-    if not values_are_known(partners) or batch == 0:
-        return partners
-    check_indices("partners", partners, batch, f"indices 0 to {batch - 1}, or -1 for none")
-    own = torch.arange(batch, device=device)
-    check_entries("partners", partners, lambda x: x != own, "other inputs than itself, or -1 for none")
-    return None if bool((partners < 0).all()) else partners
+    keys, values, masks = zip(*parts, strict=True)
+    return Atoms(concatenated(keys, 2), concatenated(values, 2), concatenated(masks, 1))

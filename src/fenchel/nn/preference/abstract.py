@@ -1,48 +1,54 @@
-"""What every preference is, log-weights as a tensor and as functions of indices; and products and powers of them."""
+"""Base classes of preferences, evaluated as tensors or as functions of indices; their products and powers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_pixels, combined, shown_arguments
+from fenchel.nn.arguments import (
+    AttentionInputs,
+    IndexFunction,
+    check_grid,
+    check_pixels,
+    check_sizes,
+    combined,
+    shown_arguments,
+    unchanged,
+)
 from fenchel.tensors import check_flags, check_type, checked_argument
 
 
-def on_grid(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool = False) -> Tensor:
+def on_grid(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
     """All values of a function of indices, (B, H, m, n) with size 1 for every index that it does not read.
 
     Args:
         function: Of indices (b, h, q, k) that broadcast.
         inputs: Gives the ranges of the indices.
-        one_head: Evaluate at head 0 alone, for a function that is the same for every head.
     """
-    ranges = (inputs.batch, 1 if one_head else inputs.heads, inputs.queries, inputs.keys)
-    values = function(
-        *(_axis(own, torch.arange(size, device=inputs.device)) for own, size in enumerate(ranges))
-    )
+    sizes = (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
+    values = function(*(_axis(dim, torch.arange(n, device=inputs.device)) for dim, n in enumerate(sizes)))
     return values.reshape((1,) * (4 - values.dim()) + tuple(values.shape))
 
 
-def on_diagonals(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool = False) -> Tensor:
-    """:func:`on_grid` for a function that reads neither b nor more of q and k than k - q: evaluated m + n - 1 times.
+def on_diagonals(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
+    """:func:`on_grid` for a function of h and k - q alone, evaluated m + n - 1 times.
 
     Args:
         function: Of indices (b, h, q, k) that broadcast, and of k - q for negative k too.
         inputs: Gives the ranges of the indices.
-        one_head: Evaluate at head 0 alone, for a function that is the same for every head.
     """
     m, n = inputs.queries, inputs.keys
     if m == 0 or n == 0:
-        return on_grid(function, inputs, one_head=one_head)
+        return on_grid(function, inputs)
     zero = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=inputs.device)
-    heads = _axis(1, torch.arange(1 if one_head else inputs.heads, device=inputs.device))
+    heads = _axis(1, torch.arange(inputs.heads, device=inputs.device))
     distances = _axis(3, torch.arange(1 - m, n, device=inputs.device))
     values = function(zero, heads, zero, distances).squeeze(2)
     # Row i is the window of n distances that begins at -i.
@@ -52,23 +58,24 @@ def on_diagonals(function: IndexFunction, inputs: AttentionInputs, *, one_head: 
 def _skewed(values: Tensor, m: int, n: int) -> Tensor:
     """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbols in a graph.
 
-    Under one another and read as rows that are one shorter, copies of the values move by one from row to row. A
-    compiler makes one expression of that, where eager makes an array twice as large as the result.
+    Copies of the values, one below the other and read as rows that are one shorter, move by one from row to row. A
+    compiler fuses this into one expression; eager would allocate an array twice as large as the result.
     """
     copies = torch.nn.functional.pad(values, (0, 1)).unsqueeze(-2).expand(*values.shape[:-1], m, -1)
     shifted = copies.flatten(-2)[..., m - 1 : m - 1 + m * (m + n - 1)]
     return shifted.unflatten(-1, (m, m + n - 1))[..., :n]
 
 
-def _axis(own: int, indices: Tensor) -> Tensor:
-    return indices.reshape([-1 if axis == own else 1 for axis in range(4)])
+def _axis(dim: int, indices: Tensor) -> Tensor:
+    """Indices along one of four dimensions."""
+    return indices.reshape([-1 if axis == dim else 1 for axis in range(4)])
 
 
 def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Entries ``start`` to ``start + length`` of a parameter along a dimension.
 
-    A view of all entries is contiguous and one of some is not, so that a graph that is exported for any length would be
-    made for some only: there it is a copy.
+    A view of all entries is contiguous and a view of some is not, which would restrict the lengths of an exported
+    graph: an export copies.
     """
     if torch.compiler.is_exporting():
         return parameter.index_select(dim, torch.arange(start, start + length, device=parameter.device))
@@ -76,10 +83,10 @@ def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def table(parameter: Tensor) -> Tensor:
-    """A parameter that a function of indices may read: at least float32, and a tensor of its own.
+    """A copy of a parameter, at least float32, that a function of indices may read.
 
-    A fused kernel refuses to read one tensor that needs a gradient twice, as the product of a preference with itself
-    would, and it adds up gradients in the dtype of the table.
+    A fused kernel cannot read one tensor that requires a gradient twice, as the product of a preference with itself
+    would, and it accumulates gradients in the dtype of the table.
     """
     precise = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
     return precise.clone() if precise is parameter and parameter.requires_grad else precise
@@ -94,15 +101,17 @@ class AbstractPreference(nn.Module):
 
     .. math:: p_i \propto u_i \exp\langle t_i, \lambda\rangle, \qquad \log (u \cdot u')_i = \log u_i + \log u'_i
 
-    A family is written in one of two ways. With :meth:`log_weight` or :meth:`mask_mod` (or both) as functions of
-    indices it can be used as a tensor and inside of a fused kernel. With :meth:`forward` alone, for what cannot be
-    computed entry by entry, it can be used as a tensor only.
+    A subclass implements :meth:`log_weight` or :meth:`mask_mod` (or both) as functions of indices, and can be used as a
+    tensor and inside a fused kernel; or :meth:`forward`, for log-weights that cannot be computed entry by entry, and
+    can be used as a tensor only.
+
+    Args:
+        heads: Number of heads that the preference is built for; None for any.
 
     Attributes:
-        heads: How many heads the log-weights differ for, None if nothing is said; 1 if all heads share them, whose
-            functions of indices are then asked for head 0 alone.
-        depends_on_distance: Whether the functions of indices read neither b nor more of q and k than k - q; the tensor
-            then costs m + n - 1 evaluations instead of m·n.
+        heads: The same. With 1 all heads share the log-weights, and functions of indices are evaluated at head 0.
+        depends_on_distance: Whether the functions of indices depend on h and k - q alone; the tensor then costs
+            m + n - 1 evaluations instead of m·n.
 
     Example:
         >>> from fenchel.nn.preference import Causal, Uniform
@@ -113,7 +122,13 @@ class AbstractPreference(nn.Module):
     heads: int | None = None
     depends_on_distance: bool = False
     is_composite: ClassVar[bool] = False
-    """Whether it is written with an operator, and so needs brackets inside of another."""
+    """Whether its representation has an operator, and so needs brackets inside another."""
+
+    def __init__(self, heads: int | None = None) -> None:
+        super().__init__()
+        if heads is not None:
+            check_sizes(type(self).__name__, heads=heads)
+            self.heads = heads
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
         """The log-weights, unnormalised.
@@ -130,25 +145,23 @@ class AbstractPreference(nn.Module):
         """
         self.check(inputs)
         weight, mask = self.checked_log_weight(inputs), self.checked_mask(inputs)
-        evaluated = on_diagonals if self.depends_on_distance else on_grid
-        # A compiler compares places where it needs them; eager would make two arrays of all pairs first.
-        masked = on_grid if torch.compiler.is_compiling() else evaluated
-        one_head = self.heads == 1
-        return combined(
-            [
-                None if weight is None else evaluated(weight, inputs, one_head=one_head).to(inputs.dtype),
-                None if mask is None else masked(mask, inputs, one_head=one_head),
-            ]
-        )
+        if weight is None and mask is None:
+            return None
+
+        def entries(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            log_u = None if weight is None else weight(b, h, q, k).to(inputs.dtype)
+            allowed = None if mask is None else mask(b, h, q, k)
+            return cast("Tensor", combined([log_u, allowed]))
+
+        # A compiler compares positions where it needs them, at no cost.
+        is_cheap = weight is None and torch.compiler.is_compiling()
+        return (on_diagonals if self.depends_on_distance and not is_cheap else on_grid)(entries, inputs)
 
     @property
     def lowers(self) -> bool:
         """Whether the log-weights are functions of indices, which a fused kernel needs."""
-        own = type(self)
-        return (
-            own.log_weight is not AbstractPreference.log_weight
-            or own.mask_mod is not AbstractPreference.mask_mod
-        )
+        kind, base = type(self), AbstractPreference
+        return kind.log_weight is not base.log_weight or kind.mask_mod is not base.mask_mod
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The finite log-weights as a function of indices (b, h, q, k); None if this is only a mask.
@@ -160,7 +173,7 @@ class AbstractPreference(nn.Module):
         return None
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """What may be attended to as a function of indices (b, h, q, k), True = attend; None if everything may.
+        """The mask as a function of indices (b, h, q, k), True = attend; None if every key may be attended to.
 
         Raises:
             ProblemError: If there is no such function without a tensor of m·n entries.
@@ -169,7 +182,7 @@ class AbstractPreference(nn.Module):
         return None
 
     def score_mod(self, inputs: AttentionInputs) -> ScoreMod | None:
-        """What a fused kernel does to each score, (score, b, h, q, k) -> score; None if this is only a mask.
+        """The function (score, b, h, q, k) -> score for a fused kernel; None if this is only a mask.
 
         Raises:
             ProblemError: As :meth:`log_weight` and :meth:`forward`.
@@ -181,7 +194,7 @@ class AbstractPreference(nn.Module):
         return lambda score, b, h, q, k: score + weight(b, h, q, k)
 
     def checked_log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """:meth:`log_weight`, refusing a mask, which would count as log-weights 1 and 0.
+        """:meth:`log_weight` whose results are checked: a mask would count as log-weights 1 and 0.
 
         Raises:
             ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
@@ -190,7 +203,7 @@ class AbstractPreference(nn.Module):
         return self._checked("log_weight", self.log_weight(inputs), False, advice)
 
     def checked_mask(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """:meth:`mask_mod`, refusing log-weights, of which any but 0 would count as True.
+        """:meth:`mask_mod` whose results are checked: any log-weight but 0 would count as True.
 
         Raises:
             ProblemError: As :meth:`mask_mod`; when the function is called, if what it returns is not bool.
@@ -206,7 +219,7 @@ class AbstractPreference(nn.Module):
         name, is_shared = type(self).__name__, self.heads == 1
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            result = function(b, torch.zeros_like(h) if is_shared else h, q, k)
+            result = function(b, h.new_zeros((1,) * h.dim()) if is_shared else h, q, k)
             if (result.dtype == torch.bool) is not is_mask:
                 raise ProblemError(f"{name}.{method} gives {result.dtype}; expected {expected}.")
             return result
@@ -214,10 +227,10 @@ class AbstractPreference(nn.Module):
         return checked
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Hold the inputs against what this preference was built for.
+        """Raise unless the inputs fit this preference.
 
         Raises:
-            ProblemError: If it was built for other heads, or its parameters are on another device.
+            ProblemError: If it was built for another number of heads, or its parameters are on another device.
         """
         name = type(self).__name__
         check_type(f"inputs of {name}", inputs, AttentionInputs, "AttentionInputs")
@@ -249,7 +262,7 @@ class AbstractPreference(nn.Module):
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
         if not isinstance(other, AbstractPreference):
             return NotImplemented
-        parts = _dissolved((self, other))
+        parts = _flattened((self, other))
         if len(parts) > 1:
             return Product(*parts)
         return parts[0] if parts else Uniform()
@@ -267,27 +280,55 @@ class AbstractPreference(nn.Module):
 
 
 class AbstractGridPreference(AbstractPreference):
-    """A preference of the pixels of an image, which are given row by row.
+    """A preference over the pixels of an image, which are given row by row.
+
+    Args:
+        grid: Rows and columns.
+        heads: Number of heads that the preference is built for; None for any.
 
     Attributes:
         grid: Rows and columns.
-        padding: Rows and columns that the grid of the keys has more, on every side.
+        padding: Rows and columns that the grid of the keys has in addition, on every side.
     """
 
-    grid: tuple[int, int]
     padding: tuple[int, int] = (0, 0)
 
+    def __init__(self, grid: tuple[int, int], heads: int | None = None) -> None:
+        super().__init__(heads)
+        self.grid = check_grid(type(self).__name__, grid)
+
     def check(self, inputs: AttentionInputs) -> None:
-        """Hold tokens against the grid too."""
+        """Raise unless the tokens fill the grid, too."""
         super().check(inputs)
         last = (inputs.query_offset or 0) + inputs.queries
         check_pixels(type(self).__name__, self.grid, inputs.keys, last, self.padding)
+
+    def by_offset(
+        self, inputs: AttentionInputs, function: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> IndexFunction:
+        """A function of the head, and of how many rows below the query and columns to its right the key is.
+
+        Args:
+            inputs: Give the positions of the queries.
+            function: Of head, rows and columns; its value is the value at indices (b, h, q, k).
+        """
+        (rows, columns), (up, left) = self.grid, self.padding
+        # Queries that are all pixels begin with the first, also where padding makes more keys.
+        all_pixels = inputs.query_offset is None and inputs.queries == rows * columns
+        position = unchanged if all_pixels else inputs.query_position()
+        padded = columns + 2 * left
+
+        def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            pixel = position(q)
+            return function(h, k // padded - pixel // columns - up, k % padded - pixel % columns - left)
+
+        return at_offset
 
 
 class Uniform(AbstractPreference):
     r"""Everything is as likely as everything else, :math:`\log u_i = 0`: plain dot-product attention.
 
-    It is the identity of multiplication, and gives None instead of a tensor.
+    It is the identity of multiplication, and returns None instead of a tensor.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, section 3.2.1.
@@ -310,7 +351,7 @@ class Product(AbstractPreference):
     the small tables of each factor and never a tensor of m·n entries.
 
     Args:
-        factors: At least one; products among them are dissolved and :class:`Uniform` is left out.
+        factors: At least one; products among them are flattened and :class:`Uniform` is left out.
 
     Raises:
         ProblemError: If there is no factor, or one is not a preference.
@@ -329,37 +370,14 @@ class Product(AbstractPreference):
             raise ProblemError("Product got no factors; give at least one preference, or use Uniform().")
         for factor in factors:
             check_type("factor of Product", factor, AbstractPreference, "one of fenchel.nn.preference")
-        self.factors = nn.ModuleList(_dissolved(factors))
+        self.factors = nn.ModuleList(_flattened(factors))
+        self.depends_on_distance = all(factor.depends_on_distance for factor in self._parts)
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
         """The sum of the factors' log-weights, with -inf where a mask among them forbids."""
-        parts = self._parts
-        eager = not torch.compiler.is_compiling()
-        if eager and len(parts) > 1 and all(part.depends_on_distance for part in parts):
-            return self._on_diagonals(inputs)
-        return combined([factor(inputs) for factor in parts])
-
-    def _on_diagonals(self, inputs: AttentionInputs) -> Tensor:
-        """The same, put together a distance and not a pair at a time."""
-        self.check(inputs)
-        functions = [
-            (factor.checked_log_weight(inputs), factor.checked_mask(inputs), factor.heads == 1)
-            for factor in self._parts
-        ]
-
-        def of_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            terms: list[Tensor] = []
-            for weight, mask, one_head in functions:
-                own = h[:, :1] if one_head else h
-                if weight is not None:
-                    terms.append(weight(b, own, q, k).to(inputs.dtype))
-                if mask is not None:
-                    terms.append(mask(b, own, q, k))
-            result = combined(terms)
-            assert result is not None  # noqa: S101 -- a preference that lowers is a weight, a mask or both
-            return result
-
-        return on_diagonals(of_distance, inputs)
+        if self.depends_on_distance and not torch.compiler.is_compiling():
+            return super().forward(inputs)
+        return combined([factor(inputs) for factor in self._parts])
 
     @property
     def lowers(self) -> bool:
@@ -367,7 +385,7 @@ class Product(AbstractPreference):
         return all(factor.lowers for factor in self._parts)
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Hold the inputs against every factor."""
+        """Raise unless the inputs fit every factor."""
         for factor in self._parts:
             factor.check(inputs)
 
@@ -390,21 +408,14 @@ class Product(AbstractPreference):
 def _joined(
     operation: Callable[[Tensor, Tensor], Tensor], functions: Sequence[IndexFunction | None]
 ) -> IndexFunction | None:
-    """One function of indices of several, of which those that are None are left out."""
-    given = tuple(function for function in functions if function is not None)
-    if len(given) < 2:
-        return given[0] if given else None
-
-    def joined(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        result = given[0](b, h, q, k)
-        for function in given[1:]:
-            result = operation(result, function(b, h, q, k))
-        return result
-
-    return joined
+    """The function of indices that combines the values of several, leaving out those that are None."""
+    terms = tuple(function for function in functions if function is not None)
+    if not terms:
+        return None
+    return lambda b, h, q, k: reduce(operation, (function(b, h, q, k) for function in terms))
 
 
-def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
+def _flattened(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
     parts = [part for f in factors for part in (f._parts if isinstance(f, Product) else [f])]
     return [part for part in parts if not isinstance(part, Uniform)]
 
@@ -412,7 +423,7 @@ def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreferen
 class Tempered(AbstractPreference):
     r"""A preference to a power, :math:`\log u' = w \log u`; written ``a ** w``.
 
-    w < 1 trusts it less and w > 1 more. Masks are masks at any w.
+    w < 1 flattens it and w > 1 sharpens it. Masks stay as they are.
 
     Args:
         preference: u.
@@ -452,7 +463,7 @@ class Tempered(AbstractPreference):
         return self.fixed_weight if self.log_power is None else self.log_power.exp()
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
-        """w·log u, with what is forbidden as it is."""
+        """w·log u, -inf where forbidden."""
         self.check(inputs)
         log_u = self.preference(inputs)
         if log_u is None or log_u.dtype == torch.bool:
@@ -471,7 +482,7 @@ class Tempered(AbstractPreference):
         return self.preference.lowers
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Hold the inputs against the preference and the learned weight."""
+        """Raise unless the inputs fit the preference and the learned weight."""
         self.preference.check(inputs)
         super().check(inputs)
 
@@ -488,7 +499,7 @@ class Tempered(AbstractPreference):
         return lambda b, h, q, k: factors[h] * inner(b, h, q, k)
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """The preference's own."""
+        """The mask of the preference."""
         return self.preference.mask_mod(inputs)
 
     def __repr__(self) -> str:

@@ -1,9 +1,10 @@
-"""Preferences that learn how important keys are: by their place, their content, or query and key together."""
+"""Preferences that learn the importance of keys from their position, their content, or query and key together."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from fenchel.tensors import check_tensor, check_type, checked_argument
 
 
 def _check_most(owner: str, **positions: tuple[int, int]) -> None:
-    """Refuse positions beyond those that a preference was built for: how many it has, and the last, from 1."""
+    """Raise if the last position, counted from 1, is beyond the number that a preference was built for."""
     for argument, (most, last) in positions.items():
         if last > most:
             raise ProblemError(f"{owner} was built with {argument}={most}, but positions go up to {last}.")
@@ -45,9 +46,9 @@ class LearnedBias(AbstractPreference):
     """
 
     def __init__(self, heads: int, max_queries: int, max_keys: int) -> None:
-        super().__init__()
-        check_sizes("LearnedBias", heads=heads, max_queries=max_queries, max_keys=max_keys)
-        self.heads, self.max_queries, self.max_keys = heads, max_queries, max_keys
+        super().__init__(heads)
+        check_sizes("LearnedBias", max_queries=max_queries, max_keys=max_keys)
+        self.max_queries, self.max_keys = max_queries, max_keys
         self.bias = nn.Parameter(torch.zeros(heads, max_queries, max_keys))
 
     def forward(self, inputs: AttentionInputs) -> Tensor:
@@ -56,13 +57,13 @@ class LearnedBias(AbstractPreference):
         return self._placed(inputs).to(inputs.dtype).unsqueeze(0)
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """The entry of the bias at the positions of q and k, read from the parameter itself."""
+        """The entry of the bias at the positions of q and k."""
         placed = self._placed(inputs)
         is_shared = placed.shape[1] == 1
         return lambda b, h, q, k: placed[h, torch.zeros_like(q) if is_shared else q, k]
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Hold heads, device and positions against those of the bias."""
+        """Raise unless heads, device and positions fit the bias."""
         super().check(inputs)
         _check_most("LearnedBias", max_keys=(self.max_keys, inputs.keys))
         if self.max_queries > 1:
@@ -79,8 +80,8 @@ class Location(AbstractPreference):
     r"""Luong's location-based score, :math:`\log u_{hij} = w_{hj}^\top x_i`, from the query's input alone.
 
     Position j is absolute. The parameter ``weight`` (heads, max_keys, query_dim) is drawn from a normal distribution
-    with standard deviation 0.02, so that a fresh layer is close to uniform. What it says of m queries and n keys is a
-    matrix of m·n entries by nature, so it does not lower to a fused kernel.
+    with standard deviation 0.02, so that a fresh layer is close to uniform. The log-weights are a full (m, n) matrix,
+    so it does not lower to a fused kernel.
 
     Args:
         heads: Number of heads, or 1 to share it.
@@ -103,9 +104,9 @@ class Location(AbstractPreference):
     """
 
     def __init__(self, heads: int, query_dim: int, max_keys: int) -> None:
-        super().__init__()
-        check_sizes("Location", heads=heads, query_dim=query_dim, max_keys=max_keys)
-        self.heads, self.query_dim, self.max_keys = heads, query_dim, max_keys
+        super().__init__(heads)
+        check_sizes("Location", query_dim=query_dim, max_keys=max_keys)
+        self.query_dim, self.max_keys = query_dim, max_keys
         self.weight = nn.Parameter(0.02 * torch.randn(heads, max_keys, query_dim))
 
     def forward(self, inputs: AttentionInputs) -> Tensor:
@@ -118,7 +119,7 @@ class Location(AbstractPreference):
 
 
 class Recency(AbstractPreference):
-    r"""Importance decays with the time since, :math:`\log u_{hj} = -\rho_h g_j`, of events that are no steps apart.
+    r"""Importance decays with time, :math:`\log u_{hj} = -\rho_h g_j`, for events at irregular times.
 
     The gap :math:`g_j \ge 0`, how long ago key j was, is the last of the numbers in the layer's inputs at that key. The
     rate :math:`\rho_h` is exp of a parameter, so that it stays positive. Queries share it, (B, heads, 1, n).
@@ -143,10 +144,8 @@ class Recency(AbstractPreference):
     """
 
     def __init__(self, heads: int, rate: float = 0.1) -> None:
-        super().__init__()
-        check_sizes("Recency", heads=heads)
+        super().__init__(heads)
         check_positive("Recency", rate=rate)
-        self.heads = heads
         self.log_rate = nn.Parameter(torch.full((heads,), math.log(rate)))
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
@@ -189,8 +188,7 @@ class Context(AbstractPreference):
     def __init__(
         self, heads: int, key_dim: int | None = None, *, hidden: int = 64, network: nn.Module | None = None
     ) -> None:
-        super().__init__()
-        check_sizes("Context", heads=heads)
+        super().__init__(heads)
         if network is not None and key_dim is not None:
             raise ProblemError(
                 f"Context got key_dim={key_dim} and a network; key_dim is for the default network: give one of them."
@@ -200,7 +198,7 @@ class Context(AbstractPreference):
                 raise ProblemError("Context needs key_dim, the width of the layer's key, or a network.")
             network = ContextNetwork(heads, key_dim, hidden)
         check_type("network of Context", network, nn.Module, "a torch.nn.Module")
-        self.heads, self.key_dim, self.network = heads, key_dim, network
+        self.key_dim, self.network = key_dim, network
         self._takes_padding = "key_padding" in inspect.signature(network.forward).parameters
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
@@ -218,20 +216,20 @@ class Context(AbstractPreference):
         return importance
 
     def extra_repr(self) -> str:
-        """Heads and where importance comes from."""
+        """Heads, and the source of the importance."""
         source = f"key_dim={self.key_dim}" if self.key_dim else f"network={type(self.network).__name__}"
         return f"heads={self.heads}, {source}"
 
 
 class ContextNetwork(nn.Module):
-    r"""Scores each token by what it is and by what it is among, :math:`v_h^\top \mathrm{GELU}(W x_j + U \bar x + c)`.
+    r"""Scores each token beside the mean of all, :math:`v_h^\top \mathrm{GELU}(W x_j + U \bar x + c)`.
 
     :math:`\bar x` is the mean over the tokens that are not padding. v starts at 0, so that all scores do.
 
     Args:
         heads: How many scores a token gets.
         key_dim: Width of a token.
-        hidden: Width in between.
+        hidden: Width of the hidden layer.
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1.
@@ -262,7 +260,7 @@ class ContextNetwork(nn.Module):
         if key_padding is None:
             key_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         real = ~key_padding.unsqueeze(-1)
-        # Padding may hold anything, NaN too: it is left out, not multiplied by 0.
+        # Padding may hold NaN: it is left out, not multiplied by 0.
         mean = torch.where(real, tokens, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
         return self.score(nn.functional.gelu(self.own(tokens) + self.among(mean)))
 
@@ -273,8 +271,8 @@ class Additive(AbstractPreference):
     :math:`x_i` is the query's input and :math:`y_j` the key's, both before projection. With evidence 0 this is
     Bahdanau's attention; with a layer's own evidence it is a product of both.
 
-    It costs B·heads·m·n·hidden operations, each way. Memory stays bounded: queries are done in blocks, which are
-    computed again in the backward pass. An entry needs a whole network, so it does not lower to a fused kernel.
+    It costs B·heads·m·n·hidden operations, each way. Memory stays bounded: queries are computed in blocks, which are
+    recomputed in the backward pass. An entry needs a whole network, so it does not lower to a fused kernel.
 
     Args:
         heads: Number of heads, or 1 to share it.
@@ -307,12 +305,11 @@ class Additive(AbstractPreference):
         hidden: int = 64,
         block_entries: int = 2**22,
     ) -> None:
-        super().__init__()
+        super().__init__(heads)
         key_dim = query_dim if key_dim is None else key_dim
-        sizes = {"heads": heads, "query_dim": query_dim, "key_dim": key_dim, "hidden": hidden}
-        check_sizes("Additive", **sizes)
+        check_sizes("Additive", query_dim=query_dim, key_dim=key_dim, hidden=hidden)
         checked_argument("entries", block_entries, name="block_entries of Additive")
-        self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
+        self.query_dim, self.key_dim = query_dim, key_dim
         self.hidden, self.block_entries = hidden, block_entries
         self.of_query = nn.Linear(query_dim, heads * hidden)
         self.of_key = nn.Linear(key_dim, heads * hidden, bias=False)
@@ -321,12 +318,12 @@ class Additive(AbstractPreference):
     def forward(self, inputs: AttentionInputs) -> Tensor:
         """The log-weights (B, heads, m, n)."""
         self.check(inputs)
-        x = inputs.required("query_inputs", reader="Additive", width=self.of_query.in_features)
-        y = inputs.required("key_inputs", reader="Additive", width=self.of_key.in_features)
+        x = inputs.required("query_inputs", reader="Additive", width=self.query_dim)
+        y = inputs.required("key_inputs", reader="Additive", width=self.key_dim)
         return self.scores(x, self.keys(y)).to(inputs.dtype)
 
     def keys(self, y: Tensor) -> Tensor:
-        """What is made of the keys alone, (B, heads, n, hidden), once for all queries that come one after the other.
+        """The hidden units of the keys, (B, heads, n, hidden), which queries of several calls can share.
 
         Args:
             y: The layer's inputs at the keys, (B, n, key_dim).
@@ -344,13 +341,9 @@ class Additive(AbstractPreference):
         entries_per_query = max(1, keys.numel())
         blocks = queries.split(max(1, self.block_entries // entries_per_query), dim=2)
         if len(blocks) == 1 or not torch.is_grad_enabled():
-            scores = [_scores(block, keys, self.score) for block in blocks]
-        else:
-            scores = [
-                checkpoint(_scores, block, keys, self.score, use_reentrant=False, preserve_rng_state=False)
-                for block in blocks
-            ]
-        return torch.cat(scores, dim=2)
+            return torch.cat([_scores(block, keys, self.score) for block in blocks], dim=2)
+        recomputed = partial(checkpoint, _scores, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([recomputed(block, keys, self.score) for block in blocks], dim=2)
 
 
 def _scores(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:

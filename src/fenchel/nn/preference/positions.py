@@ -1,4 +1,4 @@
-"""Preferences of where query and key are: penalties of the distance, a learned weight for each; codes of places."""
+"""Preferences that depend on the positions of query and key: penalties and learned weights of distances; sinusoids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fenchel.nn.arguments import (
     check_grid,
     check_positive,
     check_sizes,
-    unchanged,
 )
 from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
@@ -51,10 +50,9 @@ class ALiBi(AbstractPreference):
     fixed_slopes: Tensor
 
     def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:
-        super().__init__()
-        check_sizes("ALiBi", heads=heads)
+        super().__init__(heads)
         check_flags(symmetric=symmetric, learned=learned)
-        self.heads, self.symmetric, self.learned = heads, symmetric, learned
+        self.symmetric, self.learned = symmetric, learned
         self.log_slopes = nn.Parameter(alibi_slopes(heads).log()) if learned else None
         self.register_buffer("fixed_slopes", None if learned else alibi_slopes(heads), persistent=False)
 
@@ -114,10 +112,8 @@ class QuadraticPosition(AbstractPreference):
     depends_on_distance = True
 
     def __init__(self, heads: int, width: float = 8.0) -> None:
-        super().__init__()
-        check_sizes("QuadraticPosition", heads=heads)
+        super().__init__(heads)
         check_positive("QuadraticPosition", width=width)
-        self.heads = heads
         self.log_curvature = nn.Parameter(torch.full((heads,), -math.log(2 * width**2)))
         self.drift = nn.Parameter(torch.zeros(heads))
 
@@ -170,8 +166,8 @@ class RelativePosition(AbstractPreference):
     def __init__(
         self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
-        super().__init__()
-        check_sizes("RelativePosition", heads=heads, buckets=buckets, max_distance=max_distance)
+        super().__init__(heads)
+        check_sizes("RelativePosition", buckets=buckets, max_distance=max_distance)
         check_flags(bidirectional=bidirectional)
         one_way = buckets // 2 if bidirectional else buckets
         if one_way < 2 or (bidirectional and buckets % 2):
@@ -184,18 +180,17 @@ class RelativePosition(AbstractPreference):
                 f"RelativePosition got max_distance={max_distance}, but with buckets={buckets} the distances below "
                 f"{one_way // 2} have buckets of their own; max_distance has to be larger than that."
             )
-        self.heads, self.buckets = heads, buckets
-        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.relative_attention_bias = nn.Embedding(buckets, heads)
         nn.init.normal_(self.relative_attention_bias.weight, std=0.02)
-        # Beyond max_distance the bucket no longer changes, so that clamped distances look up all that there is.
+        # Beyond max_distance the bucket no longer changes, so a table of clamped distances has them all.
         distances = torch.arange(-max_distance, max_distance + 1)
         bucket_of_distance = relative_position_bucket(distances, buckets, max_distance, bidirectional)
         self.register_buffer("bucket_of_distance", bucket_of_distance, persistent=False)
 
     @classmethod
     def from_t5(cls, weight: Tensor, max_distance: int = 128, bidirectional: bool = True) -> RelativePosition:
-        """The relative position of a pretrained T5.
+        """The relative position bias of a pretrained T5.
 
         Args:
             weight: ``relative_attention_bias.weight`` of the first block of a stack, (buckets, heads); it is copied.
@@ -281,16 +276,14 @@ class GridPosition(AbstractGridPreference):
     """
 
     def __init__(self, heads: int, grid: tuple[int, int]) -> None:
-        super().__init__()
-        check_sizes("GridPosition", heads=heads)
-        self.heads, self.grid = heads, check_grid("GridPosition", grid)
+        super().__init__(grid, heads)
         rows, columns = self.grid
         self.bias = nn.Parameter(0.02 * torch.randn(heads, 2 * rows - 1, 2 * columns - 1))
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The entry of the bias at the offset of q from k."""
         (rows, columns), bias = self.grid, table(self.bias)
-        return inputs.by_offset(columns, lambda h, down, right: bias[h, rows - 1 - down, columns - 1 - right])
+        return self.by_offset(inputs, lambda h, down, right: bias[h, rows - 1 - down, columns - 1 - right])
 
 
 class QuadraticGridPosition(AbstractGridPreference):
@@ -348,13 +341,10 @@ class QuadraticGridPosition(AbstractGridPreference):
         width: float = 0.5,
         padding: int | tuple[int, int] = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(grid, heads)
         name = type(self).__name__
-        self.grid = check_grid(name, grid)
-        check_sizes(name, heads=heads)
         check_positive(name, width=width)
         self.padding = _checked_padding(name, padding)
-        self.heads = heads
         rows, columns = (
             torch.arange(-((size - 1) // 2), size // 2 + 1, dtype=torch.get_default_dtype())
             for size in _checked_kernel(name, heads, kernel)
@@ -376,21 +366,14 @@ class QuadraticGridPosition(AbstractGridPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The paraboloid at the shift from q to k."""
-        # All pixels begin with the first, however many keys there are.
-        all_pixels = inputs.query_offset is None and inputs.queries == self.grid[0] * self.grid[1]
-        position = unchanged if all_pixels else inputs.query_position()
         curvature, centre = self.curvature, table(self.centre)
-        own = self.grid[1]
-        others = own + 2 * self.padding[1]
-        up, left = self.padding
 
-        def paraboloid(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            here = position(q)
-            down = k // others - here // own - up - centre[h, torch.zeros_like(h)]
-            across = k % others - here % own - left - centre[h, torch.ones_like(h)]
-            return -curvature[h] * (down * down + across * across)
+        def paraboloid(h: Tensor, down: Tensor, right: Tensor) -> Tensor:
+            down = down - centre[h, torch.zeros_like(h)]
+            right = right - centre[h, torch.ones_like(h)]
+            return -curvature[h] * (down * down + right * right)
 
-        return paraboloid
+        return self.by_offset(inputs, paraboloid)
 
 
 def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:

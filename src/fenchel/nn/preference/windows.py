@@ -1,21 +1,22 @@
-"""Preferences that leave keys out, or let them count less, by where they are: masks and soft windows."""
+"""Preferences that mask or discount keys by their position: masks, and windows with hard or Gaussian borders."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_grid, check_positive, check_sizes
+from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import check_flags
 
 
 class Causal(AbstractPreference):
-    r"""A query sees no key behind it: :math:`u_j = 0` for j > i, i being the query's position on the keys' axis.
+    r"""A query sees no later key: :math:`u_j = 0` for j > i, i being the query's position on the keys' axis.
 
     Example:
         >>> import torch
@@ -63,7 +64,7 @@ class Window(AbstractPreference):
     Args:
         before: How many keys before its own position a query sees; None for all of them.
         after: How many keys after its own position a query sees; None for all of them.
-        dilation: See only every so manieth of them: j - i has to be divisible by it.
+        dilation: j - i has to be divisible by it.
 
     Raises:
         ProblemError: If a size is negative or not whole, or nothing is restricted.
@@ -112,8 +113,8 @@ class Window(AbstractPreference):
 class GridWindow(AbstractGridPreference):
     r"""A pixel sees those around it: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
 
-    Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels: what lies outside of the
-    image is not there, where some implementations put keys of zeros there.
+    Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels, where some implementations
+    pad the image with keys of zeros.
 
     Args:
         grid: Rows and columns of the image.
@@ -134,31 +135,61 @@ class GridWindow(AbstractGridPreference):
     """
 
     def __init__(self, grid: tuple[int, int], reach: int) -> None:
-        super().__init__()
-        self.grid = check_grid("GridWindow", grid)
+        super().__init__(grid)
         checked("reach", reach, name="reach of GridWindow", error=ProblemError)
         self.reach = reach
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is in the window of query q."""
         reach = self.reach
-        return inputs.by_offset(
-            self.grid[1], lambda h, down, right: (down.abs() <= reach) & (right.abs() <= reach)
-        )
+        return self.by_offset(inputs, lambda h, down, right: (down.abs() <= reach) & (right.abs() <= reach))
 
 
-class GaussianWindow(AbstractPreference):
+class _AbstractGaussian(AbstractPreference):
+    """A Gaussian over the keys' positions, of which subclasses give centres and may vary the width.
+
+    Args:
+        heads: Number of heads, or 1 to share the width.
+        width: Every standard deviation at the start; its logarithm is the parameter ``log_width``.
+    """
+
+    def __init__(self, heads: int, width: float) -> None:
+        super().__init__(heads)
+        check_positive(type(self).__name__, width=width)
+        self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The logarithm of the Gaussian, from tables with an entry for every head, or for every query and head."""
+        precision, distance = torch.exp(-2 * self._log_widths(inputs)) / 2, self._distance(inputs)
+        differs_by_query = precision.dim() == 3
+
+        def gaussian(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            apart = distance(b, h, q, k)
+            return -apart * apart * (precision[b, q, h] if differs_by_query else precision[h])
+
+        return gaussian
+
+    def _log_widths(self, inputs: AttentionInputs) -> Tensor:
+        """Log σ, (heads,) or (B, m, heads)."""
+        return table(self.log_width)
+
+    @abstractmethod
+    def _distance(self, inputs: AttentionInputs) -> IndexFunction:
+        """The function of indices that returns how far key k is from the centre of query q."""
+
+
+class GaussianWindow(_AbstractGaussian):
     r"""A Gaussian over the keys' positions, :math:`\log u_{ij} = -(j - c_{hi})^2 / 2\sigma_{hi}^2`.
 
     * **Fixed location**: :math:`c_{hi} = a i + \delta_h`, i being the query's position on the keys' axis; the
-      parameter ``shift`` :math:`\delta` starts at 0. The pace a is 1 within a sequence; between two it is how many
-      places of the keys go with one of the queries'.
+      parameter ``shift`` :math:`\delta` starts at 0. The pace a is 1 within a sequence, and the number of keys per
+      query between two.
     * **Predicted location** (Luong's local-p): :math:`c_{hi} = f + (l - f)\,\mathrm{sigmoid}(v_h^\top\tanh(W x_i))`
       with the query's input :math:`x_i` and the positions f and l of the first and last key that is not padding.
     * **Width**: :math:`\log\sigma_{hi} = \rho_h`, a parameter, or :math:`\rho_h + r_h^\top x_i` if it is predicted,
-      with r starting at 0. It is positive whatever the parameters are.
+      with r starting at 0.
 
-    Luong's window is cut off at two widths; this one is not: multiply by :class:`Window` where a hard border is wanted.
+    Luong's window is cut off at two widths; this one is not: multiply by :class:`Window` for a hard border.
 
     Args:
         heads: Number of heads, or 1 to share location and width.
@@ -194,9 +225,8 @@ class GaussianWindow(AbstractPreference):
         query_dim: int | None = None,
         pace: float = 1.0,
     ) -> None:
-        super().__init__()
-        check_sizes("GaussianWindow", heads=heads)
-        check_positive("GaussianWindow", width=width, pace=pace)
+        super().__init__(heads, width)
+        check_positive("GaussianWindow", pace=pace)
         check_flags(predict_location=predict_location, predict_width=predict_width)
         predicts = predict_location or predict_width
         if predicts and query_dim is None:
@@ -212,10 +242,9 @@ class GaussianWindow(AbstractPreference):
             raise ProblemError(
                 f"GaussianWindow got pace={pace}, but predicts its location; leave pace out, or predict_location."
             )
-        self.heads, self.query_dim, self.pace = heads, query_dim, pace
+        self.query_dim, self.pace = query_dim, pace
         self.predict_location, self.predict_width = predict_location, predict_width
         self.depends_on_distance = not predicts and pace == 1
-        self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
         self.shift = None if predict_location else nn.Parameter(torch.zeros(heads))
         self.location = self.width_change = None
         if query_dim is not None:
@@ -227,20 +256,7 @@ class GaussianWindow(AbstractPreference):
                 self.width_change = nn.Linear(query_dim, heads, bias=False)
                 nn.init.zeros_(self.width_change.weight)
 
-    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """The Gaussian's logarithm, from tables with an entry for every head, or for every query and head."""
-        precision = self._precision(inputs)
-        width_is_predicted = precision.dim() == 3
-        distance = self._distance(inputs)
-
-        def gaussian(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            apart = distance(b, h, q, k)
-            return -apart * apart * (precision[b, q, h] if width_is_predicted else precision[h])
-
-        return gaussian
-
     def _distance(self, inputs: AttentionInputs) -> IndexFunction:
-        """How far key k is from the location of query q."""
         if self.location is not None:
             locations = self._locations(self.location, inputs)
             return lambda b, h, q, k: k - locations[b, q, h]
@@ -251,12 +267,11 @@ class GaussianWindow(AbstractPreference):
     def _query_inputs(self, inputs: AttentionInputs) -> Tensor:
         return inputs.required("query_inputs", reader="GaussianWindow", width=self.query_dim)
 
-    def _precision(self, inputs: AttentionInputs) -> Tensor:
-        """1/(2σ²), (heads,) or (B, m, heads)."""
-        log_width = table(self.log_width)
-        if self.width_change is not None:
-            log_width = log_width + self.width_change(self._query_inputs(inputs))
-        return torch.exp(-2 * log_width) / 2
+    def _log_widths(self, inputs: AttentionInputs) -> Tensor:
+        log_width = super()._log_widths(inputs)
+        if self.width_change is None:
+            return log_width
+        return log_width + self.width_change(self._query_inputs(inputs))
 
     def _locations(self, location: nn.Module, inputs: AttentionInputs) -> Tensor:
         """c, (B, m, heads), between the first and the last key that is not padding."""
@@ -271,7 +286,7 @@ class GaussianWindow(AbstractPreference):
         return first[:, None, None] + share * (last - first)[:, None, None]
 
 
-class ProportionalWindow(AbstractPreference):
+class ProportionalWindow(_AbstractGaussian):
     r"""A Gaussian around the proportional place, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
 
     Of m queries and n keys, query i is at the share :math:`(i + \tfrac12)/m` of its own sequence, and
@@ -297,15 +312,9 @@ class ProportionalWindow(AbstractPreference):
     """
 
     def __init__(self, heads: int, width: float = 4.0) -> None:
-        super().__init__()
-        check_sizes("ProportionalWindow", heads=heads)
-        check_positive("ProportionalWindow", width=width)
-        self.heads = heads
-        self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
+        super().__init__(heads, width)
 
-    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """The Gaussian's logarithm, from a table of places with an entry for every query."""
-        precision = torch.exp(-2 * table(self.log_width)) / 2
+    def _distance(self, inputs: AttentionInputs) -> IndexFunction:
         counts = [
             torch.full((inputs.batch, 1), float(count), device=inputs.device)
             if padding is None
@@ -314,9 +323,4 @@ class ProportionalWindow(AbstractPreference):
         ]
         share = counts[0] / (counts[1] + inputs.first_query).clamp_min(1)
         places = (inputs.query_positions + 0.5) * share - 0.5
-
-        def from_place(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = k - places[b, q]
-            return -distance * distance * precision[h]
-
-        return from_place
+        return lambda b, h, q, k: k - places[b, q]
