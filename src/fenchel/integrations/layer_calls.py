@@ -278,8 +278,8 @@ def _check_layers_are_seen(
 def _unseen_because(layer: AttendingLayer, *, measured: bool) -> str | None:
     """Why a layer cannot be captured, or measured; None if it can."""
     if not measured:
-        together = isinstance(layer, TransportAttention | ContinuousAttention)
-        return "whose heads infer together, so that none can be captured alone" if together else None
+        reason = "whose heads infer together, so that none can be captured alone"
+        return reason if layer.heads_infer_together else None
     evidence = getattr(layer, "evidence", None)
     if isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query:
         return (

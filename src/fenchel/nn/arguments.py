@@ -85,8 +85,8 @@ def shown_number(layer: Any, name: str, form: str = "") -> str:
     return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
-def check_grid(owner: str, grid: Any, argument: str = "grid") -> tuple[int, int]:
-    """Rows and columns of a grid of places, or of what else has two sizes.
+def check_grid(owner: str, grid: Any, argument: str = "grid", rule: str = "size") -> tuple[int, int]:
+    """Rows and columns of a grid, or of another argument with two sizes, each by a rule of the table.
 
     Raises:
         ProblemError: Naming the owner and what was got.
@@ -101,7 +101,7 @@ def check_grid(owner: str, grid: Any, argument: str = "grid") -> tuple[int, int]
             f"{argument} of {owner} is {shown(grid)}; expected two numbers, rows and columns, such as (14, 14)."
         )
     for name, size in zip(("rows", "columns"), grid, strict=True):
-        checked_argument("size", size, name=f"{name} of the {argument} of {owner}")
+        checked_argument(rule, size, name=f"{name} of the {argument} of {owner}")
     return grid[0], grid[1]
 
 

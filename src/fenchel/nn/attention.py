@@ -325,9 +325,9 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         self.forget_last_call()
         inferred = self._inferred(call, masks, (queries, keys, values), inputs)
         if inferred.certificate is not None:
-            self.last_certificate = AttentionCertificate(*map(call.without_batch, inferred.certificate))
+            self._last_certificate = AttentionCertificate(*map(call.without_batch, inferred.certificate))
         if inferred.gap is not None:
-            self.last_gap = call.without_batch(inferred.gap)
+            self._last_gap = call.without_batch(inferred.gap)
         if cache is not None:
             cache.keep(keys, values, key_inputs)
         weights = None if inferred.weights is None else call.returned_weights(inferred.weights)
@@ -351,7 +351,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         log_u = with_added_templates(log_u, held, added)
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
-            self.last_norm_penalty = (problem.alpha / 2 * spread).mean()
+            self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
         request = LayerCall(problem, log_u, added=added)
         if self.captured:
             request = seen(self, request, keys, inputs)

@@ -1,4 +1,4 @@
-"""Layers of a model that infer by another estimator for a while: all of them, or chosen ones and chosen heads."""
+"""Temporary use of another estimator by the layers of a model, or by some layers and heads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional.inference import estimator_object
-from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
-from fenchel.nn.transport import TransportAttention
 from fenchel.tensors import check_type, checked_argument
 
 
@@ -37,9 +35,9 @@ def use_estimator(
     :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention` or
     :class:`~fenchel.nn.TransportAttention` anywhere in them.
 
-    What the layers did before they do again at the end, after an exception too; parameters and attributes are never
-    touched, and a copy or a file that is made inside of the block is of the model without it. Contexts nest: the inner
-    one alone counts, for all layers, until it ends.
+    Layers are restored at the end, after an exception too; parameters and attributes never change, and copies and files
+    that are made inside the block are of the model without it. Contexts nest: within the inner one the outer one has no
+    effect.
 
     Args:
         model: Any module; itself such a layer, or one that holds some. In eval or training mode.
@@ -108,7 +106,7 @@ def use_estimator(
 def inferring_otherwise(
     layers: Mapping[str, AttendingLayer], others: Mapping[str, OtherInference]
 ) -> Iterator[None]:
-    """Have each layer infer by what has its name in ``others`` until the block ends, whatever it did before."""
+    """Let each layer infer by the entry of its name in ``others`` until the block ends, whatever it did before."""
     before = {name: layer.other for name, layer in layers.items()}
     try:
         for name, layer in layers.items():
@@ -123,7 +121,7 @@ def inferring_otherwise(
 
 
 def carry_over(model: nn.Module, copy: nn.Module) -> None:
-    """Let the layers of a copy of ``model`` infer as those of the model do now."""
+    """Give the layers of a copy of ``model`` the temporary inferences of its layers."""
     for layer, other in zip(attention_layers(model).values(), attention_layers(copy).values(), strict=True):
         if layer.other is not None:
             other.other = replace(layer.other)
@@ -136,7 +134,7 @@ def _called(name: str, model: nn.Module) -> str:
 def chosen_layers(
     model: nn.Module, names: Sequence[str], layers: Collection[int | str] | None
 ) -> tuple[str, ...]:
-    """The names of the layers that are meant by numbers from 1 or by names, each once; all of them by None.
+    """The names of layers given by numbers from 1 or by names, each once; all of them for None.
 
     Raises:
         InputError: Naming the first that does not exist.
@@ -163,7 +161,7 @@ def chosen_layers(
 
 def _check_heads(name: str, layer: AttendingLayer, heads: tuple[int, ...] | None) -> None:
     kind = type(layer).__name__
-    if isinstance(layer, TransportAttention | ContinuousAttention):
+    if layer.heads_infer_together:
         raise InputError(
             f"heads {list(heads or ())} were asked of {name or kind}, a {kind}, whose heads infer together. "
             "Leave heads out, or leave this layer out of layers"

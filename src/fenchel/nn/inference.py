@@ -462,22 +462,28 @@ class LastCall:
     It keeps the graph of that call until the next one.
     """
 
+    _last_certificate: AttentionCertificate | None = None
+    _last_gap: Tensor | None = None
+    _last_norm_penalty: Tensor | None = None
+
     def forget_last_call(self) -> None:
         """Delete the stored results, and the graphs that they keep."""
         for name in _KEPT:
             # A layer that stores nothing does not change when it is called, so that it can be exported.
-            if name in self.__dict__:
-                delattr(self, name)
+            if getattr(self, f"_{name}") is not None:
+                setattr(self, f"_{name}", None)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _KEPT:
             return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
-        option = name.replace("last_", "keep_")
-        words = name.removeprefix("last_").replace("_", " ")
-        raise NotKeptError(
-            f"there is no {words} of a last call; set {option} = True on the layer, then call it"
-        )
+        result = getattr(self, f"_{name}")
+        if result is None:
+            option, words = name.replace("last_", "keep_"), name.removeprefix("last_").replace("_", " ")
+            raise NotKeptError(
+                f"there is no {words} of a last call; set {option} = True on the layer, then call it"
+            )
+        return result
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies do not have results of calls: a tensor with a graph cannot be copied.
-        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}
+        return {name: value for name, value in self.__dict__.items() if name.removeprefix("_") not in _KEPT}

@@ -17,10 +17,8 @@ from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.sites import check_all_attend
 from fenchel.integrations.transformers.backend import own_estimators
 from fenchel.integrations.transformers.registry import attention_modules, calls_registry
-from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.estimator_switch import inferring_otherwise
 from fenchel.nn.inference import OtherInference, attention_layers
-from fenchel.nn.transport import TransportAttention
 from fenchel.run_options import ABLATIONS, SwapOptions
 
 Where = Literal["model", "layer", "head"]
@@ -216,7 +214,7 @@ def sites_of(model: Any) -> list[Site]:
     if has_own_layers(model):
         _check_switchable(model)
     return [
-        Site(number, name, _heads(module, name), isinstance(module, TransportAttention | ContinuousAttention))
+        Site(number, name, _heads(module, name), getattr(module, "heads_infer_together", False))
         for number, (name, module) in enumerate(attending_modules(model).items(), start=1)
     ]
 

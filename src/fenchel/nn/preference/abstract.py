@@ -194,13 +194,13 @@ class AbstractPreference(nn.Module):
         return lambda score, b, h, q, k: score + weight(b, h, q, k)
 
     def checked_log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """:meth:`log_weight` whose results are checked: a mask would count as log-weights 1 and 0.
+        """:meth:`log_weight` whose results are checked, in the dtype of the inputs or a wider one.
 
         Raises:
             ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
         """
         advice = "log-weights, floating. What may be attended to belongs in mask_mod, True = attend"
-        return self._checked("log_weight", self.log_weight(inputs), False, advice)
+        return self._checked("log_weight", self.log_weight(inputs), inputs.dtype, advice)
 
     def checked_mask(self, inputs: AttentionInputs) -> IndexFunction | None:
         """:meth:`mask_mod` whose results are checked: any log-weight but 0 would count as True.
@@ -209,20 +209,21 @@ class AbstractPreference(nn.Module):
             ProblemError: As :meth:`mask_mod`; when the function is called, if what it returns is not bool.
         """
         advice = "bool, True = attend. Log-weights belong in log_weight"
-        return self._checked("mask_mod", self.mask_mod(inputs), True, advice)
+        return self._checked("mask_mod", self.mask_mod(inputs), None, advice)
 
     def _checked(
-        self, method: str, function: IndexFunction | None, is_mask: bool, expected: str
+        self, method: str, function: IndexFunction | None, dtype: torch.dtype | None, expected: str
     ) -> IndexFunction | None:
+        """A function of indices with checked results: log-weights for a dtype, a mask for None."""
         if function is None:
             return None
         name, is_shared = type(self).__name__, self.heads == 1
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             result = function(b, h.new_zeros((1,) * h.dim()) if is_shared else h, q, k)
-            if (result.dtype == torch.bool) is not is_mask:
+            if (result.dtype == torch.bool) is not (dtype is None):
                 raise ProblemError(f"{name}.{method} gives {result.dtype}; expected {expected}.")
-            return result
+            return result if dtype is None else result.to(torch.promote_types(result.dtype, dtype))
 
         return checked
 

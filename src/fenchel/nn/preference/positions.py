@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import (
     AttentionInputs,
@@ -344,7 +343,8 @@ class QuadraticGridPosition(AbstractGridPreference):
         super().__init__(grid, heads)
         name = type(self).__name__
         check_positive(name, width=width)
-        self.padding = _checked_padding(name, padding)
+        both = padding if isinstance(padding, tuple | list) else (padding, padding)
+        self.padding = check_grid(name, both, "padding", "reach")
         rows, columns = (
             torch.arange(-((size - 1) // 2), size // 2 + 1, dtype=torch.get_default_dtype())
             for size in _checked_kernel(name, heads, kernel)
@@ -374,17 +374,6 @@ class QuadraticGridPosition(AbstractGridPreference):
             return -curvature[h] * (down * down + right * right)
 
         return self.by_offset(inputs, paraboloid)
-
-
-def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of padding."""
-    both = padding if isinstance(padding, tuple | list) else (padding, padding)
-    for size in both:
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**24 or len(both) != 2:
-            raise ProblemError(
-                f"padding of {name} is {shown(padding)}; expected a whole number of at least 0, or two: rows, columns"
-            )
-    return both[0], both[1]
 
 
 def _checked_kernel(name: str, heads: int, kernel: tuple[int, int] | None) -> tuple[int, int]:
