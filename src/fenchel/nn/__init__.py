@@ -1,4 +1,4 @@
-"""Modules that learn what builds an inference problem: its preference, its evidence, and the layer that solves it."""
+"""Attention layers as inference, with modules for their preference and evidence."""
 
 from __future__ import annotations
 

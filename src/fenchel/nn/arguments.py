@@ -1,4 +1,4 @@
-"""What modules are built with, and what preferences and evidence are called with, checked once."""
+"""Checks of the arguments of modules, and the inputs of preferences."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-# Where the table has a rule for a size under another name; else it is that for any size.
+# Rules of sizes that differ from the general one.
 _RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Every size is a whole number of at least 1, and not beyond what any layer has.
+    """Raise unless every size is a whole number of at least 1, within the limits of layers.
 
     Raises:
         ProblemError: Naming the argument, its owner and what was got.
@@ -43,7 +43,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
 
 
 def check_positive(owner: str, **numbers: Any) -> None:
-    """Every number is finite and above 0, in float32 too.
+    """Raise unless every number is finite and above 0, in float32 too.
 
     Raises:
         ProblemError: Naming the argument, its owner and what was got.
@@ -54,9 +54,9 @@ def check_positive(owner: str, **numbers: Any) -> None:
 
 
 def number_of_heads(name: str) -> Any:
-    """A property: a number above 0 of all heads; or (num_heads,), with gradient, where every head learns its own.
+    """A property: a number above 0; or (num_heads,), with gradient, if every head learns its own.
 
-    What heads learn is the parameter ``log_NAME``, its logarithm. Either can be assigned a number.
+    A learned number is the exponential of the parameter ``log_NAME``. Either can be assigned a number.
     """
 
     def read(layer: Any) -> float | Tensor:
@@ -74,14 +74,14 @@ def number_of_heads(name: str) -> Any:
 
 
 def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
-    """Give a layer with :func:`number_of_heads` its number, and where heads learn their own the parameter."""
+    """Set a number that is a :func:`number_of_heads`, and register its parameter if it is learned."""
     logarithms = layer.out_proj.weight.new_empty(layer.num_heads)
     layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
     setattr(layer, name, number)
 
 
 def shown_number(layer: Any, name: str, form: str = "") -> str:
-    """What a layer's repr says of such a number."""
+    """Such a number in the representation of a layer."""
     return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
@@ -108,17 +108,17 @@ def check_grid(owner: str, grid: Any, argument: str = "grid", rule: str = "size"
 def check_pixels(
     owner: str, grid: tuple[int, int], keys: int, last: int, padding: tuple[int, int] = (0, 0)
 ) -> None:
-    """Keys are all pixels of a grid, and queries no more.
+    """Raise unless the keys are all pixels of a grid, and the queries are pixels.
 
     Args:
-        owner: Who was built with the grid.
+        owner: Name of the module with the grid.
         grid: Rows and columns.
-        keys: How many there are.
-        last: Place of the last query, from 1.
-        padding: Rows and columns that the grid of the keys has more, on every side.
+        keys: Number of keys.
+        last: Position of the last query, from 1.
+        padding: Rows and columns that the grid of the keys has in addition, on every side.
 
     Raises:
-        ProblemError: Naming the numbers that were got, and the grid.
+        ProblemError: With these numbers and the grid.
     """
     (rows, columns), (up, left) = grid, padding
     pixels, padded = rows * columns, (rows + 2 * up) * (columns + 2 * left)
@@ -131,10 +131,10 @@ def check_pixels(
 
 
 def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None:
-    """Indices, where values are known, are below a count, and at least 0, or -1 for none.
+    """Raise unless indices, where values are known, are below a count and at least -1, which is none.
 
     Raises:
-        ProblemError: Naming the argument, one that is not, and what was expected.
+        ProblemError: Naming the argument, a wrong index, and what was expected.
     """
     if indices.numel() and values_are_known(indices):
         smallest, largest = (int(end) for end in indices.aminmax())
@@ -144,7 +144,7 @@ def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None
 
 
 def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
-    """Every name is one of some.
+    """Raise unless every name is one of the choices.
 
     Raises:
         ProblemError: Naming the argument, its owner and what was got.
@@ -154,28 +154,28 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
 
 
 _PLAIN = (int, float, str, tuple, type(None))
-"""Types of arguments that say what they are in a few letters."""
+"""Types of arguments with a short representation."""
 
 
 def shown_arguments(module: nn.Module) -> str:
-    """The arguments that a module was built with and keeps under their names, but for those that are the default.
+    """The arguments of a module that it stores under their names and that are not the default.
 
     Example:
         >>> from fenchel.nn.preference import Window
         >>> shown_arguments(Window(2, None)), shown_arguments(Window(2, None, dilation=3))
         ('before=2, after=None', 'before=2, after=None, dilation=3')
     """
-    kept = {name: repr(value) for name, value in vars(module).items() if isinstance(value, _PLAIN)}
-    built = inspect.signature(type(module)).parameters.items()
-    differs = [name for name, one in built if name in kept and kept[name] != repr(one.default)]
-    return ", ".join(f"{name}={kept[name]}" for name in differs)
+    stored = {name: repr(value) for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    parameters = inspect.signature(type(module)).parameters.items()
+    changed = [name for name, one in parameters if name in stored and stored[name] != repr(one.default)]
+    return ", ".join(f"{name}={stored[name]}" for name in changed)
 
 
 def check_parameters(owner: str, device: Any, dtype: Any) -> None:
-    """Where parameters are to be, and in what; None is torch's default.
+    """Raise unless the device and dtype of parameters can be used; None is torch's default.
 
     Raises:
-        ProblemError: If there is no such device here, or the dtype is not one to compute in.
+        ProblemError: If the device is not available, or the dtype not supported.
     """
     if dtype is not None and dtype not in FLOATING:
         raise ProblemError(
@@ -185,7 +185,7 @@ def check_parameters(owner: str, device: Any, dtype: Any) -> None:
         return
     try:
         torch.empty(0, device=device)
-    except Exception:  # which type it is depends on the name, and on the build of torch
+    except Exception:  # its type depends on the name, and on the build of torch
         raise ProblemError(
             f"device of {owner} is {shown(device)}, which torch does not have here; expected one that it has, such as "
             "'cpu', or None"
@@ -193,17 +193,17 @@ def check_parameters(owner: str, device: Any, dtype: Any) -> None:
 
 
 def first_query_position(query_offset: int | None, queries: int, keys: int) -> int:
-    """The position of the first query: the offset that was given, or 0 where there are no fewer queries than keys.
+    """The position of the first query: the offset, or for None 0 if there are at least as many queries as keys.
 
     Fewer queries than keys may follow the keys of a cache, or begin where the keys do, as between two sequences.
 
     Args:
-        query_offset: What was given, or None.
+        query_offset: The offset, or None.
         queries: m.
         keys: n.
 
     Raises:
-        ProblemError: If nothing was given and there are fewer queries than keys.
+        ProblemError: If the offset is None and there are fewer queries than keys.
 
     Example:
         >>> first_query_position(None, 5, 5), first_query_position(4, 1, 5)
@@ -229,10 +229,9 @@ def check_widths(
     *,
     owner: str = "MultiheadAttention",
 ) -> None:
-    """Check what ``torch.nn.MultiheadAttention`` is built with too."""
-    given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
-    optional = ("kdim", "vdim")
-    check_sizes(owner, **{n: size for n, size in given.items() if size is not None or n not in optional})
+    """Check the arguments that ``torch.nn.MultiheadAttention`` has, too."""
+    optional = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size is not None}
+    check_sizes(owner, embed_dim=embed_dim, num_heads=num_heads, **optional)
     if embed_dim % num_heads:
         raise ProblemError(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
@@ -243,29 +242,28 @@ def check_widths(
 def combined(terms: Sequence[Tensor | None]) -> Tensor | None:
     """The product of preferences, given as log-weights, bool masks (True = attend) or None for uniform.
 
-    Masks alone stay a mask; otherwise the log-weights add up, with -inf where a mask forbids.
+    The product of masks is a mask; otherwise the log-weights are added, with -inf where a mask forbids.
     """
-    given = [term for term in terms if term is not None]
-    masks = [term for term in given if term.dtype == torch.bool]
-    weights = [term for term in given if term.dtype != torch.bool]
+    masks = [term for term in terms if term is not None and term.dtype == torch.bool]
+    weights = [term for term in terms if term is not None and term.dtype != torch.bool]
     mask = reduce(torch.logical_and, masks) if masks else None
     if not weights:
         return mask
     if not torch.compiler.is_compiling():
-        # Small ones first, so that what is broadcast is added up before it is spread out. A compiler knows by itself,
-        # and its sizes may be symbols.
+        # Small terms first, so that they are added before they are broadcast. A compiler needs no order, and its sizes
+        # may be symbols.
         weights.sort(key=Tensor.numel)
     total = reduce(torch.add, weights)
     return total if mask is None else torch.where(mask, total, -torch.inf)
 
 
 def with_added_templates(log_preference: Tensor | None, keys: int, added: int) -> Tensor | None:
-    """Let templates that follow the given ones be attended to with weight 1.
+    """Append weight 1 for templates that are added to the keys.
 
     Args:
         log_preference: Log weights, or bool with True = attend, broadcastable to (B, H, m, n); or None.
         keys: n.
-        added: How many follow.
+        added: Number of added templates.
 
     Returns:
         The same, broadcastable to (B, H, m, n + added).
@@ -288,7 +286,7 @@ MOST_POSITIONS = 2**31
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """What is known before any query meets a key: sizes, positions, and the inputs of the attention layer.
+    """Inputs of a preference: sizes, positions, and the inputs of the attention layer.
 
     Letters: B batch, H heads of the queries, m queries, n keys. Key j is at position j; query i is at position
     ``query_offset + i`` on the same axis.
@@ -298,15 +296,15 @@ class AttentionInputs:
         heads: H.
         queries: m.
         keys: n.
-        device: Where the layer computes.
-        dtype: In what it computes; log-weights come in it.
+        device: Of the layer.
+        dtype: Of the layer and of log-weights.
         query_inputs: The layer's inputs at the queries, (B, m, width).
         key_inputs: The layer's inputs at the keys, the sentence or the image, (B, n, width).
         key_padding: True where a key is padding, bool (B, n), as in :class:`torch.nn.MultiheadAttention`.
-        query_offset: Position of the first query; n - m when decoding with a cache. None where it was not given:
-            preferences that look at positions then take 0 where m ≥ n, and raise an error where m < n. Read
-            :attr:`first_query`, :attr:`query_positions` or :meth:`query_position`, which do so.
-        query_padding: True where a query is padding, bool (B, m), for preferences that ask how many queries there are.
+        query_offset: Position of the first query; n - m when decoding with a cache. With None, preferences that depend
+            on positions take 0 if m ≥ n, and raise if m < n, as :attr:`first_query`, :attr:`query_positions` and
+            :meth:`query_position` do.
+        query_padding: True where a query is padding, bool (B, m), for preferences that depend on the number of queries.
 
     Raises:
         ProblemError: If a size is negative, or a tensor has another shape, device or dtype than the sizes say.
@@ -337,7 +335,7 @@ class AttentionInputs:
         sizes = ("batch", "heads", "queries", "keys")
         for name in sizes if self.query_offset is None else (*sizes, "query_offset"):
             size = getattr(self, name)
-            # Sizes of a graph have a type of their own, and are held to whatever they are compared with.
+            # Symbolic sizes have another type, and a comparison would become a guard.
             whole = isinstance(size, (int, torch.SymInt)) and not isinstance(size, bool)
             if not whole or size < 0 or (not torch.compiler.is_compiling() and size >= MOST_POSITIONS):
                 raise ProblemError(
@@ -363,12 +361,12 @@ class AttentionInputs:
         check_tensor(name, tensor, form, dtypes=dtypes, sizes=sizes, device=self.device, other="the layer")
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
-        """The tensor ``query_inputs`` or ``key_inputs``, for a preference that cannot do without it.
+        """The tensor ``query_inputs`` or ``key_inputs``, for a preference that requires it.
 
         Args:
-            name: Which of the two.
-            reader: The preference that reads it, for the message.
-            width: Its last dimension, if the preference was built for one.
+            name: Name of the tensor.
+            reader: Name of the preference, for the message.
+            width: Its last dimension, or None for any.
 
         Raises:
             ProblemError: If it is None or of another width.
@@ -388,7 +386,7 @@ class AttentionInputs:
         return tensor
 
     def query_position(self) -> Callable[[Tensor], Tensor]:
-        """The function from the index of a query to its position, for functions of indices to use.
+        """The function from the index of a query to its position, for functions of indices.
 
         Raises:
             ProblemError: As :attr:`first_query`.
@@ -396,12 +394,12 @@ class AttentionInputs:
         first = self.first_query
         if first == 0:
             return unchanged
-        # A number would be compiled into a kernel, which would then be compiled again for every offset.
+        # With a number a kernel would be compiled again for every offset.
         offset = torch.full((), first, dtype=torch.long, device=self.device)
         return lambda index: index + offset
 
     def by_distance(self, function: Callable[[Tensor, Tensor], Tensor]) -> IndexFunction:
-        """A function of the head and of how far the key is behind the query, as one of indices.
+        """A function of the head and of the key's position minus the query's, as a function of indices.
 
         Raises:
             ProblemError: As :attr:`first_query`.
@@ -431,5 +429,5 @@ class AttentionInputs:
 
 
 def unchanged(index: Tensor) -> Tensor:
-    """The position of a query where the first is at 0."""
+    """The position of a query if the first is at 0."""
     return index

@@ -1,4 +1,4 @@
-"""Multi-head attention as inference, called as torch's own layer is: from sequences to problems of heads and back."""
+"""Multi-head attention as inference, with the interface of torch's own layer."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
 
     Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
-    query, and answers with the mean of the values under p:
+    query; its output is the mean of the values under p:
 
     .. math:: \min_p\; \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{K}(p, u)
 
     With the defaults (first order, uniform u, α = 1) that is dot-product attention: outputs, returned weights,
-    gradients and state dict are those of ``torch.nn.MultiheadAttention``, from which this class derives. It takes
-    the place of ``self_attn`` in torch's own transformer layers. Their fused inference path, which reads the
-    weights of ``self_attn`` and passes its ``forward`` by, is never taken with it.
+    gradients and state dict are those of ``torch.nn.MultiheadAttention``, from which this class derives. It can replace
+    ``self_attn`` in torch's own transformer layers. Their fused inference path, which uses the weights of ``self_attn``
+    without calling its ``forward``, is disabled then.
 
     Masks multiply the preference, in torch's sense: a bool mask is True where a key is *masked*, a float mask is added
-    to the scores. Three things differ. A query that may attend to nothing gets zeros, before the output
-    projection, and no gradient, where torch gives NaN. ``is_causal`` is a hint that changes nothing: ``attn_mask``
-    is what is used. Errors are :class:`~fenchel.errors.ProblemError`.
+    to the scores. Three things differ. A query with all keys masked gets zeros, before the output projection, and no
+    gradient, where torch gives NaN. ``is_causal`` is a hint without effect: ``attn_mask`` is used. Errors are
+    :class:`~fenchel.errors.ProblemError`.
 
     Args:
         embed_dim: Width E of queries and output, divisible by ``num_heads``.
@@ -71,20 +71,20 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         dropout: Probability in [0, 1) with which a weight is dropped in training.
         bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned template and value are added to every sequence.
-        add_zero_attn: Whether a template and value of zeros are added. What is added has preference weight 1: no mask
-            and no preference reaches it.
+        add_zero_attn: Whether a template and value of zeros are added. Added templates have preference weight 1,
+            whatever the masks and the preference.
         kdim: Width of keys; ``embed_dim`` where None.
         vdim: Width of values; ``embed_dim`` where None.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         device: Of the parameters.
         dtype: Of the parameters.
         preference: u, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
-        evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is
+        evidence: Evidence and templates of query and key, a module of :mod:`fenchel.nn.evidence`; None is
             :class:`~fenchel.nn.evidence.ScaledDot`.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
         closeness: D, such as :class:`fenchel.Tsallis`, under which keys get weights of exactly 0, or its name, such as
-            ``"entmax15"``; None is Kullback and Leibler's, softmax.
+            ``"entmax15"``; None is KL, softmax.
         learn_order: Whether every head learns the order of its :class:`~fenchel.Tsallis`, between 1 and 2, as 1 plus
             the sigmoid of a parameter that starts at the order given.
         alpha: Reliability α > 0 of the evidence.
@@ -197,18 +197,18 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             self.raw_order.data.fill_(math.log(start / (1 - start)))
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+        """Reset all parameters to their initial values."""
         super().reset_parameters()
         self._reset_order()
 
     @property
     def effective_closeness(self) -> AbstractCloseness | None:
-        """D of the heads: ``closeness``, with the orders (num_heads, 1) that they have learned."""
+        """D of the heads: ``closeness``, with the learned orders (num_heads, 1)."""
         if self.closeness is None:
             return None
         closeness, device = closeness_of(self.closeness), self.out_proj.weight.device
         check_kind(closeness, self.estimator)  # it can be assigned
-        closeness = closeness.with_numbers(lambda own: own.to(device))
+        closeness = closeness.with_numbers(lambda number: number.to(device))
         if self.raw_order is None or not isinstance(closeness, Tsallis):
             return closeness
         orders = 1 + self.raw_order.sigmoid().unsqueeze(-1)
@@ -216,14 +216,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
-        """A layer with the weights of one of torch's, and everything else as it is there.
+        """A layer with the weights and options of one of torch's.
 
         Args:
             module: A ``torch.nn.MultiheadAttention``. Its parameters are copied, with their ``requires_grad``.
             **options: Keyword-only arguments of this class: ``preference``, ``estimator``, ``alpha`` and so on.
 
         Raises:
-            ProblemError: If ``module`` is something else, or is of this class already, or an option cannot be used.
+            ProblemError: If ``module`` is of another class, or of this one, or an option cannot be used.
 
         Example:
             >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
@@ -235,8 +235,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         if isinstance(module, cls) or of_another_kind or not isinstance(module, nn.MultiheadAttention):
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
             raise ProblemError(f"module is a {kind}; expected a torch.nn.MultiheadAttention")
-        parameters = inspect.signature(cls).parameters
-        known = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+        signature = inspect.signature(cls).parameters
+        known = [name for name, argument in signature.items() if argument.kind is argument.KEYWORD_ONLY]
         for name in options:
             if name not in known:
                 raise ProblemError(f"{name} is no option of from_torch; expected some of {', '.join(known)}")
@@ -245,14 +245,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         has_bias = {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None}
         weight = module.out_proj.weight
         layer = cls(**shape, **has_bias, device=weight.device, dtype=weight.dtype, **options)
-        own = dict(layer.named_parameters())
+        parameters = dict(layer.named_parameters())
         for name, parameter in module.named_parameters():
-            if name not in own:
+            if name not in parameters:
                 raise ProblemError(
                     f"module has a parameter {name!r}, which torch.nn.MultiheadAttention has not"
                 )
-            own[name].data.copy_(parameter.data)
-            own[name].requires_grad_(parameter.requires_grad)
+            parameters[name].data.copy_(parameter.data)
+            parameters[name].requires_grad_(parameter.requires_grad)
         return layer.train(module.training)
 
     def forward(
@@ -269,7 +269,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         query_offset: int | None = None,
         cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Infer, and answer with the mean of the values; as in ``torch.nn.MultiheadAttention``.
+        """The mean of the values and the weights; as in ``torch.nn.MultiheadAttention``.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
@@ -281,12 +281,11 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
                 ``CausalBias`` of ``torch.nn.attention.bias``.
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
-            query_offset: Position of the first query among the keys, for preferences and evidence that look at
-                positions: S - L where keys come from a cache. Where L < S these need it (0 between two sequences that
+            query_offset: Position of the first query among the keys, for preferences and evidence that depend on
+                positions: S - L where keys come from a cache. They require it where L < S (0 between two sequences that
                 begin at the same place); None is 0 elsewhere.
             cache: Keys and values of earlier calls, to which those of this call are appended. The queries are at the
-                positions of the new keys. Masks, and weights that are returned, are of all keys then: those that the
-                cache holds, and the new ones.
+                positions of the new keys. Masks and returned weights are of all keys then, cached and new.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the weights p after dropout: (N, L, S), or
@@ -423,7 +422,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         return Problem(z, templates, values, alpha, scale, closeness, relative), tied
 
     def _check_positional(self) -> None:
-        """Refuse what a layer cannot offer with evidence that looks at places."""
+        """Raise if an option cannot be combined with evidence that depends on positions."""
         if not isinstance(self.evidence, AbstractPositionalEvidence):
             return
         name = type(self.evidence).__name__
@@ -440,7 +439,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
                 )
 
     def extra_repr(self) -> str:
-        """What the children do not show."""
+        """Options that the child modules do not show."""
         start = f"{self.embed_dim}, num_heads={self.num_heads}, estimator={self.estimator!r}"
         parts = [f"{start}, alpha={shown_number(self, 'alpha')}"]
         if self.closeness is not None:
@@ -453,7 +452,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
 
 def _check_problem(preference: Any, evidence: Any) -> None:
-    """Check what makes attention an inference problem."""
+    """Raise unless preference and evidence have their types."""
     expected = "one of fenchel.nn.preference, such as Causal(), or None"
     check_type("preference", preference, AbstractPreference | None, expected)
     expected = "a module of fenchel.nn.evidence, or None"
@@ -463,7 +462,7 @@ def _check_problem(preference: Any, evidence: Any) -> None:
 
 
 def _check_cache(cache: Any, query_offset: int | None) -> None:
-    """Check that a cache is one, and that it alone says where the queries are."""
+    """Raise unless a cache has its type, and there is no ``query_offset`` beside it."""
     check_type("cache", cache, KeyValueCache | None, "a fenchel.nn.KeyValueCache, or None")
     if cache is not None and query_offset is not None:
         raise ProblemError(
@@ -473,7 +472,7 @@ def _check_cache(cache: Any, query_offset: int | None) -> None:
 
 
 def _check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
-    """Check what keeps the heads' answers near their preferences, and whether its order can be learned."""
+    """Raise unless the closeness can be used, and its order can be learned if it is to be."""
     check_kind(closeness, estimator)
     if learn_order is True and not isinstance(closeness, Tsallis):
         raise ProblemError(
@@ -496,7 +495,7 @@ def _check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
 
 
 def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
-    """Check the norm of normalised templates."""
+    """Raise unless the radius can be used."""
     check_positive("MultiheadAttention", radius=radius)
     if (learn_radius or radius != 1) and not normalize_templates:
         raise ProblemError(
@@ -506,7 +505,7 @@ def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) 
 
 
 def _checked_answer(evidence: nn.Module, answer: Any) -> Answer:
-    """What a module of evidence answered, if it is evidence, templates and their scale; their kinds are seen later."""
+    """The output of a module of evidence, after checking that it is evidence, templates and their scale."""
     if not isinstance(answer, tuple) or len(answer) != 3:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
         raise ProblemError(

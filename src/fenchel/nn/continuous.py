@@ -1,17 +1,18 @@
-r"""Attention to places of a signal or an image: a query infers a density, and reads what is there on average.
+r"""Continuous attention to a signal or an image: a query infers a density over positions, and averages a function.
 
-A query observes a place, :math:`x \approx c` with a precision Λ, which is evidence on (x, xxᵀ):
+A query observes a position, :math:`x \approx c` with a precision Λ, which is evidence on (x, xxᵀ):
 
 .. math:: z = \bigl(\Lambda c,\ -\tfrac12\Lambda\bigr), \qquad
           \langle(x, xx^\top), z\rangle = -\tfrac12(x - c)^\top\Lambda(x - c) + \text{constant}
 
-so that at first order the density over places is u times a Gaussian likelihood of precision αΛ: always a density.
-What is read is a function over all places, by ridge regression on Gaussian bumps:
+so that at first order the density over positions is u times a Gaussian likelihood of precision αΛ: always a density.
+The values become a function of the position by ridge regression on Gaussian bumps:
 
 .. math:: v(x) = B\,\psi(x), \qquad \psi_j(x) = e^{-\lVert x-\mu_j\rVert^2/2\sigma^2}, \qquad
           B = V^\top W F\,(F^\top W F + \rho I)^{-1}
 
-with the bumps at the places in the rows of F and W what counts. Under :math:`x \sim \mathcal{N}(m, P)`
+with the bumps at the positions in the rows of F, and a diagonal W that is 0 at padding. Under
+:math:`x \sim \mathcal{N}(m, P)`
 
 .. math:: \mathbb{E}[\psi_j(x)] = \det(I + P/\sigma^2)^{-1/2}\,
           e^{-\frac12 (m-\mu_j)^\top(P+\sigma^2 I)^{-1}(m-\mu_j)}
@@ -53,39 +54,39 @@ from fenchel.tensors import check_entries, check_flags, checked_argument, refuse
 EVIDENCE = ("content", "query")
 
 DEFAULT_TOL = 1e-8
-"""In float64: where places are observed to a thousandth, the last digits of a precision are rounding."""
+"""In float64; the last digits of precisions are rounding errors where the standard deviation is a thousandth."""
 
 
 class ContinuousAttention(AttendingLayer, nn.Module):
-    r"""Attention over the places of a signal (``dimensions=1``) or an image (2), the unit interval or square.
+    r"""Attention over the positions of a signal (``dimensions=1``) or an image (2), the unit interval or square.
 
-    Templates are :math:`t = (x, xx^\top)` of a place x, and the preference u a Gaussian over places. A query observes a
-    place c with a precision Λ, which is evidence :math:`z = (\Lambda c, -\tfrac12\Lambda)`, and every head infers the
-    density p near u whose moments agree with it: a Gaussian again. The values, which lie on a regular grid, become a
-    function of the place by ridge regression on Gaussian bumps ψ, and what is read is its mean,
+    Templates are :math:`t = (x, xx^\top)` of a position x, and the preference u is a Gaussian. A query observes a
+    position c with a precision Λ, which is evidence :math:`z = (\Lambda c, -\tfrac12\Lambda)`, and every head infers
+    the density p near u whose moments agree with it: a Gaussian again. The values, on a regular grid, become a function
+    of the position by ridge regression on Gaussian bumps ψ, and the output is its mean,
 
     .. math:: o = B\,\mathbb{E}_{p}[\psi(x)], \qquad p(x) \propto u(x)\,e^{\langle(x, xx^\top), \lambda\rangle},
 
     in closed form. At first order, λ = αz, p is u times a Gaussian likelihood of precision αΛ. The cost does not grow
-    with queries times places: B is found once, and every query meets the bumps alone.
+    with queries times positions: B is computed once, and every query needs the bumps alone.
 
     Args:
         embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
         num_heads: Heads H.
         dimensions: 1 for a signal, 2 for an image.
-        basis: Bumps along each dimension.
+        basis: Number of bumps along each dimension.
         ridge: ρ > 0 of the regression.
-        evidence: Where a query looks: ``"content"``: at the mean and spread of the places in dot-product attention to
-            the keys; ``"query"``: at a linear map of the query alone.
-        width: Standard deviation of what is observed: for ``"content"`` what is added to the spread, for ``"query"``
-            where it starts.
-        preference_width: Standard deviation of u, around the middle, where it starts.
+        evidence: Source of the observed position: ``"content"``: mean and spread of positions in dot-product attention
+            to the keys; ``"query"``: a linear map of the query alone.
+        width: Standard deviation of the observation: for ``"content"`` added to the spread, for ``"query"`` its initial
+            value.
+        preference_width: Initial standard deviation of u, around the middle.
         learn_preference: Whether every head learns mean and standard deviations of its u.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
-        closeness: Kullback and Leibler's, which None is too: others have no density over places here.
+        closeness: KL, or None for the same: others have no density over positions here.
         bias: Whether the projections have a bias.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-8 in float64.
@@ -218,33 +219,33 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         grid: tuple[int, int] | None = None,
         need_density: bool = True,
     ) -> tuple[Tensor, Gaussian | None]:
-        """Infer densities over places, and answer with the mean of the values under them.
+        """The mean of the values under inferred densities, and the densities.
 
-        Called as ``torch.nn.MultiheadAttention`` is, or with less. Densities are in the place of weights.
+        Called as ``torch.nn.MultiheadAttention`` is, or with fewer arguments. It returns densities instead of weights.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
-            key: (N, S, E), (S, N, E) or (S, E): what is at the places; ``query`` where None.
+            key: (N, S, E), (S, N, E) or (S, E); ``query`` where None.
             value: The same shape; ``key`` where None.
-            key_padding_mask: (N, S) or (S,): bool, True = padding, or float, -inf = padding and else 0. What is padding
-                neither bends the values' function nor draws the density; the unit interval is what is left of a
-                signal, and an image keeps its places.
-            need_weights: Whether to return the densities, as torch's layer is asked for its weights.
-            attn_mask: None: all queries of a sequence read one function of the place, made of all values.
-            average_attn_weights: Changes nothing: every head has a density of its own.
+            key_padding_mask: (N, S) or (S,): bool, True = padding, or float, -inf = padding and else 0. Padding affects
+                neither the values' function nor the density; the unit interval is the rest of a signal, and the pixels
+                of an image keep their positions.
+            need_weights: Whether to return the densities.
+            attn_mask: None: all queries of a sequence share one function of the position, computed from all values.
+            average_attn_weights: Has no effect: every head has a density of its own.
             is_causal: False, as there is no ``attn_mask``.
-            grid: For images: (height, width) of the grid whose rows, one after another, are the S positions. Places are
-                (x, y) in the unit square, x along a row and y downwards.
+            grid: For images: (height, width) of the grid whose S cells are given row by row. Positions are (x, y) in
+                the unit square, x along a row and y downwards.
             need_density: Whether to return the densities.
 
         Returns:
-            The output, of the layout of ``query`` and width E; and None, or p: a :class:`~fenchel.Gaussian` over places
-            with ``mean()`` (N, H, L, k) and ``covariance()`` (N, H, L, k, k), with N = 1 where unbatched. A sequence
-            that is all padding gives zeros before the output projection.
+            The output, of the layout of ``query`` and width E; and None, or p: a :class:`~fenchel.Gaussian` with
+            ``mean()`` (N, H, L, k) and ``covariance()`` (N, H, L, k, k), with N = 1 where unbatched. A sequence that is
+            all padding gives zeros before the output projection.
 
         Raises:
             ProblemError: On a wrong shape, dtype or device, or a grid that does not fit.
-            DomainError: If the second-order point is where u has no moments; the exact estimator stays inside.
+            DomainError: If u has no moments at the second-order point; the exact estimator stays inside the domain.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -271,8 +272,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
             density = self._density(evidence_of(centre.to(dtype), precision.to(dtype)))
             coefficients = self.bumps.regressed(places, heads.to(dtype), counted)
-            read = self.bumps.expected(density.mean(), density.covariance()) @ coefficients
-        output = self.out_proj(call.from_heads(read.to(heads.dtype)))
+            mean = self.bumps.expected(density.mean(), density.covariance()) @ coefficients
+        output = self.out_proj(call.from_heads(mean.to(heads.dtype)))
         return output, density if need_weights and need_density else None
 
     def _density(self, evidence: Tensor) -> Gaussian:
@@ -290,7 +291,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     def _places(
         self, grid: tuple[int, int] | None, count: int, counted: Tensor | None, device: torch.device
     ) -> Tensor:
-        """Where the positions are, (S, k), or (N, S, k) where sequences differ in length."""
+        """The positions of tokens, (S, k), or (N, S, k) where sequences differ in length."""
         if self.dimensions == 1:
             if grid is not None:
                 raise ProblemError(
@@ -308,7 +309,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         return grid_places((height, width), device)
 
     def extra_repr(self) -> str:
-        """What the children do not show."""
+        """Options that the child modules do not show."""
         learned = isinstance(self.preference_mean, nn.Parameter)
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, dimensions={self.dimensions}, "
@@ -317,7 +318,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         )
 
 
-# An iteration that looks at values is nothing to trace.
+# A data-dependent iteration cannot be traced.
 @untraced
 def _solved(
     preference: Continuous1d | Continuous2d, evidence: Tensor, alpha: float | Tensor, solver: Estimator
@@ -328,23 +329,23 @@ def _solved(
 
 
 LEAST_WIDTH = 1e-3
-"""Standard deviation, in sizes of the signal, below which no place is observed: precisions stay within float32."""
+"""Smallest standard deviation of an observation, relative to the signal: precisions stay within float32."""
 
 
 def evidence_of(centre: Tensor, precision: Tensor) -> Tensor:
-    """Z of places (..., k) that are observed with precisions (..., k, k), (..., k + k²)."""
+    """Z of positions (..., k) that are observed with precisions (..., k, k), (..., k + k²)."""
     linear = (precision @ centre.unsqueeze(-1)).squeeze(-1)
     return torch.cat([linear, -precision.flatten(-2) / 2], -1)
 
 
 class QueryPlace(nn.Module):
-    """Place and precision from the query alone: a linear map, and what makes it a place and a precision.
+    """Position and precision from the query alone: a linear map, then a sigmoid and a Cholesky factor.
 
     Args:
         embed_dim: Width of queries.
         num_heads: H.
         dimensions: k.
-        width: Standard deviation with which places are observed where the map gives 0.
+        width: Standard deviation of the observation where the map is 0.
         **kind: Device and dtype of the parameters.
     """
 
@@ -362,7 +363,7 @@ class QueryPlace(nn.Module):
         raw = widened(raw)
         centre, rest = raw[..., : self._k].sigmoid(), raw[..., self._k :]
         diagonal = nn.functional.softplus(rest[..., : self._k] + math.log(math.e - 1)) / self._width
-        # Beyond it a precision would leave what the dtype holds.
+        # Larger precisions would overflow.
         root = torch.diag_embed(diagonal.clamp(max=1 / LEAST_WIDTH))
         if self._k == 2:
             below = (rest[..., 2] / self._width).clamp(-1 / LEAST_WIDTH, 1 / LEAST_WIDTH)
@@ -371,7 +372,7 @@ class QueryPlace(nn.Module):
 
 
 class ContentPlace(nn.Module):
-    """Place and precision from what is there: mean and spread of the places, in dot-product attention to the keys.
+    """Position and precision as mean and spread of the positions in dot-product attention to the keys.
 
     Args:
         embed_dim: Width of queries and keys.
@@ -391,7 +392,7 @@ class ContentPlace(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, places: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E) that look at keys (B, n, E)."""
+        """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E) that attend to keys (B, n, E)."""
         heads = (self._heads, -1)
         q, k = (
             map_of(x).unflatten(-1, heads).transpose(1, 2)
@@ -417,7 +418,7 @@ class ContentPlace(nn.Module):
 
 
 def grid_places(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """The middles of the cells of a grid over the unit interval or square, (n, k): an image's rows one after another.
+    """The centres of the cells of a grid over the unit interval or square, (n, k), an image's row by row.
 
     Example:
         >>> grid_places((2, 2)).tolist()          # (x, y), x along a row, y downwards
@@ -439,7 +440,7 @@ class Bumps(nn.Module):
         ridge: ρ > 0 of the regression.
 
     Attributes:
-        width: σ, the distance of neighbours.
+        width: σ, the distance between neighbours.
     """
 
     def __init__(self, dimensions: int, count: int, ridge: float) -> None:
@@ -447,7 +448,7 @@ class Bumps(nn.Module):
         self.width, self.ridge, self._shape = 1 / count, ridge, (count,) * dimensions
 
     def at(self, places: Tensor) -> Tensor:
-        """ψ at places (..., n, k), (..., n, J)."""
+        """ψ at positions (..., n, k), (..., n, J)."""
         apart = places.unsqueeze(-2) - self._centres(places)
         return (apart.square().sum(-1) / (-2 * self.width**2)).exp()
 
@@ -455,12 +456,12 @@ class Bumps(nn.Module):
         """Coefficients Bᵀ of values (B, H, n, d), (B, H, J, d).
 
         Args:
-            places: (n, k), or (B, n, k).
-            values: Whose gradient passes.
-            counted: Which places count, bool (B, n); None is all.
+            places: Positions, (n, k), or (B, n, k); without gradient.
+            values: (B, H, n, d).
+            counted: False where a position is padding, bool (B, n); None for no padding.
         """
         with torch.no_grad():
-            # The normal equations square how far bumps are from independent.
+            # In float64, since the normal equations square the condition number.
             bumps = self.at(places.double())
             weighted = bumps if counted is None else bumps * counted.unsqueeze(-1)
             gram = weighted.mT @ bumps
@@ -469,7 +470,7 @@ class Bumps(nn.Module):
             operator = torch.linalg.solve_ex(gram + self.ridge * identity, weighted.mT)[0].to(values.dtype)
         if operator.dim() == 3:
             operator = operator.unsqueeze(1)
-        # A place that does not count may hold anything.
+        # Padding may hold NaN.
         if counted is not None:
             values = values.masked_fill(~counted[:, None, :, None], 0)
         return operator @ values
@@ -483,12 +484,12 @@ class Bumps(nn.Module):
         return (-(apart @ inverse * apart).sum(-1) / 2).exp() * determinant.rsqrt().unsqueeze(-1)
 
     def _centres(self, like: Tensor) -> Tensor:
-        # No buffer, which a module's .to would make a half type.
+        # No buffer, which a module's .to would cast to half types.
         return grid_places(self._shape, like.device).to(like.dtype)
 
 
 def inverse_and_determinant(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Of symmetric matrices (..., k, k) of size 1 or 2, written out: compilers take them for elementwise work."""
+    """Of symmetric matrices (..., k, k) of size 1 or 2, in closed form, which compilers fuse."""
     if matrix.shape[-1] == 1:
         return 1 / matrix, matrix[..., 0, 0]
     a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]

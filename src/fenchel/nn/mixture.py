@@ -1,4 +1,4 @@
-"""Multi-head attention to memories that are distributions: a mean and a variance for every key."""
+"""Multi-head attention whose keys are Gaussians."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ANSWERS = ("values", "memories")
 
 
 class MixtureAttention(MultiheadAttention):
-    r"""Attention whose keys are Gaussians: how certain each memory is decides who answers a query, and what is read.
+    r"""Attention whose keys are Gaussians, with a mean and a variance for each memory.
 
-    The preference of a head is the mixture :math:`\sum_k w_k N(m_k, \operatorname{diag} s_k)` with the projected keys
-    for means. With :math:`\varsigma = \mathtt{scale}\cdot\lambda` a memory answers with responsibility
+    The preference of a head is the mixture :math:`\sum_k w_k N(m_k, \operatorname{diag} s_k)` whose means are the
+    projected keys. With :math:`\varsigma = \mathtt{scale}\cdot\lambda` the responsibility of a memory is
 
     .. math:: r_k \propto w_k\exp\bigl(\langle m_k,\varsigma\rangle + \tfrac12\langle s_k,\varsigma^2\rangle\bigr),
 
-    and what is read is the mean of the values under r, or the memories themselves, :math:`\sum_k r_k(m_k +
-    s_k\circ\varsigma)` (fact 11). Everything else is :class:`~fenchel.nn.MultiheadAttention`: masks, layouts, the
-    preference, estimators, certificates and the names of what it shares in the state dict.
+    and the output is the mean of the values under r, or of the memories themselves, :math:`\sum_k r_k(m_k +
+    s_k\circ\varsigma)` (fact 11). Everything else is as in :class:`~fenchel.nn.MultiheadAttention`: masks, layouts, the
+    preference, estimators, certificates and the names of shared entries of the state dict.
 
     Args:
         embed_dim: Width E of queries and output, divisible by ``num_heads``.
@@ -46,14 +46,14 @@ class MixtureAttention(MultiheadAttention):
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         device: Of the parameters.
         dtype: Of the parameters.
-        variances: Where they come from. ``"input"``: a linear map of the key's input, through softplus. ``"learned"``:
-            a parameter, through softplus, shared by all keys, or one a memory with ``memories``. ``"given"``: with
-            every call.
-        answer: ``"values"``: the mean of the projected values. ``"memories"``: E[x] itself, for which the values of a
-            call are not looked at.
+        variances: Source of the variances. ``"input"``: a linear map of the key's input, through softplus.
+            ``"learned"``: a parameter, through softplus, shared by all keys, or one a memory with ``memories``.
+            ``"given"``: an argument of every call.
+        answer: ``"values"``: the mean of the projected values. ``"memories"``: E[x] itself; the values of a call are
+            not used.
         spherical: One variance a memory and head instead of d, at nearly the cost of softmax attention.
         memories: For ``variances="learned"``: the number S of keys of every call, each with variances of its own.
-        initial_variance: Where variances start, > 0.
+        initial_variance: Initial value of variances, > 0.
         preference: log w, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
@@ -138,7 +138,7 @@ class MixtureAttention(MultiheadAttention):
         self._reset_variances()
 
     def _reset_variances(self) -> None:
-        """Every variance to where it starts, whatever the input."""
+        """Set every variance to its initial value, whatever the input."""
         # softplus(log(eˢ - 1)) = s, written so that no eˢ overflows.
         start = self.initial_variance + math.log(-math.expm1(-self.initial_variance))
         if self.raw_variance is not None:
@@ -148,7 +148,7 @@ class MixtureAttention(MultiheadAttention):
             nn.init.constant_(self.variance_proj.bias, start)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, and put variances back to where they started."""
+        """Reset all parameters to their initial values."""
         super().reset_parameters()
         self._reset_variances()
 
@@ -167,30 +167,29 @@ class MixtureAttention(MultiheadAttention):
         query_offset: int | None = None,
         cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Infer, and answer with what is read; as in :meth:`fenchel.nn.MultiheadAttention.forward`.
+        """The output and the responsibilities; as in :meth:`fenchel.nn.MultiheadAttention.forward`.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
-            key: (N, S, kdim), (S, N, kdim) or (S, kdim): what the memories' means are projected from.
+            key: (N, S, kdim), (S, N, kdim) or (S, kdim), projected to the means of the memories.
             value: (N, S, vdim), (S, N, vdim) or (S, vdim).
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log w.
             need_weights: Whether to return the responsibilities, which takes memory for all of them.
             attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log w.
             average_attn_weights: Whether they are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
-            variances: Of the projected keys, for a layer that was built with ``variances="given"``: finite and at least
-                0, in the layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
+            variances: Of the projected keys, for a layer with ``variances="given"``: finite and at least 0, in the
+                layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
             query_offset: Position of the first query among the keys, as in
                 :meth:`fenchel.nn.MultiheadAttention.forward`.
-            cache: Keys and values of earlier calls, as there: one without a window, for a layer that was built with
-                ``variances="input"``.
+            cache: Keys and values of earlier calls, without a window, for a layer with ``variances="input"``.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the responsibilities, after dropout where
             ``answer`` is ``"values"`` and before it where it is ``"memories"``.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, and on variances that are missing or not asked for.
+            ProblemError: On a wrong shape, dtype or device, and on missing or unexpected variances.
         """
         if self.keep_gap or self.keep_norm_penalty:
             kept = "keep_gap" if self.keep_gap else "keep_norm_penalty"
@@ -246,7 +245,7 @@ class MixtureAttention(MultiheadAttention):
         return nn.functional.softplus(raw)
 
     def extra_repr(self) -> str:
-        """What the children do not show."""
+        """Options that the child modules do not show."""
         parts = [super().extra_repr(), f"variances={self.variances!r}", f"answer={self.answer_with!r}"]
         if self.spherical:
             parts.append("spherical=True")

@@ -1,6 +1,6 @@
-r"""Templates: memories of them that no input of a call holds, and how far they are apart, as a penalty.
+r"""Banks of templates that persist between calls, and the spread of templates as a penalty.
 
-First order is exact as α tends to 0, or as templates move together: what counts is α times their spread under u.
+First order is exact as α tends to 0, or as templates move together: its error depends on α times their spread under u.
 For every λ,
 
 .. math:: \tfrac\alpha2\lVert h(\lambda) - \mu\rVert^2
@@ -36,14 +36,14 @@ from fenchel.tensors import (
 
 
 class AbstractTemplateBank(nn.Module, ABC):
-    """Templates of classes, kept between calls: ``per_class`` of them a class, of the width of a layer's inputs.
+    """Base class of banks with ``per_class`` templates for each class, of the width of a layer's inputs.
 
     Args:
-        embed_dim: Width E of the layer that reads the bank.
-        classes: How many classes; 1 is a bank without classes.
-        per_class: Templates of each.
-        own_class: Whether an input whose label is given may use the templates of its class alone. An input without a
-            label may use all of them, always.
+        embed_dim: Width E of the layer that uses the bank.
+        classes: Number of classes; 1 is a bank without classes.
+        per_class: Number of templates of each class.
+        own_class: Whether an input with a label may use the templates of its class alone. An input without a label may
+            use all.
 
     Raises:
         ProblemError: On a size below 1.
@@ -74,7 +74,7 @@ class AbstractTemplateBank(nn.Module, ABC):
             ProblemError: On labels of another dtype or shape, or out of range.
         """
         filled = self.filled.repeat_interleave(self.per_class).unsqueeze(0)
-        # A clone, because a bank may be written to before gradients are taken.
+        # A clone, because a bank may be updated before the backward pass.
         templates = self.templates.clone().flatten(0, 1)
         if labels is None:
             return templates, filled
@@ -92,7 +92,7 @@ class AbstractTemplateBank(nn.Module, ABC):
 
     @abstractmethod
     def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
-        """Take in what a training batch shows.
+        """Update the templates from a training batch.
 
         Args:
             inputs: Inputs of the layer, (N, S, E).
@@ -107,18 +107,18 @@ class AbstractTemplateBank(nn.Module, ABC):
         check_indices("labels", labels, self.classes, expected)
 
     def extra_repr(self) -> str:
-        """Sizes, and who may use what."""
+        """Sizes and ``own_class``."""
         return f"{self.embed_dim}, classes={self.classes}, per_class={self.per_class}, own_class={self.own_class}"
 
 
 class LearnedTemplateBank(AbstractTemplateBank):
-    r"""Templates that are parameters, and learn through the weights that attention gives them.
+    r"""Templates that are parameters.
 
     Args:
-        embed_dim: Width E of the layer that reads the bank.
-        classes: How many classes; 1 is a bank without classes.
-        per_class: Templates of each.
-        own_class: Whether an input whose label is given may use the templates of its class alone.
+        embed_dim: Width E of the layer that uses the bank.
+        classes: Number of classes; 1 is a bank without classes.
+        per_class: Number of templates of each class.
+        own_class: Whether an input with a label may use the templates of its class alone.
 
     Raises:
         ProblemError: On a size below 1.
@@ -138,7 +138,7 @@ class LearnedTemplateBank(AbstractTemplateBank):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the templates anew, from the standard normal distribution: as long as the output of a layer norm."""
+        """Draw the templates from the standard normal distribution, with the scale of the output of a layer norm."""
         nn.init.normal_(self.templates)
 
     @property
@@ -147,28 +147,28 @@ class LearnedTemplateBank(AbstractTemplateBank):
         return torch.ones(self.classes, dtype=torch.bool, device=self.templates.device)
 
     def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
-        """Nothing: the optimiser does it."""
+        """Nothing: the optimiser updates the templates."""
 
 
 class RunningTemplateBank(AbstractTemplateBank):
-    r"""Templates that follow what the layer sees of each class in training, without gradient.
+    r"""Templates that are running means of the tokens of each class in training, without gradient.
 
     Every token of an input of class c belongs to the nearest template of c, and with :math:`\bar x_k` the mean of
     those that belong to template k,
 
     .. math:: t_k \leftarrow m\, t_k + (1 - m)\,\bar x_k ,
 
-    which for one template a class is the running mean of its tokens. A class that is seen for the first time starts
-    with tokens of its first input, evenly spaced, or their mean if one template is kept; before that it has none.
-    Tokens with a NaN or an infinity are left out, as padding is: one of them would stay in the mean for good.
-    Templates are buffers: they are saved with the model, and DistributedDataParallel copies those of rank 0 to all.
+    which for one template a class is the running mean of its tokens. A class starts with tokens of its first input,
+    evenly spaced, or with one template with their mean; before that it has none. Padding and tokens with a NaN or an
+    infinity are left out. Templates are buffers: they are saved with the model, and DistributedDataParallel copies
+    those of rank 0 to all.
 
     Args:
-        embed_dim: Width E of the layer that reads the bank.
-        classes: How many classes.
-        per_class: Templates of each.
-        momentum: m, in [0, 1): how much of a template is kept at an update.
-        own_class: Whether an input whose label is given may use the templates of its class alone.
+        embed_dim: Width E of the layer that uses the bank.
+        classes: Number of classes.
+        per_class: Number of templates of each class.
+        momentum: m, in [0, 1).
+        own_class: Whether an input with a label may use the templates of its class alone.
 
     Raises:
         ProblemError: On a size below 1, or a momentum outside of [0, 1).
@@ -221,16 +221,12 @@ class RunningTemplateBank(AbstractTemplateBank):
         self._check_labels(labels)
         self._check_inputs(inputs, labels, padding)
         tokens = inputs.detach().to(self.templates.dtype)
-        there = (
-            torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-            if padding is None
-            else ~padding
-        )
-        there = there & torch.isfinite(tokens).all(-1)
+        valid = torch.isfinite(tokens).all(-1)
+        valid = valid if padding is None else valid & ~padding
         for label in labels[labels >= 0].unique().tolist():
-            shown = (labels == label) & there.any(1)
-            if bool(shown.any()):
-                self._move(label, tokens[shown], there[shown])
+            rows = (labels == label) & valid.any(1)
+            if bool(rows.any()):
+                self._move(label, tokens[rows], valid[rows])
 
     def _check_inputs(self, inputs: Tensor, labels: Tensor, padding: Tensor | None) -> None:
         place: dict[str, Any] = {"device": self.templates.device, "other": "the bank"}
@@ -240,24 +236,24 @@ class RunningTemplateBank(AbstractTemplateBank):
             form = "(N, S), True where there is no token"
             check_tensor("padding", padding, form, dtypes=BOOL, sizes=inputs.shape[:2], **place)
 
-    def _move(self, label: int, tokens: Tensor, there: Tensor) -> None:
-        own = tokens[there]
+    def _move(self, label: int, tokens: Tensor, valid: Tensor) -> None:
+        of_class = tokens[valid]
         if not bool(self._filled[label]):
-            first = tokens[0][there[0]]
-            places = torch.linspace(0, len(first) - 1, self.per_class, device=own.device).round().long()
-            self.templates[label] = own.mean(0) if self.per_class == 1 else first[places]
+            first = tokens[0][valid[0]]
+            rows = torch.linspace(0, len(first) - 1, self.per_class, device=first.device).round().long()
+            self.templates[label] = of_class.mean(0) if self.per_class == 1 else first[rows]
             self._filled[label] = True
             return
-        kept = self.templates[label]
-        belongs = nn.functional.one_hot(torch.cdist(own, kept).argmin(1), self.per_class).to(own.dtype)
+        templates = self.templates[label]
+        nearest = torch.cdist(of_class, templates).argmin(1)
+        belongs = nn.functional.one_hot(nearest, self.per_class).to(templates.dtype)
         count = belongs.sum(0).unsqueeze(1)
-        means = belongs.mT @ own / count.clamp_min(1)
-        self.templates[label] = torch.where(
-            count > 0, self.momentum * kept + (1 - self.momentum) * means, kept
-        )
+        means = belongs.mT @ of_class / count.clamp_min(1)
+        moved = self.momentum * templates + (1 - self.momentum) * means
+        self.templates[label] = torch.where(count > 0, moved, templates)
 
     def extra_repr(self) -> str:
-        """Sizes, who may use what, and the momentum."""
+        """Sizes, ``own_class`` and the momentum."""
         return f"{super().extra_repr()}, momentum={self.momentum}"
 
 
@@ -272,7 +268,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
         log_preference: Log weights, or bool with True = attend, broadcastable to (B, H, m, n); None is uniform.
 
     Returns:
-        (B, H, m), or (B, H, 1) where queries share a preference; 0 where there is nothing to attend to.
+        (B, H, m), or (B, H, 1) if queries share a preference; 0 for queries with all keys masked.
 
     Example:
         >>> templates = torch.tensor([[[[1.0], [3.0], [100.0]]]])
@@ -280,7 +276,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
         tensor([[[1.]]])
     """
     templates = widened(templates)
-    centred = templates - templates.mean(-2, keepdim=True)  # spreads do not change; rounding does
+    centred = templates - templates.mean(-2, keepdim=True)  # for less rounding
     squares = centred.square().sum(-1, keepdim=True)
     if log_preference is None:
         return squares.mean(-2)
@@ -289,7 +285,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
 
 
 def _weights(log_preference: Tensor, templates: Tensor) -> Tensor:
-    """U (B or 1, H or 1, m or 1, n), with zeros in rows that have nothing."""
+    """U (B or 1, H or 1, m or 1, n), with zeros in rows that are all masked."""
     full = log_weights(log_preference[(None,) * (4 - log_preference.dim())], templates.dtype)
     full = full.expand(*full.shape[:-1], templates.shape[-2])
     live = may_attend(full).any(-1, keepdim=True)
@@ -303,8 +299,8 @@ def norm_penalty(model: nn.Module) -> Tensor:
               \tfrac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)
 
     The papers note that norms of templates may grow in training until α is no longer small, and propose norm
-    regularisation or normalised templates. This is the first; ``normalize_templates=True`` of
-    :class:`~fenchel.nn.MultiheadAttention` is the second. A mean over layers does not depend on depth.
+    regularisation, this penalty, or normalised templates, ``normalize_templates=True`` of
+    :class:`~fenchel.nn.MultiheadAttention`.
 
     Args:
         model: A model, or one layer. Its layers with ``keep_norm_penalty`` true are collected.
@@ -327,11 +323,11 @@ def norm_penalty(model: nn.Module) -> Tensor:
         >>> loss.backward()
     """
     check_type("model", model, nn.Module, "a torch.nn.Module")
-    kept = [module for module in model.modules() if getattr(module, "keep_norm_penalty", False)]
-    if not kept:
+    layers = [module for module in model.modules() if getattr(module, "keep_norm_penalty", False)]
+    if not layers:
         raise ProblemError(
             f"no layer of this {type(model).__name__} keeps its norm penalty; set keep_norm_penalty = True on the "
             "fenchel.nn.MultiheadAttention layers that should count, and run the model"
         )
-    penalties: list[Any] = [module.last_norm_penalty for module in kept]
+    penalties: list[Any] = [layer.last_norm_penalty for layer in layers]
     return torch.stack(penalties).mean()

@@ -42,7 +42,7 @@ from fenchel.tensors import (
 )
 
 EXTRA_PREFERENCES = ("zero", "shared")
-"""What u may give to templates that are not in the input."""
+"""Preferences of templates that are not in the input."""
 
 _OWNER = "TransportAttention"
 
@@ -52,14 +52,14 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
 
     .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
 
-    u lies on the keys of the input. p may also use further templates: ``atoms`` of another input, given with the
-    call or taken from the batch with ``partners``, and those of ``memory``. At first order
+    u has its support on the keys of the input. p may also use further templates: ``atoms`` of another input, given
+    with the call or taken from the batch with ``partners``, and those of ``memory``. At first order
 
     .. math:: p(t) = \sum_i u_i\, \frac{\exp\big((\alpha\langle t, z\rangle - M(t, t_i))/\gamma\big)}{Z_i} ,
 
-    so a template t gets part of the weight of the :math:`t_i` to which it is near. Keys, values and atoms go through
-    the same projections; parameters have the names and the shapes of ``torch.nn.MultiheadAttention``, whose state
-    dict can be loaded, and start from the same draws.
+    so a template t gets part of the weight of the :math:`t_i` near it. Keys, values and atoms share projections;
+    parameters have the names, shapes and initialisation of ``torch.nn.MultiheadAttention``, whose state dict can be
+    loaded.
 
     Args:
         embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
@@ -73,9 +73,9 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         scale: Templates are scale · key.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
-        extra_preference: What u gives to atoms: ``"zero"``, weight reaches them through the transport alone; or
-            ``"shared"``, they have the same weight before looking as the input's own templates.
-        memory: A bank of templates that join the atoms, or None.
+        extra_preference: Preference of atoms: ``"zero"``, they get weight through the transport alone; or ``"shared"``,
+            they have the same preference as the input's own templates.
+        memory: A bank of templates that are added to the atoms, or None.
         dropout: Probability in [0, 1) with which an element of the output, after its projection, is dropped in
             training. Weights are never dropped.
         bias: Whether the projections have a bias.
@@ -164,29 +164,29 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         partners: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Infer, and answer with the mean of the values; called as ``torch.nn.MultiheadAttention`` is, or with less.
+        """The mean of the values; called as ``torch.nn.MultiheadAttention`` is, or with fewer arguments.
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
             key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` where None.
             value: The same shape; ``key`` where None.
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
-            need_weights: Whether to return the weights too, as torch's layer is asked; None for the output alone.
+            need_weights: Whether to return a tuple with the weights, as torch's layer does; None for the output alone.
             attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
                 may not be used at all. Neither mask concerns atoms.
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
-            atoms: Further templates, in the layout of ``key`` with N or 1 for the batch. Their values are projected
-                from them too.
+            atoms: Further templates, in the layout of ``key`` with N or 1 for the batch; their values are projected
+                from them, too.
             atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may have none.
-            partners: int64 (N,), the index in the batch of another input, whose keys and values join the atoms, or -1
-                for none. What ``atoms`` of ``key[partners]`` would do, without projecting them a second time.
-            labels: Class of each input, int64 (N,), -1 where it is not known. For the memory: whose templates each
-                input may use, and in training what a running bank learns from.
+            partners: int64 (N,), the index in the batch of another input, whose keys and values are added to the atoms,
+                or -1 for none; equivalent to ``atoms`` of ``key[partners]``, without projecting them a second time.
+            labels: Class of each input, int64 (N,), -1 where it is not known. They select the templates of the memory
+                that each input may use, and in training a running bank is updated from them.
 
         Returns:
-            The output, of the layout of ``query`` and width E. A query with nothing to attend to among the keys gets
-            zeros before the output projection. Where ``need_weights`` is given, the output, and None or the weights
+            The output, of the layout of ``query`` and width E. A query with all keys masked gets zeros before the
+            output projection. If ``need_weights`` is not None, a tuple of the output, and None or the weights
             (N, L, S + A) of keys, then further templates; (N, num_heads, L, S + A) if not averaged; without N if
             unbatched.
 
@@ -195,8 +195,8 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         """
         key = query if key is None else key
         value = key if value is None else value
-        wanted = False if need_weights is None else need_weights
-        torch_arguments = (key_padding_mask, wanted, attn_mask, average_attn_weights, is_causal)
+        returns_weights = False if need_weights is None else need_weights
+        torch_arguments = (key_padding_mask, returns_weights, attn_mask, average_attn_weights, is_causal)
         call = TorchCall(query, key, value, *torch_arguments, self.batch_first)
         masks = call.checked_masks(self)
         queries, keys, values = (call.to_heads(x, self.num_heads) for x in projected(self, query, key, value))
@@ -219,7 +219,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         alpha, solver = self._for_now(alpha)
         variant = functional.Transport(gamma, self.cost if self.cost_matrix is None else self.cost_matrix)
         if further is not None:
-            mask = further.mask[:, None, None]
+            mask = None if further.mask is None else further.mask[:, None, None]
             variant = replace(variant, atoms=further.keys, atom_values=further.values, atom_mask=mask)
         result = functional.infer(
             queries,
@@ -253,12 +253,11 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         form, batch = "(N or 1, A, embed_dim), batch first", (1, len(query))
         check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), device=query.device)
         check_dtype("atoms", atoms, query.dtype)
-        if mask is None:
-            mask = torch.ones(1, atoms.shape[1], dtype=torch.bool, device=query.device)
-        elif isinstance(mask, Tensor) and not call.batched:
+        if isinstance(mask, Tensor) and not call.batched:
             mask = mask.unsqueeze(0)
-        form, sizes = "(N or 1, A), True = may be used", (batch, atoms.shape[1])
-        check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=query.device)
+        if mask is not None:
+            form, sizes = "(N or 1, A), True = may be used", (batch, atoms.shape[1])
+            check_tensor("atom_mask", mask, form, dtypes=BOOL, sizes=sizes, device=query.device)
         return [Atoms(*self._projected_atoms(atoms), mask)]
 
     def _remembered(self, labels: Tensor | None, batch: int) -> list[Atoms]:
@@ -282,7 +281,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         return keys, values
 
     def extra_repr(self) -> str:
-        """What the children do not show."""
+        """Options that the child modules do not show."""
         gamma, alpha = (shown_number(self, name, "g") for name in ("gamma", "alpha"))
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, cost={self.cost!r}, gamma={gamma}, alpha={alpha}, "
@@ -330,12 +329,12 @@ class Atoms(NamedTuple):
     Attributes:
         keys: (N or 1, H, A, d).
         values: (N or 1, H, A, d).
-        mask: Bool, (N or 1, A), True = may be used.
+        mask: Bool, (N or 1, A), True = may be used; None if all may be.
     """
 
     keys: Tensor
     values: Tensor
-    mask: Tensor
+    mask: Tensor | None
 
     def after(self, log_u: Tensor | None, keys: int) -> Tensor | None:
         """One preference over keys, then atoms, in which atoms that may be used have weight 1.
@@ -345,10 +344,11 @@ class Atoms(NamedTuple):
             keys: Number of keys.
 
         Returns:
-            Broadcastable to (N, H, m, keys + A).
+            Broadcastable to (N, H, m, keys + A); None for uniform.
         """
         extended = with_added_templates(log_u, keys, self.keys.shape[2])
-        return combined([extended, nn.functional.pad(self.mask[:, None, None], (keys, 0), value=1)])
+        mask = None if self.mask is None else nn.functional.pad(self.mask[:, None, None], (keys, 0), value=1)
+        return combined([extended, mask])
 
 
 def together(parts: Sequence[Atoms]) -> Atoms | None:
@@ -363,10 +363,14 @@ def together(parts: Sequence[Atoms]) -> Atoms | None:
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    batch = max(len(tensor) for part in parts for tensor in part)
+    keys, values, masks = zip(*parts, strict=True)
+    masks = [
+        torch.ones(1, key.shape[2], dtype=torch.bool, device=key.device) if mask is None else mask
+        for key, mask in zip(keys, masks, strict=True)
+    ]
+    batch = max(map(len, [*keys, *masks]))
 
     def concatenated(tensors: Sequence[Tensor], dim: int) -> Tensor:
         return torch.cat([tensor.expand(batch, *tensor.shape[1:]) for tensor in tensors], dim)
 
-    keys, values, masks = zip(*parts, strict=True)
     return Atoms(concatenated(keys, 2), concatenated(values, 2), concatenated(masks, 1))

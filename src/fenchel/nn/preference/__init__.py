@@ -1,4 +1,4 @@
-"""Preferences: what is likely before any query meets a key, as modules that multiply."""
+"""Preferences u of attention, as modules that can be multiplied."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class LearnedBias(AbstractPreference):
 
     Args:
         heads: Number of heads, or 1 to share the bias.
-        max_queries: How many positions a query can have, or 1 to share the bias.
-        max_keys: How many positions a key can have.
+        max_queries: Number of positions of queries, or 1 to share the bias.
+        max_keys: Number of positions of keys.
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1; when called, if there are more positions.
@@ -86,7 +86,7 @@ class Location(AbstractPreference):
     Args:
         heads: Number of heads, or 1 to share it.
         query_dim: Width of the layer's query argument.
-        max_keys: How many positions a key can have.
+        max_keys: Number of positions of keys.
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1; when called, if there are more keys, or
@@ -227,7 +227,7 @@ class ContextNetwork(nn.Module):
     :math:`\bar x` is the mean over the tokens that are not padding. v starts at 0, so that all scores do.
 
     Args:
-        heads: How many scores a token gets.
+        heads: Number of scores of a token.
         key_dim: Width of a token.
         hidden: Width of the hidden layer.
 
@@ -279,7 +279,7 @@ class Additive(AbstractPreference):
         query_dim: Width of the layer's query argument.
         key_dim: Width of the layer's key argument; None is ``query_dim``.
         hidden: Width of the hidden layer of each head.
-        block_entries: How many hidden units a block may hold at once.
+        block_entries: Number of hidden units in a block at most.
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1; when called, if ``query_inputs`` or

@@ -139,8 +139,8 @@ class RelativePosition(AbstractPreference):
 
     Args:
         heads: Number of heads, or 1 to share the bias.
-        buckets: How many buckets there are; even if ``bidirectional``.
-        max_distance: Distance from which on all share a bucket.
+        buckets: Number of buckets; even if ``bidirectional``.
+        max_distance: Distance from which all share a bucket.
         bidirectional: Buckets for both directions, as in T5's encoder; otherwise all keys after the query share the
             bucket of distance 0, as in its decoder, which is causal.
 
@@ -223,7 +223,7 @@ def relative_position_bucket(
 
     Args:
         distance: Key position minus query position, integers of any shape.
-        buckets: How many buckets there are.
+        buckets: Number of buckets.
         max_distance: :math:`r_{\max}`.
         bidirectional: Whether keys after the query have half of the buckets, or share bucket 0.
 
@@ -242,7 +242,7 @@ def relative_position_bucket(
     else:
         reach = -distance.clamp(max=0)
     exact = buckets // 2
-    # A distance of 0 has a bucket of its own; the 1 only keeps its logarithm finite.
+    # The 1 keeps the logarithm of distance 0, which has a bucket of its own, finite.
     growth = torch.log(reach.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     logarithmic = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
     return start + torch.where(reach < exact, reach, logarithmic)
@@ -359,7 +359,7 @@ class QuadraticGridPosition(AbstractGridPreference):
 
     @property
     def leakage(self) -> Tensor:
-        """At most how much weight a head has beside its centre, where that is a key and z = 0, (heads,)."""
+        """Upper bound of a head's weight beside its centre, if that is a key and z = 0, (heads,)."""
         curvature = self.curvature
         beside = torch.exp(-curvature) / -torch.expm1(-3 * curvature)
         return (4 * beside * (1 + beside)).clamp_max(1)
@@ -400,13 +400,13 @@ LAYOUTS = ("pairs", "halves")
 
 
 def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str = "pairs") -> Tensor:
-    r"""The sinusoidal code of places, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
+    r"""The sinusoidal code of positions, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
 
     A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`,
     whatever s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
 
     Args:
-        places: s, of any shape and sign, whole or not.
+        places: Positions s, of any shape and sign, whole or not.
         width: w, even.
         base: b.
         layout: ``"pairs"``: sine and cosine in turn, as in the first transformer; ``"halves"``: all sines, then all
