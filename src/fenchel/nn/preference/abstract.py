@@ -106,10 +106,11 @@ class AbstractPreference(nn.Module):
     can be used as a tensor only.
 
     Args:
-        heads: Number of heads that the preference is built for; None for any.
+        **sizes: Arguments that are sizes, checked here; ``heads`` becomes the attribute.
 
     Attributes:
-        heads: The same. With 1 all heads share the log-weights, and functions of indices are evaluated at head 0.
+        heads: Number of heads that the preference is built for; None for any. With 1 all heads share the log-weights,
+            and functions of indices are evaluated at head 0.
         depends_on_distance: Whether the functions of indices depend on h and k - q alone; the tensor then costs
             m + n - 1 evaluations instead of m·n.
 
@@ -124,11 +125,10 @@ class AbstractPreference(nn.Module):
     is_composite: ClassVar[bool] = False
     """Whether its representation has an operator, and so needs brackets inside another."""
 
-    def __init__(self, heads: int | None = None) -> None:
+    def __init__(self, **sizes: int) -> None:
         super().__init__()
-        if heads is not None:
-            check_sizes(type(self).__name__, heads=heads)
-            self.heads = heads
+        check_sizes(type(self).__name__, **sizes)
+        self.heads = sizes.get("heads", self.heads)
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
         """The log-weights, unnormalised.
@@ -285,7 +285,7 @@ class AbstractGridPreference(AbstractPreference):
 
     Args:
         grid: Rows and columns.
-        heads: Number of heads that the preference is built for; None for any.
+        **sizes: As in :class:`AbstractPreference`.
 
     Attributes:
         grid: Rows and columns.
@@ -294,8 +294,8 @@ class AbstractGridPreference(AbstractPreference):
 
     padding: tuple[int, int] = (0, 0)
 
-    def __init__(self, grid: tuple[int, int], heads: int | None = None) -> None:
-        super().__init__(heads)
+    def __init__(self, grid: tuple[int, int], **sizes: int) -> None:
+        super().__init__(**sizes)
         self.grid = check_grid(type(self).__name__, grid)
 
     def check(self, inputs: AttentionInputs) -> None:

@@ -46,8 +46,7 @@ class LearnedBias(AbstractPreference):
     """
 
     def __init__(self, heads: int, max_queries: int, max_keys: int) -> None:
-        super().__init__(heads)
-        check_sizes("LearnedBias", max_queries=max_queries, max_keys=max_keys)
+        super().__init__(heads=heads, max_queries=max_queries, max_keys=max_keys)
         self.max_queries, self.max_keys = max_queries, max_keys
         self.bias = nn.Parameter(torch.zeros(heads, max_queries, max_keys))
 
@@ -104,8 +103,7 @@ class Location(AbstractPreference):
     """
 
     def __init__(self, heads: int, query_dim: int, max_keys: int) -> None:
-        super().__init__(heads)
-        check_sizes("Location", query_dim=query_dim, max_keys=max_keys)
+        super().__init__(heads=heads, query_dim=query_dim, max_keys=max_keys)
         self.query_dim, self.max_keys = query_dim, max_keys
         self.weight = nn.Parameter(0.02 * torch.randn(heads, max_keys, query_dim))
 
@@ -144,7 +142,7 @@ class Recency(AbstractPreference):
     """
 
     def __init__(self, heads: int, rate: float = 0.1) -> None:
-        super().__init__(heads)
+        super().__init__(heads=heads)
         check_positive("Recency", rate=rate)
         self.log_rate = nn.Parameter(torch.full((heads,), math.log(rate)))
 
@@ -188,7 +186,7 @@ class Context(AbstractPreference):
     def __init__(
         self, heads: int, key_dim: int | None = None, *, hidden: int = 64, network: nn.Module | None = None
     ) -> None:
-        super().__init__(heads)
+        super().__init__(heads=heads)
         if network is not None and key_dim is not None:
             raise ProblemError(
                 f"Context got key_dim={key_dim} and a network; key_dim is for the default network: give one of them."
@@ -305,9 +303,8 @@ class Additive(AbstractPreference):
         hidden: int = 64,
         block_entries: int = 2**22,
     ) -> None:
-        super().__init__(heads)
         key_dim = query_dim if key_dim is None else key_dim
-        check_sizes("Additive", query_dim=query_dim, key_dim=key_dim, hidden=hidden)
+        super().__init__(heads=heads, query_dim=query_dim, key_dim=key_dim, hidden=hidden)
         checked_argument("entries", block_entries, name="block_entries of Additive")
         self.query_dim, self.key_dim = query_dim, key_dim
         self.hidden, self.block_entries = hidden, block_entries

@@ -49,7 +49,7 @@ class ALiBi(AbstractPreference):
     fixed_slopes: Tensor
 
     def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:
-        super().__init__(heads)
+        super().__init__(heads=heads)
         check_flags(symmetric=symmetric, learned=learned)
         self.symmetric, self.learned = symmetric, learned
         self.log_slopes = nn.Parameter(alibi_slopes(heads).log()) if learned else None
@@ -111,7 +111,7 @@ class QuadraticPosition(AbstractPreference):
     depends_on_distance = True
 
     def __init__(self, heads: int, width: float = 8.0) -> None:
-        super().__init__(heads)
+        super().__init__(heads=heads)
         check_positive("QuadraticPosition", width=width)
         self.log_curvature = nn.Parameter(torch.full((heads,), -math.log(2 * width**2)))
         self.drift = nn.Parameter(torch.zeros(heads))
@@ -165,8 +165,7 @@ class RelativePosition(AbstractPreference):
     def __init__(
         self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
-        super().__init__(heads)
-        check_sizes("RelativePosition", buckets=buckets, max_distance=max_distance)
+        super().__init__(heads=heads, buckets=buckets, max_distance=max_distance)
         check_flags(bidirectional=bidirectional)
         one_way = buckets // 2 if bidirectional else buckets
         if one_way < 2 or (bidirectional and buckets % 2):
@@ -275,7 +274,7 @@ class GridPosition(AbstractGridPreference):
     """
 
     def __init__(self, heads: int, grid: tuple[int, int]) -> None:
-        super().__init__(grid, heads)
+        super().__init__(grid, heads=heads)
         rows, columns = self.grid
         self.bias = nn.Parameter(0.02 * torch.randn(heads, 2 * rows - 1, 2 * columns - 1))
 
@@ -340,7 +339,7 @@ class QuadraticGridPosition(AbstractGridPreference):
         width: float = 0.5,
         padding: int | tuple[int, int] = 0,
     ) -> None:
-        super().__init__(grid, heads)
+        super().__init__(grid, heads=heads)
         name = type(self).__name__
         check_positive(name, width=width)
         both = padding if isinstance(padding, tuple | list) else (padding, padding)

@@ -85,8 +85,7 @@ class Window(AbstractPreference):
     depends_on_distance = True
 
     def __init__(self, before: int | None, after: int | None, dilation: int = 1) -> None:
-        super().__init__()
-        check_sizes("Window", dilation=dilation)
+        super().__init__(dilation=dilation)
         for name, size in (("before", before), ("after", after)):
             checked("reach", size, name=f"{name} of Window", error=ProblemError)
         if before is None and after is None and dilation == 1:
@@ -154,7 +153,7 @@ class _AbstractGaussian(AbstractPreference):
     """
 
     def __init__(self, heads: int, width: float) -> None:
-        super().__init__(heads)
+        super().__init__(heads=heads)
         check_positive(type(self).__name__, width=width)
         self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
 
