@@ -19,8 +19,7 @@ from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.estimators import exact_solver
 from fenchel.functional import exact
-from tests import accelerator_calls
-from tests.accelerator_calls import FIRST, READS, B, D, Looks, M, N, Run, masked, op, randn, transport
+from tests.accelerator_calls import FIRST, LOOKING, READS, Looks, Run, op
 from tests.compiling import compiled_afresh
 
 
@@ -60,7 +59,7 @@ def leaves(found: Any) -> list[Tensor]:
     return [leaf for part in found for leaf in leaves(part)] if isinstance(found, tuple) else []
 
 
-def trained(run: Run) -> list[Tensor]:
+def trained(run: Run | Callable[[], Any]) -> list[Tensor]:
     """What a call gives, after a backward pass to everything that it depends on."""
     found = leaves(run())
     torch.cat([x.sin().flatten() for x in found if x.requires_grad]).sum().backward()
@@ -78,7 +77,7 @@ def test_nothing_is_looked_at(looks: Looks, name: str) -> None:
 
 @pytest.mark.parametrize("name", FIRST)
 def test_values_need_not_exist(name: str) -> None:
-    with FakeTensorMode():
+    with FakeTensorMode(allow_non_fake_inputs=True):
         found = trained(FIRST[name]())
     assert all(x.device.type == "cpu" for x in found)
 
@@ -95,21 +94,16 @@ def test_the_default_device_does_not_matter(name: str) -> None:
 
 def test_the_default_device_does_not_matter_to_a_solver() -> None:
     torch.manual_seed(0)
-    exact, dropped = (
-        op(F.attention, estimator="exact", floating=(M, N)),
-        op(F.attention, dropout_p=0.5, floating=(N,)),
-    )
-    moved, kept = transport(), transport("squared_euclidean", gamma=1e-2)
-
-    def bounds_of(estimate: Any) -> tuple[Tensor, ...]:
-        return estimate.mean, estimate.dual, estimate.gap, estimate.dual_error
-
-    problem = fenchel.InferenceProblem(fenchel.Discrete(randn(N, D, grad=False)), randn(M, D, grad=False))
-    estimators = ("first_order", "second_order", "exact")
-    solves = [lambda e=e: bounds_of(problem.solve(e)) for e in estimators]
+    runs = [op(estimator="exact", preference=(5, 7)), *(op(name) for name in LOOKING)]
+    dropped = op(solving={"dropout_p": 0.5}, preference=(7,))
+    problem = fenchel.InferenceProblem(fenchel.Discrete(torch.randn(6, 4)), torch.randn(6, 4))
 
     def found() -> list[list[Tensor]]:
-        return [trained(exact), trained(moved), trained(kept), *(leaves(solve()) for solve in solves)]
+        solved = [problem.solve(estimator) for estimator in ("first_order", "second_order", "exact")]
+        return [
+            *(trained(run) for run in runs),
+            *([each.mean, each.dual, each.gap, each.dual_error] for each in solved),
+        ]
 
     with warnings.catch_warnings(category=CostWarning, action="ignore"):
         expected = found()
@@ -138,34 +132,30 @@ def test_a_nan_passes_and_is_named_where_that_is_asked_for(looks: Looks, name: s
         NAN[name](x, one)
 
 
-COMPILED = ["float, learned", "certificate", "second order, shared", "preference: three, learned"]
+COMPILED = ["softmax, (5, 7)", "softmax, second order, (4, 1, 7)", "preference: three, learned"]
 
 
-def test_one_graph_gives_what_eager_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Tensor] = []
-
-    def noted(*shape: int) -> Tensor:
-        made.append(randn(*shape))
-        return made[-1]
-
-    monkeypatch.setattr(accelerator_calls, "randn", noted)
+def test_one_graph_gives_what_eager_gives() -> None:
     torch.manual_seed(0)
     runs = [FIRST[name]() for name in COMPILED]
-    expected, found = [], []
+    inputs = [x for run in runs for x in run.leaves]
+
+    def eager() -> tuple[Any, ...]:
+        return tuple(run() for run in runs)
+
+    results = []
     with compiled_afresh():
-        compiled = torch.compile(lambda: tuple(run() for run in runs), fullgraph=True, backend="aot_eager")
-        for every, into in ((compiled, found), (lambda: tuple(run() for run in runs), expected)):
-            into += [*trained(every), *(x.grad for x in made)]
-            for x in made:
+        for step in (torch.compile(eager, fullgraph=True, backend="aot_eager"), eager):
+            results.append([*trained(step), *(x.grad for x in inputs)])
+            for x in inputs:
                 x.grad = None
-    assert len(made) >= 3 * len(COMPILED) - 1
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*results)
 
 
-@pytest.mark.parametrize("run", [transport, lambda: transport(log_preference=masked())])
-def test_transport_looks_once(looks: Looks, run: Callable[[], Run]) -> None:
-    torch.manual_seed(0)
-    call = run()
+@pytest.mark.parametrize("preference", [None, (5, 7)])
+@pytest.mark.parametrize("name", LOOKING)
+def test_transport_looks_once(looks: Looks, name: str, preference: tuple[int, ...] | None) -> None:
+    call = op(name, preference=preference, output_alone=True)
     with looks:
         trained(call)
     assert len(looks.found) == 1
@@ -174,9 +164,10 @@ def test_transport_looks_once(looks: Looks, run: Callable[[], Run]) -> None:
 def test_second_order_with_a_preference_a_query_looks_once(
     looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "KERNEL_BYTES", 8 * N * M)
+    monkeypatch.setattr(exact, "KERNEL_BYTES", 8 * 6 * 6)
     torch.manual_seed(0)
-    operands = randn(B, 4, M, D), randn(B, 4, N, D), randn(B, 4, N, D), randn(M, N)
+    shapes = (2, 4, 6, 4), (2, 4, 6, 4), (2, 4, 6, 4), (6, 6)
+    operands = [torch.randn(shape, requires_grad=True) for shape in shapes]
     with looks:
         query, key, value, log_preference = operands
         output = F.attention(query, key, value, log_preference=log_preference, estimator="second_order")

@@ -11,6 +11,7 @@ from torch import Tensor, func
 from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
 from tests.compiling import compiled_afresh
+from tests.side_effects import assert_checkpointed, assert_unchanged
 
 ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]
 every_order = pytest.mark.parametrize("a", ORDERS)
@@ -287,3 +288,16 @@ def test_nothing_in_nothing_out_and_one_template() -> None:
     assert sparse_weights(torch.zeros(0, 4), None, 0.5).shape == (0, 4)
     assert sparse_weights(torch.zeros(3, 0), None, 0.5).shape == (3, 0)
     assert sparse_weights(torch.tensor([[3.0]]), None, 0.7).item() == 1
+
+
+@both_forms
+@pytest.mark.parametrize("a", [0.05, 0.3, 0.5, 0.7, 1.0])
+def test_inputs_are_left_as_they_are_and_checkpointing_changes_nothing(a: float, csiszar: bool) -> None:
+    f, log_u = scores(4, 7, scale=3.0).requires_grad_(), scores(4, 7, seed=1, scale=3.0).requires_grad_()
+    assert_checkpointed(lambda f, u: sparse_weights(f, u.log_softmax(-1), a, csiszar=csiszar), [f, log_u])
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        inputs = {name: x.detach().to(dtype).requires_grad_() for name, x in (("f", f), ("log_u", log_u))}
+        for believed in (None, inputs["log_u"]):
+            assert_unchanged(
+                lambda inputs=inputs, u=believed: sparse_weights(inputs["f"], u, a, csiszar=csiszar), inputs
+            )

@@ -12,6 +12,7 @@ from torch import Tensor
 from fenchel import KL, Estimate, Exact, InferenceProblem, ProblemError
 from fenchel.conjugate import FiniteConjugate
 from tests.conformance.families import FAMILIES, Family
+from tests.side_effects import assert_checkpointed, in_memory
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
@@ -203,13 +204,10 @@ def test_float32_is_float64_rounded(family: Family, estimator: str) -> None:
     torch.testing.assert_close(found.mean.double(), wide.mean, rtol=1e-3, atol=1e-4)
 
 
-def in_memory(tensors: dict[str, Tensor]) -> dict[str, bytes]:
-    """The bytes of each tensor."""
-    return {name: part.detach().contiguous().numpy().tobytes() for name, part in tensors.items()}
-
-
 @every_family
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1.0), (torch.float32, 1e-12)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float64, 1.0), (torch.float64, 1e-12), (torch.float32, 1e-12)], ids=str
+)
 def test_no_estimate_changes_what_the_problem_is_made_of(
     family: Family, dtype: torch.dtype, size: float
 ) -> None:
@@ -227,8 +225,23 @@ def test_no_estimate_changes_what_the_problem_is_made_of(
 
 
 @every_family
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+def test_checkpointing_changes_neither_values_nor_gradients(family: Family, estimator: str) -> None:
+    parts = {name: part.requires_grad_() for name, part in family.draw().items()}
+
+    def function(*values: Tensor) -> Tensor:
+        problem = family.problem(dict(zip(parts, values, strict=True)))
+        estimate = problem.solve(estimator, **OPTIONS[estimator])
+        return torch.cat([estimate.mean, estimate.dual], -1)
+
+    # Curvatures by torch.func take no hooks of saved tensors, which checkpoints that are not reentrant have.
+    reentrant = (True,) if family.name == "own functions" else (False, True)
+    assert_checkpointed(function, list(parts.values()), reentrant=reentrant)
+
+
+@every_family
 def test_one_query_is_answered_as_the_same_query_repeated(family: Family) -> None:
-    for size in (1.0, 1e-6):
+    for size in (1.0, 1e-6, 1e-12):
         parts = family.draw()
         parts["evidence"] *= size
         one = family.problem(parts).queries(slice(0, 1))

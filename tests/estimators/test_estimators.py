@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -161,43 +159,6 @@ def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> N
     estimate = problem.solve("exact", tol=1e-6)
     assert bool(estimate.converged.all())
     assert bool((estimate.dual_error <= 1e-6 * estimate.dual.norm(dim=-1)).all())
-
-
-def faint_problem(seed: int, queries: int) -> InferenceProblem:
-    """One query with evidence at which rounding shows in float64, repeated, and more templates than dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def uniform(low: float, high: float) -> float:
-        return low + (high - low) * float(torch.rand((), generator=generator))
-
-    d = int(uniform(1, 5))
-    n = 2 * d + int(uniform(1, 8))
-    templates = 10 ** uniform(-2, -0.5) * torch.randn(n, d, dtype=torch.float64, generator=generator)
-    log_weights = uniform(0, 15) * torch.randn(n, dtype=torch.float64, generator=generator)
-    z = 10 ** uniform(-14, -10) * torch.randn(1, d, dtype=torch.float64, generator=generator)
-    return InferenceProblem(Discrete(templates, log_weights), z.repeat(queries, 1), 10 ** uniform(-1, 1))
-
-
-def literal_problem(seed: int, queries: int) -> InferenceProblem:
-    """Whose answer is near the first-order point, closer than Newton's method takes a step for."""
-    del seed
-    templates = torch.tensor([[0.0], [0.2], [-0.1], [0.3], [0.1]], dtype=torch.float64)
-    log_weights = torch.tensor([5.0, 15, -7, -8, -5], dtype=torch.float64)
-    z = torch.full((queries, 1), 3e-12, dtype=torch.float64)
-    return InferenceProblem(Discrete(templates, log_weights), z, 1.76)
-
-
-@pytest.mark.parametrize(("problem", "seeds"), [(literal_problem, 1), (faint_problem, 40)])
-def test_a_query_alone_has_the_answer_of_the_query_repeated_and_stays_what_it_is(
-    problem: Callable[[int, int], InferenceProblem], seeds: int
-) -> None:
-    for seed in range(seeds):
-        one, two = problem(seed, 1), problem(seed, 2)
-        z = one.evidence.clone()
-        alone, both = (asked.solve("exact", throw=False) for asked in (one, two))
-        assert one.evidence.equal(z), seed
-        apart = (alone.dual - both.dual).norm(dim=-1)
-        assert bool((apart <= alone.dual_error + both.dual_error).all()), seed
 
 
 @pytest.mark.parametrize("closeness", [Tsallis(1.5), Tsallis(1.5, "csiszar"), Tsallis(2)], ids=repr)

@@ -1,4 +1,4 @@
-"""What holds for every kind of attention: values, gradients, bounds, masks, parts, dtypes, layouts and compilation."""
+"""What holds for every kind of attention: values, gradients, bounds, masks, layouts, side effects, compilation."""
 
 import itertools
 from typing import Any
@@ -13,6 +13,7 @@ from fenchel.functional import exact, output, relative, transport
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
 from tests.functional.ops import OPS, Op, infer, judged, leaves, of_query_heads
+from tests.side_effects import assert_checkpointed, assert_unchanged
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
@@ -310,6 +311,58 @@ def test_dropout_drops_weights_the_same_forwards_and_backwards(op: Op) -> None:
     with torch.no_grad():
         mean = torch.stack([infer(op, many, "first_order", dropout_p=0.3).output for _ in range(800)]).mean(0)
     torch.testing.assert_close(mean, infer(op, many, "first_order").output, rtol=0, atol=0.2)
+
+
+def parts_of(found: F.Inference, estimator: str) -> tuple[Tensor, ...]:
+    """All that a call computes."""
+    gap = () if estimator == "exact" else (found.gap,)
+    return found.output, found.weights, found.dual, *found.certificate, *gap
+
+
+@every_estimator
+@every_op
+def test_checkpointing_changes_neither_values_nor_gradients(op: Op, estimator: str) -> None:
+    tensors = op.call(preference=(4, 5, 7), masked=0.0)
+    inputs = leaves(tensors)
+
+    def function(*values: Tensor) -> Tensor:
+        found = infer(op, {**tensors, **dict(zip(inputs, values, strict=True))}, estimator)
+        return torch.cat([part.flatten() for part in parts_of(found, estimator)])
+
+    assert_checkpointed(function, list(inputs.values()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@every_estimator
+@every_op
+def test_inputs_are_left_as_they_are(op: Op, estimator: str, dtype: torch.dtype) -> None:
+    """Also those of one query, which is solved where it is, and of one whose evidence is near rounding."""
+    calls = [(op.call(preference=(2, 4, 5, 7)), 1.0)]
+    if "groups" in op.takes and op is not OPS["relative by an index"]:
+        one = op.call(preference=(1, 1, 1, 7), batch=1, queries=1)
+        one = {name: x[:1] if x.dim() == 4 else x for name, x in one.items()}
+        calls += [(one, size) for size in (1e-2, 1e-12) if size * torch.finfo(dtype).max > 1]
+    for drawn, size in calls:
+        inputs = {
+            name: (x.detach() * (size if name == "query" else 1)).to(dtype).requires_grad_()
+            for name, x in drawn.items()
+        }
+        tol = 1e-2 if dtype.itemsize < 4 else 1e-4
+        assert_unchanged(
+            lambda inputs=inputs, tol=tol: parts_of(infer(op, inputs, estimator, tol=tol), estimator), inputs
+        )
+
+
+@every_op
+def test_a_query_whose_square_underflows_is_solved(op: Op) -> None:
+    tensors = detached(op.call())
+    tensors["query"][1, 0, 2] *= 1e-160
+    found = infer(op, tensors, "exact", tol=1e-4)
+    if "variances" in tensors:
+        with pytest.raises(ConvergenceError):
+            parts_of(found, "exact")
+    else:
+        parts_of(found, "exact")
 
 
 @every_op

@@ -1,4 +1,4 @@
-"""What holds for every layer: layouts, padding, half types, compilation, states, reliability and estimators."""
+"""What holds for every layer: layouts, padding, half types, compilation, states, side effects, estimators."""
 
 import copy
 import pickle
@@ -21,6 +21,7 @@ from fenchel.nn import (
 )
 from fenchel.nn.preference import Causal
 from tests.compiling import compiled_afresh
+from tests.side_effects import assert_unchanged
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::FutureWarning")
 
@@ -330,3 +331,25 @@ def test_a_layer_with_nothing_to_infer(kind: str, estimator: str, shape: tuple[i
     found = layer(torch.ones(shape, dtype=torch.float64), *others, **options)
     found = found if isinstance(found, Tensor) else found[0]
     assert found.shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@every_kind
+def test_a_layer_changes_neither_its_inputs_nor_its_parameters(
+    kind: str, estimator: str, dtype: torch.dtype
+) -> None:
+    if (kind, estimator) == ("continuous", "second_order"):
+        pytest.skip("whose dual point leaves the domain")
+    layer = build(kind, estimator=estimator, tol=1e-3, learn_alpha=True, dtype=dtype)
+    options = {"query_offset": 0} if kind == "softmax" else {}
+    for queries, size in ((3, 1.0), (1, 1e-3)):
+        inputs = {
+            name: (scale * tokens()[:1, :length]).to(dtype).requires_grad_()
+            for name, length, scale in (("query", queries, size), ("memory", TOKENS, 1.0))
+        }
+        others = (inputs["memory"],) * (1 if kind == "continuous" else 2)
+        state = dict(layer.named_parameters()) | dict(layer.named_buffers())
+        assert_unchanged(
+            lambda others=others, inputs=inputs: layer(inputs["query"], *others, **options), inputs | state
+        )
