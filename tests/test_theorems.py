@@ -24,21 +24,6 @@ def exact(problem: InferenceProblem, tol: float = 1e-9) -> Estimate:
 
 
 @any_problem
-@given(problem=problems(), seed=seeds)
-def test_the_gap_is_half_the_squared_gradient(problem: InferenceProblem, seed: int) -> None:
-    """Fact 1, and that the gap of any pair is primal minus dual."""
-    lam = drawn(problem.evidence.shape, seed)
-    p = problem.weights(lam)
-    gap = problem.primal(p) - problem.dual(lam)
-    half = problem.alpha / 2 * problem.dual_gradient(lam).square().sum(-1)
-    size = 1 + problem.primal(p).abs()
-    assert bool(((gap - half).abs() <= 1e-10 * size).all())
-    other = problem.preference.weights().expand_as(p)
-    apart = problem.gap(other, lam) - (problem.primal(other) - problem.dual(lam))
-    assert bool((apart.abs() <= 1e-10 * (1 + problem.primal(other).abs() + problem.dual(lam).abs())).all())
-
-
-@any_problem
 @given(problem=problems(), steps=st.integers(0, 3))
 def test_bounds_hold_wherever_a_solver_stops(problem: InferenceProblem, steps: int) -> None:
     """Fact 2, to rounding relative to the problem's scale."""

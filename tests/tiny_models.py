@@ -236,6 +236,20 @@ class ViT(nn.Module):
         return self.classes(self.layers[-1](x, x[:, :1])[:, 0])
 
 
+class Encoder(nn.Module):
+    """Tokens through attention layers, each of which adds to what it reads."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers: Any = nn.ModuleList(layers)
+
+    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            attended = layer(tokens, tokens, tokens, key_padding_mask=padding)
+            tokens = tokens + (attended if isinstance(attended, Tensor) else attended[0])
+        return tokens
+
+
 class AttentionPooling(nn.Module):
     """Words, 0 being padding, that a learned question reads, and classes."""
 

@@ -17,8 +17,6 @@ from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.closeness.tsallis import closeness_name
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import register, register_backend
-from fenchel.nn import MultiheadAttention
-from fenchel.nn.preference import Causal
 from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
 from tests.tiny_models import tiny_inputs, tiny_model
@@ -104,58 +102,6 @@ def test_numbers_are_those_of_small_steps_and_other_maps(name: str) -> None:
                     continue
                 assert record[f"{metric}_mean"] == pytest.approx(expected, rel=2e-4), (layer, head, metric)
             assert record["queries"] == int(real.sum())
-
-
-@pytest.mark.parametrize("space", ["input", "key"])
-def test_layers_of_fenchel_with_a_closeness(space: Any) -> None:
-    torch.manual_seed(0)
-    near = Tsallis(1.3, "csiszar", temperature=0.7)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = MultiheadAttention(
-                12, 3, batch_first=True, closeness=near, alpha=0.8, preference=Causal(), dtype=torch.float64
-            )
-            nn.init.normal_(self.attention.in_proj_weight, std=0.6)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.attention(x, x, x, need_weights=False)[0]
-
-    model, x = Model().eval(), torch.randn(3, 9, 12, dtype=torch.float64)
-    spec = "tsallis:1.3:csiszar:temperature=0.7"
-    report = fenchel.audit(model, None, [{"x": x}], space=space, closeness=spec, tol=1e-7)
-    layer = model.attention
-    q, k, _ = (
-        part.unflatten(-1, (3, -1)).transpose(1, 2)
-        for part in nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
-    )
-    if space == "key":
-        evidence, templates = q, k / 2
-    else:
-        weight = layer.in_proj_weight.chunk(3)[1].unflatten(0, (3, -1))
-        evidence, templates = q @ weight, (x / 2).unsqueeze(1).expand(-1, 3, -1, -1)
-    causal = torch.ones(9, 9, dtype=torch.bool).tril()
-    believed = fenchel.Discrete(templates.detach(), causal)
-    problem = fenchel.InferenceProblem(believed, evidence.detach(), 0.8, closeness=near)
-    with torch.no_grad():
-        first, exact = problem.solve("first_order"), problem.solve("exact", tol=1e-9)
-    variation = (first.weights - exact.weights).abs().sum(-1) / 2
-    deviation = (first.dual - exact.dual).norm(dim=-1) / exact.dual.norm(dim=-1)
-    for head in range(3):
-        record = report.heads[head]
-        assert record["total_variation_mean"] == pytest.approx(float(variation[:, head].mean()), rel=1e-5)
-        assert record["relative_deviation_mean"] == pytest.approx(float(deviation[:, head].mean()), rel=1e-4)
-        assert record["gap_mean"] == pytest.approx(float(first.gap[:, head].mean()), rel=1e-5)
-    with pytest.raises(ModelError, match=r"attends under tsallis:1\.3:csiszar.*measure softmax: pass"):
-        fenchel.audit(model, None, [{"x": x}], space=space)
-    learned = MultiheadAttention(12, 3, batch_first=True, closeness=Tsallis(1.5), learn_order=True)
-    assert learned.raw_order is not None
-    nn.init.normal_(learned.raw_order)
-    with pytest.raises(ModelError, match=r"attends under orders of its heads' own"):
-        fenchel.audit(
-            learned.eval(), None, [dict.fromkeys(("query", "key", "value"), x.float())], closeness="entmax15"
-        )
 
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:

@@ -78,7 +78,9 @@ def measure(
     return measure_as(given, Solving(**solving), heads=heads, tokens=tokens)
 
 
-def slow(call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int) -> dict[str, float]:
+def slow(
+    call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int, closeness: Any = None
+) -> dict[str, float]:
     """The definitions, for one query."""
     repeats = call.query.shape[1] // call.key.shape[1]
     if space == "input":
@@ -93,7 +95,7 @@ def slow(call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int) 
     if call.log_preference is not None:
         log_u = call.log_preference.expand(len(call.query), call.query.shape[1], -1, n)
         log_u = log_u.expand(-1, -1, call.query.shape[2], -1)[b, h, k]
-    problem = InferenceProblem(Discrete(templates, log_u), z[None], alpha)
+    problem = InferenceProblem(Discrete(templates, log_u), z[None], alpha, closeness)
     first, second = problem.solve("first_order"), problem.solve("second_order")
     exact = problem.solve("exact", tol=1e-11)
     size = exact.dual.norm()
@@ -146,44 +148,41 @@ def test_measures_are_what_they_are_defined_to_be(
     assert bool(measures.values["converged"].transpose(1, 2)[given.counted].all())
 
 
+def assert_same_measures(
+    found: Measures, expected: Measures, heads: slice, counted: Tensor, **near: Any
+) -> None:
+    rows = counted[:, None].expand_as(found.values["gap"])
+    for name in METRICS:
+        value, truth = found.values[name].double()[rows], expected.values[name][:, heads][rows]
+        torch.testing.assert_close(value, truth, **near)
+
+
 @pytest.mark.parametrize("space", ["input", "key"])
 @pytest.mark.parametrize("preference", ["padding", "bias padding", "causal"])
 @pytest.mark.parametrize("key_heads", [2, 4])
-def test_selected_heads_are_the_heads_of_the_whole(space: str, preference: str, key_heads: int) -> None:
-    given = call(preference, key_heads=key_heads)
-    whole = measure(given, space=space, tol=1e-9)
-    some = measure(given, space=space, tol=1e-9, heads=[2, 3])
-    counted = given.counted[:, None].expand(-1, 2, -1)
-    for name in METRICS:
-        torch.testing.assert_close(
-            some.values[name][counted], whole.values[name][:, 1:3][counted], rtol=1e-6, atol=1e-9
-        )
+def test_selected_heads_and_float32_change_nothing_but_rounding(
+    space: str, preference: str, key_heads: int
+) -> None:
+    given = call(preference, n=12, key_heads=key_heads)
+    whole, some = (measure(given, space=space, tol=1e-9, heads=heads) for heads in (None, [2, 3]))
+    assert_same_measures(some, whole, slice(1, 3), given.counted, rtol=1e-6, atol=1e-9)
+    names = ("query", "key", "inputs", "key_weight")
+    single = replace(given, **{name: getattr(given, name).float() for name in names})
+    rounded = measure(single, space=space, tol=1e-5)
+    assert_same_measures(rounded, whole, slice(None), given.counted, rtol=2e-3, atol=2e-5)
+
+
+ANOTHER_CENTRE = pytest.mark.xfail(
+    strict=True, reason="mean_error leaves out the centre of the keys that a block of queries may see"
+)
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
-def test_a_small_memory_budget_changes_nothing_but_blocks(space: str) -> None:
-    given = call("bias padding", n=12)
-    whole = measure(given, space=space, tol=1e-9)
-    blocked = measure(given, space=space, tol=1e-9, memory_budget=20_000)
-    for name in METRICS:
-        kept = given.counted[:, None].expand_as(whole.values[name])
-        torch.testing.assert_close(blocked.values[name][kept], whole.values[name][kept], rtol=1e-6, atol=1e-9)
-
-
-def test_float32_agrees_with_float64_to_its_tolerance() -> None:
-    given = call("padding", n=12)
-    single = replace(
-        given,
-        query=given.query.float(),
-        key=given.key.float(),
-        inputs=given.inputs.float() if given.inputs is not None else None,
-    )
-    exact, rounded = (measure(c, space="input", tol=t) for c, t in ((given, 1e-9), (single, 1e-5)))
-    for name in METRICS:
-        kept = given.counted[:, None].expand_as(exact.values[name])
-        torch.testing.assert_close(
-            rounded.values[name].double()[kept], exact.values[name][kept], rtol=2e-3, atol=1e-5
-        )
+@pytest.mark.parametrize("preference", ["bias padding", pytest.param("causal", marks=ANOTHER_CENTRE)])
+def test_a_small_memory_budget_changes_nothing_but_blocks(space: str, preference: str) -> None:
+    given = call(preference, n=12)
+    whole, blocked = (measure(given, space=space, tol=1e-9, memory_budget=b) for b in (2**29, 20_000))
+    assert_same_measures(blocked, whole, slice(None), given.counted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("memory_budget", [2**29, 20_000])

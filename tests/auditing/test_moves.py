@@ -93,20 +93,11 @@ def together(values: dict[str, Tensor]) -> Tensor:
 
 
 def weights(given: AttentionCall) -> tuple[Tensor, Tensor]:
-    """First-order and exact weights of space ``key``, head by head through the public problem."""
-    b, h, m, _ = given.query.shape
-    n = given.key.shape[2]
-    first, exact = torch.zeros(2, b, h, m, n, dtype=torch.float64)
-    for i in range(b):
-        for j in range(h):
-            templates = given.key[i, j // (h // given.key.shape[1])] * given.scaling
-            log_u = torch.zeros(m, n, dtype=torch.float64)
-            if given.log_preference is not None:
-                log_u = given.log_preference.expand(b, h, m, n)[i, j]
-            problem = InferenceProblem(Discrete(templates, log_u), given.query[i, j])
-            first[i, j] = problem.solve("first_order").weights
-            exact[i, j] = problem.solve("exact", tol=1e-12).weights
-    return first, exact
+    """First-order and exact weights of space ``key`` through the public problem."""
+    heads = given.query.shape[1]
+    templates = given.scaling * given.key.repeat_interleave(heads // given.key.shape[1], 1)
+    problem = InferenceProblem(Discrete(templates, given.log_preference), given.query)
+    return problem.solve("first_order").weights, problem.solve("exact", tol=1e-12).weights
 
 
 @pytest.mark.parametrize("preference", ["none", "padding", "causal padding"])

@@ -34,27 +34,20 @@ def audits(model, tmp_path_factory) -> list[Path]:
     ]
 
 
-def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, audits):
+def test_merging_writes_a_report_and_says_what_is_missing(command, tmp_path, shards):
+    """In any order the same bytes: tests/auditing/test_merge.py."""
     done = command("merge", shards)
     assert done.code == 0
     assert f"Report: {shards / 'report.html'}" in done.out
     assert command("merge", shards).code == 0
-    first, second = shards / "shard-0-of-2", shards / "shard-1-of-2"
-    one, two, whole = tmp_path / "one", tmp_path / "two", audits[0]
-    half = command("merge", first, "--out", one)
+    first, second, out = shards / "shard-0-of-2", shards / "shard-1-of-2", tmp_path / "out"
+    half = command("merge", first, "--out", out)
     assert half.code == 3
     assert "--partial" in half.line
-    assert command("merge", first, "--out", two, "--partial").code == 0
-    assert json.loads((two / "manifest.json").read_text())["shard"] == "0/2"
-    assert command("merge", first, second, "--out", one).code == 0
-    assert command("merge", second, first, "--out", two, "--overwrite").code == 0
-    assert files_of(one) == files_of(two)
-    totals = [
-        [(record["layer"], record["head"], record["queries"]) for record in json.loads(path.read_text())]
-        for path in (whole / "heads.json", one / "heads.json")
-    ]
-    assert totals[0] == totals[1]
-    assert {path.name for path in whole.iterdir()} == {path.name for path in one.iterdir()}
+    assert command("merge", first, "--out", out, "--partial").code == 0
+    assert json.loads((out / "manifest.json").read_text())["shard"] == "0/2"
+    assert command("merge", second, first, "--out", out, "--overwrite").code == 0
+    assert json.loads((out / "manifest.json").read_text())["shard"] == "0/1"
 
 
 def test_a_swap_is_shown_beside_an_audit_of_its_model(run, command, model, tmp_path):

@@ -9,8 +9,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fenchel import KL, Estimate, Exact, InferenceProblem, ProblemError
+from fenchel import KL, Discrete, Estimate, Exact, InferenceProblem, ProblemError
 from fenchel.conjugate import FiniteConjugate
+from fenchel.preference import Continuous1d, Continuous2d
+from tests.conformance import toys
 from tests.conformance.families import FAMILIES, Family
 from tests.side_effects import assert_checkpointed, in_memory
 
@@ -68,9 +70,10 @@ def test_the_gap_is_half_the_squared_gradient(family: Family) -> None:
     )
     torch.testing.assert_close(problem.gap_at(lam), gap, rtol=1e-9, atol=1e-9)
     if isinstance(problem.conjugate, FiniteConjugate):
-        torch.testing.assert_close(
-            problem.primal_at(lam), problem.primal(problem.weights(lam)), rtol=1e-6, atol=1e-6
-        )
+        p = problem.weights(lam)
+        torch.testing.assert_close(problem.primal_at(lam), problem.primal(p), rtol=1e-6, atol=1e-6)
+        origin = torch.zeros_like(lam)  # the gap of any pair is primal minus dual
+        torch.testing.assert_close(problem.gap(p, origin), problem.primal(p) - problem.dual(origin))
 
 
 @every_family
@@ -281,6 +284,72 @@ def test_the_distribution_is_the_one_of_the_answer(family: Family, estimator: st
         torch.testing.assert_close(distribution.tilted(-found.dual).mean(), back, rtol=1e-8, atol=1e-9)
     part = distribution.queries(slice(1, 3))
     torch.testing.assert_close(part.mean(), distribution.mean()[..., 1:3, :])
+
+
+OTHERS = (Discrete, Continuous1d, Continuous2d, toys.Gaussian, toys.Exponential)
+"""On templates or places, or without a method ``sample``."""
+SAMPLED = [family for family in FAMILIES if not isinstance(family.preference(family.draw()), OTHERS)]
+every_sampled = pytest.mark.parametrize("family", SAMPLED, ids=lambda family: family.name)
+
+
+def sampled(family: Family, parts: dict[str, Tensor], size: float) -> tuple[Any, Tensor]:
+    """A distribution, tilted by duals of some size, and samples of it (count, ..., m, d)."""
+    problem = family.problem(parts)
+    u: Any = problem.preference
+    distribution = u.tilted(size * point_in_domain(problem).detach()) if size else u
+    return distribution, distribution.sample(40_000, torch.Generator().manual_seed(7))
+
+
+@every_sampled
+def test_samples_have_the_mean_and_covariance_and_carry_gradients(family: Family) -> None:
+    parts = {name: part.requires_grad_() for name, part in family.draw().items()}
+    for size in (0.5, 0.0):
+        distribution, samples = sampled(family, parts, size)
+        assert torch.equal(samples, sampled(family, parts, size)[1])
+        mean, origin = distribution.mean().expand(samples.shape[1:]), torch.zeros_like(samples[0])
+        eye = torch.eye(origin.shape[-1], dtype=torch.float64)
+        rows = [distribution.tilted_covariance(origin)(row.expand_as(origin)) for row in eye]
+        offsets, covariance = (samples - mean).detach(), torch.stack(rows, -2)
+        torch.testing.assert_close(samples.mean(0), mean, rtol=0, atol=0.03 * float(offsets.std()))
+        spread = torch.einsum("k...i,k...j->...ij", offsets, offsets) / len(samples)
+        torch.testing.assert_close(
+            spread, covariance.detach(), rtol=0.08, atol=0.05 * float(covariance.detach().abs().max())
+        )
+    if not samples.requires_grad:  # of counts
+        return
+    # E‖t‖² = ‖μ‖² + tr Σ, through samples; the component that a sample of a mixture is of has no gradient.
+    without = ("evidence", "alpha_scale", "log_weights")
+    of_parts = [part for name, part in parts.items() if name not in without]
+    exactly = mean.square().sum() + covariance.diagonal(dim1=-2, dim2=-1).sum()
+    found, expected = (
+        torch.autograd.grad(of, of_parts, retain_graph=True)
+        for of in (samples.square().sum(-1).mean(0).sum(), exactly)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.1 * float(other.abs().max()))
+
+
+@every_sampled
+def test_densities_of_tilts_follow_from_the_cumulant(family: Family) -> None:
+    parts = family.draw()
+    tilted, points = sampled(family, parts, 0.5)
+    u, lam, points = family.preference(parts), 0.5 * point_in_domain(family.problem(parts)), points[:2]
+    expected = u.log_density(points) + (points * lam).sum(-1) - u.log_mgf(lam)
+    torch.testing.assert_close(tilted.log_density(points), expected, rtol=1e-8, atol=1e-8)
+    # κ grows by what a second tilt adds.
+    torch.testing.assert_close(tilted.log_mgf(-0.3 * lam), u.log_mgf(0.7 * lam) - u.log_mgf(lam))
+    torch.testing.assert_close(u.tilted_shift(lam), u.tilted_mean(lam) - u.mean())
+    assert not bool(u.tilted_shift(torch.zeros_like(lam)).any())
+
+
+@every_family
+def test_half_types_are_computed_in_float32(family: Family) -> None:
+    if family.name.startswith(("somebody's", "exponential", "bumps on a rectangle")):
+        pytest.skip("has the dtype that it is given")
+    problem = family.problem(family.draw(dtype=torch.bfloat16))
+    found = problem.solve("exact", tol=1e-3)
+    assert problem.dtype == found.mean.dtype == torch.float32
+    assert bool(found.converged.all())
 
 
 @every_family

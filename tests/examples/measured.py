@@ -18,6 +18,10 @@ from fenchel.swap import swap
 WHOLE = reading.toy
 
 
+class KilledError(Exception):
+    """In the place of a signal."""
+
+
 @cache
 def few_toys(name: str) -> datasets.DatasetDict:
     """A tenth of the toy data for reading."""

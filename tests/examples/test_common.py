@@ -17,7 +17,7 @@ import common
 import reading
 import task
 from fenchel.errors import InputError
-from tests.examples.measured import few_toys, refuses
+from tests.examples.measured import KilledError, few_toys, refuses
 
 EXAMPLES = Path(common.__file__).parent
 SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 101, "quiet": True}  # three steps an epoch
@@ -34,10 +34,6 @@ def options(folder: Path, **more: Any) -> reading.ReadingOptions:
 
 def train(folder: Path, **more: Any) -> dict[str, Any]:
     return common.Training(reading.Reading, options(folder, **more)).run()
-
-
-class KilledError(Exception):
-    """In the place of a signal."""
 
 
 @pytest.fixture

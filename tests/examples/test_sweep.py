@@ -14,7 +14,7 @@ import common
 import reading
 import sweep
 from fenchel.errors import InputError
-from tests.examples.measured import few_toys
+from tests.examples.measured import KilledError, few_toys
 
 SCRIPT = """
 import json, sys
@@ -150,10 +150,6 @@ def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, given, said):
     with pytest.raises(InputError, match=said) as caught:
         sweep.main(["--out", str(tmp_path / "out"), *given])
     assert "\n" not in str(caught.value)
-
-
-class KilledError(Exception):
-    """In the place of a signal."""
 
 
 def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypatch):

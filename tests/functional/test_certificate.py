@@ -1,106 +1,49 @@
 """Certificates of attention in float32 against the duality gap in float64: rounding is in the bounds."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, Divergence, Hard, InferenceProblem, ProblemError, Tsallis
+from fenchel import KL, Divergence, Hard, ProblemError, Tsallis
 from fenchel import functional as F
 from tests.functional.calls import ESTIMATORS, call, gradients
 from tests.functional.ops import OPS, TIGHT, infer, judged
 
-
-class Drawn(NamedTuple):
-    query: Tensor
-    key: Tensor
-    log_preference: Tensor | None
-    alpha: float | Tensor
-
-
-def drawn(seed: int) -> Drawn:
-    """A call in float32 whose keys share an offset of up to a thousand times their spread, all sizes at random."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def number(low: float, high: float) -> float:
-        return low + (high - low) * float(torch.rand((), generator=generator))
-
-    def one_of(*choices: Any) -> Any:
-        return choices[int(torch.randint(len(choices), (), generator=generator))]
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    n, d, m = one_of(2, 3, 7, 33, 150), one_of(1, 2, 8, 64), one_of(1, 5)
-    spread, offset = 10 ** number(-2, 2), one_of(0.0, 10 ** number(-1, 3))
-    key = spread * (normal(1, 2, n, d) + offset * normal(1, 2, 1, d))
-    query = normal(1, 2, m, d)
-    query = query / query.norm(dim=-1, keepdim=True) * 10 ** number(-6, 2) / spread
-    masks = {
-        "none": None,
-        "bool": torch.rand(1, 1, m, n, generator=generator) < 0.7,
-        "shared": normal(n) * one_of(1, 10),
-        "own": normal(2, m, n) * one_of(1, 10),
-        "far": normal(m, n) + one_of(-1e4, 300.0),
-    }
-    mask = masks[one_of(*masks)]
-    if mask is not None and mask.dtype == torch.bool:
-        mask[..., 0] = True
-    return Drawn(query, key, mask, one_of(1.0, 0.3, 20.0, torch.rand(2, 1, generator=generator) + 0.1))
-
-
-def gradient_norms(call: Drawn) -> tuple[Tensor, Tensor]:
-    """The norm of the dual's gradient at λ = αz and α, (2, m) in float64."""
-    query, key = call.query[0].double(), call.key[0].double()
-    log_u = torch.zeros(1, key.shape[1], dtype=torch.float64)
-    if call.log_preference is not None:
-        given = call.log_preference
-        log_u = torch.where(given, 0.0, -torch.inf) if given.dtype == torch.bool else given
-        log_u = (
-            log_u.double().reshape(-1, *log_u.shape[-2:]) if log_u.dim() > 1 else log_u.double().unsqueeze(0)
-        )
-    log_u = log_u.expand(2, -1, -1) if log_u.dim() == 3 else log_u.expand(2, query.shape[1], -1)
-    alpha = call.alpha.double() if isinstance(call.alpha, Tensor) else torch.full((2, 1), call.alpha).double()
-    alpha = alpha.expand(2, query.shape[1])
-    preference = Discrete(key - key.mean(-2, keepdim=True), log_u)
-    problem = InferenceProblem(preference, query, alpha)
-    return problem.dual_gradient(alpha.unsqueeze(-1) * query).norm(dim=-1), alpha
-
-
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("trained", [False, True])
-def test_no_bound_is_below_the_truth_and_they_are_close_to_it(part: int, trained: bool) -> None:
-    ratios = []
-    for seed in range(50 * part, 50 * (part + 1)):
-        call = drawn(seed)
-        query = call.query.requires_grad_(trained)
-        options = {"log_preference": call.log_preference, "alpha": call.alpha, "scale": 1.0}
-        _, certificate = F.attention_with_certificate(query, call.key, call.key, **options)
-        norm, alpha = gradient_norms(Drawn(query.detach(), *call[1:]))
-        for bound, truth in zip(certificate, (alpha / 2 * norm.square(), norm, alpha * norm), strict=True):
-            # What is below float32's range is not 0.
-            assert bool((bound[0].double() >= truth).all()), (seed, call)
-            assert bool(((bound[0] == 0) == (truth == 0)).all()) or bool((truth < 1e-30).any())
-        ratios.append((certificate.mean_error[0].double() / norm)[norm > 0])
-    assert float(torch.cat(ratios).median()) < 1.02
+SIZES = ((5, 7, 3), (1, 2, 1), (5, 33, 8), (1, 150, 64), (5, 3, 2))
+"""Queries, keys and dimensions."""
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if not name.startswith("transport")])
 def test_no_bound_of_an_op_in_float32_is_below_that_of_its_problem_in_float64(name: str) -> None:
-    """Whatever the sizes of evidence and templates, and however far these are from 0."""
+    """Whatever the sizes of evidence and templates, and however far these are from 0; nor is it far above."""
     op, ratios = OPS[name], []
-    for seed in range(12):
-        spread, offset = 10.0 ** (seed % 4 - 2), (0.0, 3.0, 300.0)[seed // 4]
-        drawn = op.call(preference=((5, 7), None, (4, 1, 7))[seed % 3], dtype=torch.float32, seed=seed)
+    softmax = op is OPS["softmax"]
+    for seed in range(100 if softmax else 12):
+        m, n, d = SIZES[seed % 5] if softmax else (op.queries, 7, 3)
+        spread, offset = 10.0 ** (seed % 4 - 2), (0.0, 3.0, 300.0)[seed // 4 % 3]
+        drawn = op.call(
+            preference=(None, (n,), (m, n), (4, 1, n))[seed % 4],
+            alpha=((), (4, 1))[seed % 2],
+            dtype=torch.float32,
+            seed=seed,
+            queries=m,
+            keys=n,
+            dim=d,
+        )
         tensors = {part: x.detach() for part, x in drawn.items()} | {"scale": torch.ones(())}
         tensors["query"] = 10.0 ** (seed % 5 - 3) / spread * tensors["query"]
+        if "log_preference" in tensors:
+            tensors["log_preference"] += (0.0, -1e4, 300.0)[seed % 3]
+        if seed % 7 == 0:
+            tensors["query"].requires_grad_()
         moved = {part: spread * (tensors[part] + offset) for part in ("key", "table") if part in tensors}
         tensors |= moved
         if "variances" in tensors:
             tensors["variances"] = spread**2 * tensors["variances"]
         bounds = infer(op, tensors, "first_order").certificate
-        truth, *_ = judged(op, {part: x.double() for part, x in tensors.items()}, "first_order")
+        truth, *_ = judged(op, {part: x.detach().double() for part, x in tensors.items()}, "first_order")
         for part, bound in bounds._asdict().items():
             least = getattr(truth, part).reshape(bound.shape)
             assert bool((bound.double() >= (1 - 1e-6) * least).all()), (seed, part)
@@ -150,8 +93,8 @@ def test_fast_products_are_allowed_for() -> None:
         fast = F.attention_with_certificate(query, key, key)[1]
     finally:
         torch.set_float32_matmul_precision("highest")
-    norm, _ = gradient_norms(Drawn(query, key / 4, None, 1.0))
-    assert bool((fast.mean_error[0].double() >= norm).all())
+    truth = F.attention_with_certificate(*(x.double() for x in (query, key, key)))[1].mean_error
+    assert bool((fast.mean_error.double() >= (1 - 1e-6) * truth).all())
     assert bool((fast.mean_error > usual.mean_error + 1e-4).all())
 
 

@@ -1,7 +1,7 @@
 """What heads infer from, as tensors with gradients, and what is put in their place."""
 
+import copy
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from fenchel import functional
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
-from fenchel.nn.evidence import TransformerXL
+from fenchel.nn.evidence import AbstractEvidence, Content, General, TransformerXL
+from fenchel.nn.preference import Causal, RelativePosition
 from fenchel.run_options import ABLATIONS
 from fenchel.swap.conditions import Arm, sites_of
 from tests.swap.small_swaps import language_model
@@ -24,25 +25,35 @@ IN_FLOAT64 = ("bert", "gpt2", "t5", "marian", "albert", "mobilebert", "distilber
 IN_FLOAT32 = ("vit", "swin", "clip_text", "llama", "qwen3", "mistral", "modernbert")
 
 
+KINDS = {
+    **dict.fromkeys(("gpt2", "llama", "qwen3", "mistral", "clip_text"), ["decoder_self"] * 2),
+    "t5": ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2,
+    "marian": ["encoder_self"] * 2 + ["decoder_self", "cross"] * 3,
+}
+"""Of families with more than encoders."""
+
+
 def loss_of(output: Any) -> Tensor:
     states = output[0]
     weights = torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)
     return (states * weights).tanh().sum()
 
 
-@pytest.mark.parametrize("padding", ["right", "none"])
+@pytest.mark.parametrize("padding", ["right", "left", "none"])
 @pytest.mark.parametrize("family", [*IN_FLOAT64, *IN_FLOAT32])
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
-def test_weights_are_those_of_the_models_own_attention(family: str, padding: str, grad: bool) -> None:
+def test_weights_are_those_of_the_models_own_attention(family: str, padding: str) -> None:
     dtype, tol = (torch.float64, 1e-10) if family in IN_FLOAT64 else (torch.float32, 2e-5)
     inputs = tiny_inputs(family, padding=padding, dtype=dtype)
     model = tiny_model(family, dtype=dtype)
     with torch.no_grad():
         own = model(**inputs)[0]
-    with torch.set_grad_enabled(grad), fenchel.Capture(model) as heads:
+    # A capture is of the same numbers with gradients and without.
+    with torch.set_grad_enabled(padding != "left"), fenchel.Capture(model) as heads:
         found = model(**inputs)[0]
     real = inputs.get("decoder_attention_mask", inputs.get("attention_mask", torch.ones(own.shape[:2]))) != 0
     torch.testing.assert_close(found[real], own[real], rtol=10 * tol, atol=10 * tol)
+    kinds = KINDS.get(family, ["encoder_self"] * len(heads.sites))
+    assert [site.kind for site in heads.sites] == kinds
     for site, (name, expected) in zip(heads.sites, eager_weights(family, inputs, dtype=dtype), strict=True):
         assert site.name == name
         for number in range(1, site.num_heads + 1):
@@ -382,22 +393,40 @@ class Holds(nn.Module):
         return self.layer(x, x, x, need_weights=False)[0]
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: MultiheadAttention(8, 2, batch_first=True),
-        lambda: MultiheadAttention(8, 2, batch_first=True, alpha=3.0, learn_alpha=True),
-        lambda: MultiheadAttention(8, 2, batch_first=True, alpha=0.5, estimator="exact", tol=1e-10),
-        lambda: MultiheadAttention(8, 2, batch_first=True, closeness=fenchel.Tsallis(1.5)),
-        lambda: MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True),
-        lambda: MultiheadAttention(8, 2, batch_first=True, evidence=TransformerXL(2, 4, width=6)),
-        lambda: MixtureAttention(8, 2, batch_first=True, answer="memories"),
-        lambda: MixtureAttention(8, 2, batch_first=True),
-    ],
-)
-def test_layers_of_our_own_are_captured(layer: Callable[[], nn.Module]) -> None:
+class Doubled(AbstractEvidence):
+    """An evidence of one's own."""
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        return 2 * query, key, 0.25
+
+
+LAYERS: list[dict[str, Any]] = [
+    {},
+    {"alpha": 3.0, "learn_alpha": True},
+    {"alpha": 0.5, "estimator": "exact", "tol": 1e-10},
+    {"alpha": 0.4, "bias": False},
+    {"closeness": fenchel.Tsallis(1.5)},
+    {"preference": Causal()},
+    {"preference": RelativePosition(2, 4)},
+    {"add_bias_kv": True, "add_zero_attn": True},
+    {"normalize_templates": True, "learn_radius": True, "radius": 1.5},
+    {"evidence": TransformerXL(2, 4, width=6)},
+    {"evidence": General(2, 4)},
+    {"evidence": Content(2)},
+    {"evidence": Doubled()},
+    {"kind": MixtureAttention, "answer": "memories"},
+    {"kind": MixtureAttention},
+]
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=str)
+def test_layers_of_our_own_are_captured(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = Holds(layer()).double()
+    kind = options.get("kind", MultiheadAttention)
+    given = {name: copy.deepcopy(option) for name, option in options.items() if name != "kind"}
+    model = Holds(kind(8, 2, batch_first=True, **given)).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     expected = model(x)
     _, weights = model.layer(x, x, x, average_attn_weights=False)

@@ -225,16 +225,32 @@ def test_a_name_that_is_assigned_keeps_the_tolerance() -> None:
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sparse", "mixture"])
-def test_heads_are_switched_alone(kind: str) -> None:
-    layer, x = build(kind).eval(), tokens()
-    first = layer(x, x, x, average_attn_weights=False)[1]
-    with use_estimator(layer, "exact", alpha=0.5):
-        exact = layer(x, x, x, average_attn_weights=False)[1]
-    with use_estimator(layer, "exact", alpha=0.5, heads=[2]):
-        part = layer(x, x, x, average_attn_weights=False)[1]
-    same(part[:, [0, 2, 3]], first[:, [0, 2, 3]])
-    torch.testing.assert_close(part[:, 1], exact[:, 1])
-    assert float((part[:, 1] - first[:, 1]).detach().abs().max()) > 1e-3
+def test_heads_are_switched_alone_and_certified_so(kind: str) -> None:
+    layer, x = build(kind, keep_certificate=True, learn_alpha=True).eval(), tokens()
+    layer.log_alpha.data.copy_(torch.tensor([-0.5, 0.2, 0.4, 0.0]))
+
+    def inferred() -> tuple[Tensor, Tensor, Tensor]:
+        return *layer(x, x, x, average_attn_weights=False), layer.last_certificate.gap
+
+    _, first, gap = inferred()
+    with use_estimator(layer, "exact"):
+        _, exact, _ = inferred()
+    with use_estimator(layer, "exact", heads=[4, 2]):
+        output, part, of_part = inferred()
+    same(part[:, [0, 2]], first[:, [0, 2]])
+    torch.testing.assert_close(part[:, [1, 3]], exact[:, [1, 3]])
+    assert float((part - first)[:, [1, 3]].detach().abs().amax((0, 2, 3)).min()) > 1e-3
+    same(of_part[:, [0, 2]], gap[:, [0, 2]])
+    assert float(of_part[:, [1, 3]].max()) < 1e-9 < float(gap[:, [1, 3]].max())
+    same(output, layer.out_proj((part @ values_of(layer, kind, x)).transpose(1, 2).flatten(2)))
+
+
+def values_of(layer: Any, kind: str, x: Tensor) -> Tensor:
+    """The values of every head, with that of the added template."""
+    value = x @ layer.in_proj_weight[2 * WIDTH :].T + layer.in_proj_bias[2 * WIDTH :]
+    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    added = [layer.bias_v.view(1, HEADS, 1, -1).expand(2, -1, -1, -1)] if kind == "softmax" else []
+    return torch.cat([value, *added], 2)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sparse", "mixture"])
@@ -243,14 +259,9 @@ def test_what_is_kept_is_of_the_weights_that_are_returned(kind: str) -> None:
     layer, x = build(kind, keep_certificate=True, dropout=0.5), tokens()
     _, weights = layer(x, x, x, average_attn_weights=False)
     assert float((weights.tril() == 0).double().mean()) > 0.3
-    value = x @ layer.in_proj_weight[2 * WIDTH :].T + layer.in_proj_bias[2 * WIDTH :]
-    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
     torch.manual_seed(3)
     output, weights = layer(x, x, x, average_attn_weights=False)
-    if kind == "softmax":
-        added = layer.bias_v.view(1, HEADS, 1, -1).expand(2, -1, -1, -1)
-        value = torch.cat([value, added], 2)
-    same(output, layer.out_proj((weights @ value).transpose(1, 2).flatten(2)))
+    same(output, layer.out_proj((weights @ values_of(layer, kind, x)).transpose(1, 2).flatten(2)))
     assert layer.last_certificate.gap.shape == (2, HEADS, TOKENS)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.nn import MultiheadAttention, use_estimator
-from fenchel.nn.preference import LearnedBias
 from tests.tiny_models import ViT
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
@@ -40,28 +39,6 @@ def called(module: MultiheadAttention, **options: Any) -> tuple[Tensor, Tensor]:
     output, weights = module(x(), x(), x(), average_attn_weights=False, **options)
     assert weights is not None
     return output, weights
-
-
-def test_single_heads_infer_otherwise_and_the_rest_as_the_layer_does() -> None:
-    bias = LearnedBias(HEADS, TOKENS, TOKENS).double()
-    own = layer(learn_alpha=True, preference=bias, keep_certificate=True)
-    assert own.log_alpha is not None
-    own.log_alpha.data.copy_(torch.tensor([-0.5, 0.2, 0.4]))
-    exact = copy.deepcopy(own)
-    exact.estimator = "exact"
-    _, first = called(own)
-    own_certificate = own.last_certificate
-    _, solved = called(exact)
-    with use_estimator(own, "exact", heads=[3, 1]):
-        output, weights = called(own)
-        certificate = own.last_certificate
-    torch.testing.assert_close(weights[:, [0, 2]], solved[:, [0, 2]], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(weights[:, 1], first[:, 1], rtol=0, atol=0)
-    torch.testing.assert_close(certificate.gap[:, 1], own_certificate.gap[:, 1])
-    assert float(certificate.gap[:, [0, 2]].max()) < 1e-12 < float(own_certificate.gap.min())
-    values = x() @ own.in_proj_weight[2 * WIDTH :].T + own.in_proj_bias[2 * WIDTH :]
-    by_head = weights @ values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    torch.testing.assert_close(output, own.out_proj(by_head.transpose(1, 2).flatten(2)))
 
 
 def test_layers_are_chosen_by_number_or_name() -> None:

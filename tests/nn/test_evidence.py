@@ -30,7 +30,9 @@ from fenchel.nn.evidence import (
 from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
 from tests.compiling import compiled_afresh
 from tests.nn.preferences import as_log_weights, by_index
+from tests.nn.small_layers import heads
 from tests.normal import drawn
+from tests.tiny_models import Encoder
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
@@ -187,6 +189,15 @@ def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, 
     return ((q + u) * k + (q + v) * r).sum(-1) / PLACED_DIM**0.5
 
 
+def scores(evidence: Any, name: str, query: Tensor, key: Tensor, offset: int = 0) -> Tensor:
+    """The log-weights of all keys for all queries, (B, H, m, n)."""
+    rows = [
+        torch.stack([score(evidence, name, query, key, i, j, offset) for j in range(key.shape[2])], -1)
+        for i in range(query.shape[2])
+    ]
+    return torch.stack(rows, -2)
+
+
 @pytest.mark.parametrize("offset", [0, 2])
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_first_order_is_the_papers_score(name, offset):
@@ -207,14 +218,7 @@ def test_first_order_is_the_papers_score(name, offset):
         )
     else:
         found = F.attention_weights(z, templates, scale=scale)
-    expected = torch.stack(
-        [
-            torch.stack([score(evidence, name, query, key, i, j, offset) for j in range(TOKENS)], -1)
-            for i in range(TOKENS - offset)
-        ],
-        -2,
-    ).softmax(-1)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, scores(evidence, name, query, key, offset).softmax(-1))
 
 
 def build(name: str, **options: Any) -> MultiheadAttention:
@@ -228,18 +232,8 @@ def build(name: str, **options: Any) -> MultiheadAttention:
 
 
 def by_hand(layer: MultiheadAttention, name: str, x: Tensor, log_u: Tensor) -> Tensor:
-    q, k, v = (
-        (x @ weight.T + bias).view(*x.shape[:2], PLACED_HEADS, PLACED_DIM).transpose(1, 2)
-        for weight, bias in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)
-    )
-    scores = torch.stack(
-        [
-            torch.stack([score(layer.evidence, name, q, k, i, j) for j in range(TOKENS)], -1)
-            for i in range(TOKENS)
-        ],
-        -2,
-    )
-    weights = (scores + log_u).softmax(-1)
+    q, k, v = heads(layer, x)
+    weights = (scores(layer.evidence, name, q, k) + log_u).softmax(-1)
     return layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
@@ -283,19 +277,6 @@ def test_every_estimator_has_a_certificate_in_a_layer(name, closeness):
     torch.testing.assert_close(layer.last_gap.detach(), gaps["first_order"])
 
 
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
-    layer, x = build(name, preference=Causal()), drawn(1, TOKENS, WIDTH)
-    whole, _ = layer(x, x, x)
-    last, _ = layer(x[:, 4:], x, x, query_offset=4)
-    torch.testing.assert_close(last, whole[:, 4:])
-    layer.preference = None
-    with pytest.raises(ProblemError, match="query_offset is not given"):
-        layer(x[:, 4:], x, x)
-    with pytest.raises(ProblemError, match="query_offset is not given"):
-        layer.evidence(drawn(1, PLACED_HEADS, 2, PLACED_DIM), drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM))
-
-
 @pytest.mark.parametrize("name", ["rotary", "transformer-xl"])
 def test_a_training_step_compiles_to_one_graph(name):
     layer, x = build(name, preference=Causal()), drawn(2, TOKENS, WIDTH).requires_grad_()
@@ -310,20 +291,9 @@ def test_a_training_step_compiles_to_one_graph(name):
         torch.testing.assert_close(gradients(found, other, x), gradients(expected, layer, x))
 
 
-class Model(nn.Module):
-    def __init__(self, *layers: MultiheadAttention) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        for layer in self.layers:
-            tokens = tokens + layer(tokens, tokens, tokens, need_weights=False)[0]
-        return tokens
-
-
 @pytest.mark.parametrize("name", BY_QUERY)
 def test_an_audit_says_that_it_measures_templates_that_queries_share(name, tmp_path):
-    model = Model(build(name), build("rotary")).eval()
+    model = Encoder(build(name), build("rotary")).eval()
     batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
     kind = type(model.layers[0].evidence).__name__
     with pytest.raises(
@@ -333,7 +303,7 @@ def test_an_audit_says_that_it_measures_templates_that_queries_share(name, tmp_p
 
 
 def test_an_audit_measures_rotary_templates_in_the_space_of_keys(tmp_path):
-    model = Model(build("rotary")).eval()
+    model = Encoder(build("rotary")).eval()
     batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
     report = fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "one")
     assert len(report.heads) == PLACED_HEADS
@@ -360,6 +330,19 @@ def test_pairs_turn_alike_wherever_they_lie_in_memory_and_so_do_their_gradients(
             (gradient,) = torch.autograd.grad((turned * torch.arange(6)).sum(), flat)
             found.append((turned, gradient))
         torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_later_queries_have_the_rows_of_the_whole_given_their_offset(name):
+    layer, x = build(name, preference=Causal()), drawn(1, TOKENS, WIDTH)
+    whole, _ = layer(x, x, x)
+    last, _ = layer(x[:, 4:], x, x, query_offset=4)
+    torch.testing.assert_close(last, whole[:, 4:])
+    layer.preference = None
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer(x[:, 4:], x, x)
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer.evidence(drawn(1, PLACED_HEADS, 2, PLACED_DIM), drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM))
 
 
 def test_angles_of_far_places_keep_their_digits_in_half_types():

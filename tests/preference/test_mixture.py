@@ -86,29 +86,6 @@ def test_the_tilt_is_a_mixture_that_scipy_knows(structure: str) -> None:
     torch.testing.assert_close(log_density, tilted)
 
 
-@every_structure
-def test_samples_are_of_the_mixture(structure: str) -> None:
-    u = GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure])
-    inferred = u.tilted(drawn(M, D, seed=4))
-    samples = inferred.sample(200_000, torch.Generator().manual_seed(7))
-    assert samples.shape == (200_000, M, D)
-    torch.testing.assert_close(samples.mean(0), inferred.mean(), rtol=0, atol=0.02)
-    v = drawn(M, D, seed=5)
-    offsets = samples - samples.mean(0)
-    spread = (offsets * (offsets * v).sum(-1, keepdim=True)).mean(0)
-    torch.testing.assert_close(spread, inferred.covariance_product(v), rtol=0.05, atol=0.05)
-
-
-def test_samples_carry_gradients_to_means_and_covariances() -> None:
-    means, variances = MEANS.clone().requires_grad_(), positive(K, D).requires_grad_()
-    u = GaussianMixture(means, variances, LOG[0])
-    samples = u.sample(100_000, torch.Generator().manual_seed(3))
-    found = torch.autograd.grad(samples.square().sum(-1).mean(), [means, variances])
-    w = LOG[0].exp().unsqueeze(-1)
-    torch.testing.assert_close(found[0], 2 * w * MEANS, rtol=0.05, atol=0.03)
-    torch.testing.assert_close(found[1], w.expand(K, D), rtol=0.05, atol=0.03)
-
-
 def test_far_means_and_masked_components_do_not_cancel() -> None:
     z = 1e-5 * drawn(M, D, seed=4)
     near = InferenceProblem(GaussianMixture(MEANS, 0.3, LOG), z).solve("exact", tol=1e-8)

