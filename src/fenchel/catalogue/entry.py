@@ -1,4 +1,4 @@
-"""An entry of the catalogue: the mechanism, its inference, its example, and how far estimators are apart on it."""
+"""An entry of the catalogue: a mechanism, its inferences, its example, and the difference between estimators on it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ P = TypeVar("P", bound=AbstractParts)
 
 
 class Inferrer:
-    """Answers the inferences of a mechanism, all in one way, and keeps what was asked.
+    """Computes the inferences of a mechanism by one estimator and records them.
 
     Args:
         estimator: Of all inferences.
-        closeness: Of those that leave theirs open; None is Kullback and Leibler's.
+        closeness: Of those without their own; None is KL.
     """
 
     def __init__(self, estimator: str = "first_order", closeness: AbstractCloseness | None = None) -> None:
@@ -34,13 +34,13 @@ class Inferrer:
 
     def __call__(self, parts: AbstractParts) -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
-        return self._kept(parts).answer(self.estimator)
+        return self._recorded(parts).answer(self.estimator)
 
     def weights(self, parts: AbstractFiniteParts) -> Tensor:
-        """The weights, (B, H, m, n), for a mechanism that uses them otherwise than for a mean of values."""
-        return self._kept(parts).weights(self.estimator)
+        """The weights, (B, H, m, n), for a mechanism that needs more than a mean of values."""
+        return self._recorded(parts).weights(self.estimator)
 
-    def _kept(self, parts: P) -> P:
+    def _recorded(self, parts: P) -> P:
         parts = parts.under(self.closeness)
         self.asked.append(parts)
         return parts
@@ -48,13 +48,13 @@ class Inferrer:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of running an entry.
+    """The result of running an entry.
 
     Attributes:
-        output: As the mechanism shapes it.
-        estimator: By which its inferences were answered.
-        inferences: In the order in which they were made, each a :class:`Parts` or of another kind of
-            :class:`AbstractParts`; none where the mechanism makes none.
+        output: In the shape of the mechanism.
+        estimator: The estimator of its inferences.
+        inferences: In order of execution, each a :class:`Parts` or another :class:`AbstractParts`; empty if the
+            mechanism makes none.
     """
 
     output: Tensor
@@ -78,13 +78,12 @@ class Verdict(StrEnum):
     """One inference, several put together, or none.
 
     Attributes:
-        ONE: One inference a query and head, whose distribution is nearly always the first-order answer (14), and the
-            output is a mean of values under it, linear maps and residuals aside; other estimators and closenesses
-            answer the same question better, or another way.
-        COMPOSITION: Several inferences side by side, or whose answers are questions of others, or are added, gated or
-            iterated.
-        NOT_ONE: What it multiplies values with is no distribution, and is not read as one otherwise; the entry says
-            why, and runs as published alone.
+        ONE: One inference a query and head, whose distribution is nearly always the first-order estimate (14). Apart
+            from linear maps and residuals the output is the mean of the values under it; other estimators and
+            closenesses solve the same problem more accurately, or another one.
+        COMPOSITION: Several inferences side by side, or nested, added, gated or iterated.
+        NOT_ONE: The factors of the values are no distribution, and cannot be read as one otherwise; the entry says why,
+            and runs only as published.
     """
 
     ONE = "one inference"
@@ -100,7 +99,7 @@ class Paper:
     """Where a mechanism comes from.
 
     Attributes:
-        authors: As one cites them, such as ``"Press et al."``.
+        authors: As in a citation, such as ``"Press et al."``.
         year: Of publication.
         title: Of the paper or book.
         where: Section or equation in it.
@@ -118,11 +117,11 @@ class Paper:
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Inputs whose tokens may be put in another order together, and what becomes of the output then.
+    """Inputs whose tokens can be permuted together, and the effect on the output.
 
     Attributes:
-        tokens: The dimension in which each such input has its tokens.
-        output: The dimension of the output that is put in the same order; None where nothing changes.
+        tokens: The dimension of the tokens of each such input.
+        output: The dimension of the output that is permuted likewise; None if the output is invariant.
     """
 
     tokens: Mapping[str, int]
@@ -134,27 +133,27 @@ class Entry:
     """One mechanism.
 
     Attributes:
-        name: As ``fenchel catalogue`` takes it.
-        title: As people call it.
-        family: Heading under which it stands.
-        paper: Where it comes from.
-        formula: What it computes, a line an equation.
-        templates: t_j in words or signs; likewise ``preference`` (u), ``evidence`` (z), ``values`` (v) and
-            ``closeness`` (D). ``"–"`` where there is none.
-        meaning: What is believed and what is asked, in a sentence or two.
+        name: Argument of ``fenchel catalogue``.
+        title: Common name.
+        family: Its heading.
+        paper: Its source.
+        formula: One equation a line.
+        templates: t_j in words or symbols; likewise ``preference`` (u), ``evidence`` (z), ``values`` (v) and
+            ``closeness`` (D). ``"–"`` if there is none.
+        meaning: The preference and the evidence in a sentence or two.
         verdict: Whether it is an inference.
-        because: Why it is a composition, or none; what to know of it where it is one.
-        exact_differs: Whether exact inference gives another answer than what is published.
-        exact_because: Why it does not, or what the difference means; a sentence.
-        written: The mechanism as a function of ``infer`` and of inputs, which hands each inference to
-            ``infer(Parts(...))`` and gets its answer.
-        example: Inputs of a small case, drawn from a generator, in its dtype.
-        symmetries: In what orders of tokens it does not look; none where it has positions.
-        estimators: Those that it takes. The first is the mechanism as published, which is ``"first_order"`` but where
-            a paper solves its problem; the only one, and a name alone, where nothing is inferred.
-        takes_closeness: Whether another closeness may be put in the place of its own.
-        layer: Arguments that make a :class:`fenchel.nn.MultiheadAttention` of it, such as ``preference`` and
-            ``evidence``, as code; none where it is no such layer.
+        because: Why it is a composition, or no inference; else a remark.
+        exact_differs: Whether exact inference differs from the published mechanism.
+        exact_because: Why it does not, or the meaning of the difference; a sentence.
+        written: The mechanism as a function of ``infer`` and its inputs, which computes each inference by
+            ``infer(Parts(...))``.
+        example: Draws small inputs from a generator, in a dtype.
+        symmetries: Permutations of tokens that it is equivariant or invariant to; none if it uses positions.
+        estimators: Supported estimators. The first is the published mechanism, ``"first_order"`` unless a paper solves
+            its problem; without inference it is the only one, and a mere name.
+        takes_closeness: Whether its closeness can be replaced.
+        layer: Arguments of an equivalent :class:`fenchel.nn.MultiheadAttention`, such as ``preference`` and
+            ``evidence``, as code; empty if there is none.
     """
 
     name: str
@@ -183,7 +182,7 @@ class Entry:
         """The inputs of its example.
 
         Args:
-            seed: Of what is drawn.
+            seed: Of the random numbers.
             dtype: Of the tensors.
         """
         return self.example(torch.Generator().manual_seed(seed), dtype)
@@ -196,20 +195,20 @@ class Entry:
         seed: int = 0,
         **inputs: Any,
     ) -> Answer:
-        """Compute the mechanism, each inference in it by an estimator and under a closeness.
+        """Compute the mechanism, with an estimator and a closeness for its inferences.
 
         Args:
-            estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; None is the mechanism as published, which
-                is first order in nearly all.
-            closeness: In the place of Kullback and Leibler's, or its name, such as ``"tsallis:1.5"``.
+            estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; None is the published mechanism, nearly
+                always first order.
+            closeness: Replaces KL; an object, or a name such as ``"tsallis:1.5"``.
             seed: Of the example's inputs.
-            **inputs: In the place of those of the example, by name.
+            **inputs: Replace those of the example, by name.
 
         Returns:
-            The output, and the inferences that were made for it.
+            The output and its inferences.
 
         Raises:
-            InputError: If it has no such estimator, closeness or input.
+            InputError: If the estimator, the closeness or an input is not supported.
 
         Example:
             >>> from fenchel.catalogue import entry
@@ -225,18 +224,18 @@ class Entry:
             raise InputError(
                 f"{self.name} got the input {unknown[0]}; expected one of {', '.join(known) or 'none: it has none'}."
             )
-        given = inputs if set(inputs) == set(known) else {**self.inputs(seed), **inputs}
-        name = closeness_name(closeness) if isinstance(closeness, str) else closeness
-        asked = closeness_named(name) if isinstance(name, str) else name
-        infer = Inferrer(estimator, asked)
-        output = self.written(infer, **given)
+        arguments = inputs if set(inputs) == set(known) else {**self.inputs(seed), **inputs}
+        if isinstance(closeness, str):
+            closeness = closeness_named(closeness_name(closeness))
+        infer = Inferrer(estimator, closeness)
+        output = self.written(infer, **arguments)
         return Answer(output, estimator, tuple(infer.asked))
 
     def check(self, estimator: str, closeness: AbstractCloseness | str | None = None) -> None:
-        """Refuse an estimator or a closeness that the mechanism does not take.
+        """Check that the mechanism supports an estimator and a closeness.
 
         Raises:
-            InputError: Naming it, and those that it takes.
+            InputError: Naming it, and the supported ones.
         """
         if estimator not in ESTIMATORS:
             raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
@@ -265,14 +264,14 @@ class Entry:
 
 
 class Difference(NamedTuple):
-    """An estimate beside the exact answer.
+    """The difference between an estimate and exact inference.
 
     Attributes:
-        estimator: Whose estimate.
-        gap: Largest duality gap of any query, which bounds how far it is from the optimum.
-        total_variation: Largest that any inferred distribution is from the exact one of the same question, from 0 to 1.
+        estimator: Name of the estimator.
+        gap: Largest duality gap of any query, a bound on its suboptimality.
+        total_variation: Largest total variation between an inferred distribution and the exact one of the same problem.
         output: Distance of the mechanism's output from that with exact inference, over the latter's norm. In a
-            composition it includes what later inferences are asked differently.
+            composition the problems of later inferences differ, too.
     """
 
     estimator: str
@@ -295,13 +294,13 @@ def difference(
     """Compare an estimator with exact inference on an entry's example, in float64.
 
     Args:
-        entry: A mechanism that takes the exact estimator.
+        entry: A mechanism that supports the exact estimator.
         estimator: To compare.
-        closeness: In the place of Kullback and Leibler's.
+        closeness: Replaces KL.
         seed: Of the example.
 
     Raises:
-        InputError: If the mechanism takes no such estimator or closeness, or is not made of inferences.
+        InputError: If the mechanism does not support the estimator or the closeness, or makes no inference.
 
     Example:
         >>> from fenchel.catalogue import entry
@@ -310,12 +309,12 @@ def difference(
     """
     estimate = entry.run(estimator, closeness=closeness, seed=seed)
     exact = entry.run("exact", closeness=closeness, seed=seed)
-    apart = [parts.total_variation(estimator).max() for parts in estimate.inferences]
+    variations = [parts.total_variation(estimator).max() for parts in estimate.inferences]
     result, optimum = estimate.output.detach(), exact.output.detach()
     norm = optimum.norm().clamp_min(torch.finfo(optimum.dtype).tiny)
     return Difference(
         estimator,
         estimate.gap,
-        float(torch.stack(apart).max().detach()) if apart else 0.0,
+        float(torch.stack(variations).max().detach()) if variations else 0.0,
         float((result - optimum).norm() / norm),
     )

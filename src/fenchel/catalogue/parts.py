@@ -1,4 +1,4 @@
-"""What an entry hands to an estimator: templates, preference, evidence and values, for each kind of inference."""
+"""Templates, preference, evidence and values of an inference of an entry, for each kind of inference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fenchel.tensors import log_weights
 
 
 class AbstractParts(ABC):
-    """Inferences, one a query, (B, H, m) of them."""
+    """Inferences, one a query, (B, H, m)."""
 
     @abstractmethod
     def answer(self, estimator: str = "first_order") -> Tensor:
@@ -28,11 +28,11 @@ class AbstractParts(ABC):
 
     @abstractmethod
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
-        """What an estimate certifies about itself, each (B, H, m)."""
+        """Bounds on the error of an estimate, each (B, H, m)."""
 
     @abstractmethod
     def total_variation(self, estimator: str = "first_order") -> Tensor:
-        """How far the inferred distribution is from the exact one, from 0 to 1, (B, H, m)."""
+        """Total variation between the inferred distribution and the exact one, (B, H, m)."""
 
     def under(self, closeness: AbstractCloseness | None) -> Self:
         """The same under a closeness, where it leaves its own open."""
@@ -41,7 +41,7 @@ class AbstractParts(ABC):
 
 
 class AbstractFiniteParts(AbstractParts):
-    """Inferences whose answer is a list of weights.
+    """Inferences over a finite set of templates.
 
     Attributes:
         templates: (B, H, N, d), or (B, H, m, N, d) where they differ by query.
@@ -86,7 +86,7 @@ class AbstractFiniteParts(AbstractParts):
             return AttentionCertificate(*map(self._of_queries, self._inference(estimator).certificate))
 
     def believed(self) -> Tensor:
-        """The preference u as weights, (B, H, m, N); all 0 where nothing may be looked at."""
+        """The preference u as weights, (B, H, m, N); all 0 in rows with nothing to attend to."""
         shape = (*self.evidence.shape[:3], self.templates.shape[-2])
         if self.log_preference is None:
             return self.evidence.new_full(shape, 1 / shape[-1])
@@ -99,7 +99,7 @@ class AbstractFiniteParts(AbstractParts):
         return (weights.unsqueeze(-1) * values).sum(-2)
 
     def total_variation(self, estimator: str = "first_order") -> Tensor:
-        """Half the sum of what weights differ by."""
+        """Half the sum of the absolute differences of the weights."""
         return (self.weights(estimator) - self.weights("exact")).abs().sum(-1) / 2
 
 
@@ -116,8 +116,7 @@ class Parts(AbstractFiniteParts):
         log_preference: log u, floating with -inf where masked or bool with True = attend, broadcasting to (B, H, m, n);
             None is uniform.
         alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
-        closeness: D where the mechanism fixes it; None leaves it open, and is Kullback and Leibler's where nothing is
-            said.
+        closeness: D if the mechanism fixes it; None leaves it open, and is KL by default.
 
     Example:
         >>> k, q = torch.eye(3).view(1, 1, 3, 3), torch.tensor([[[[2.0, 0.0, 0.0]]]])
@@ -136,7 +135,7 @@ class Parts(AbstractFiniteParts):
     def scaled_dot(
         cls, query: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None = None
     ) -> Parts:
-        """Those of scaled dot-product attention, t = k/√d and z = q, under a preference."""
+        """The parts of scaled dot-product attention, t = k/√d and z = q, under a preference."""
         templates = key * key.shape[-1] ** -0.5
         return cls(templates=templates, evidence=query, values=value, log_preference=log_preference)
 
@@ -189,7 +188,7 @@ class CoinParts(Parts):
 
     .. math:: p_1 = \sigma\bigl(\log u_1 - \log u_0 + \alpha z (t_1 - t_0)\bigr) \qquad\text{at first order}
 
-    That is what the softmax of two is, computed entry by entry.
+    That is the softmax of two, computed elementwise.
 
     Example:
         >>> sides = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
@@ -218,15 +217,15 @@ class GaussianParts(AbstractParts):
     .. math:: u = \mathcal{N}\Bigl(0, \sum_j c_j \binom{k_j}{v_j}\binom{k_j}{v_j}^{\!\top}\Bigr), \qquad
               o = \mathbb{E}_p[v] = \sum_j c_j v_j\langle k_j, \lambda\rangle
 
-    Its second moments are those of the keys and values seen. The template of a pair is its key; the mean of values is
-    linear in λ, which is αz at first order and :math:`(I/\alpha + \sum_j c_j k_j k_j^\top)^{-1}z` at second, which is
+    Its second moments are those of the keys and values. The template of a pair is its key; the mean of values is linear
+    in λ, which is αz at first order and :math:`(I/\alpha + \sum_j c_j k_j k_j^\top)^{-1}z` at second, which is
     exact.
 
     Attributes:
         templates: Keys, (B, H, n, d).
         evidence: (B, H, m, d).
         values: (B, H, n, d_v).
-        counts: c ≥ 0: how much each pair counts, broadcasting to (B, H, m, n); None is 1.
+        counts: c ≥ 0, the weight of each pair, broadcasting to (B, H, m, n); None is 1.
         alpha: α > 0.
 
     Example:
@@ -257,13 +256,13 @@ class GaussianParts(AbstractParts):
         return self._solved(estimator).dual
 
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
-        """What an estimate certifies about itself, each (B, H, m)."""
+        """Bounds on the error of an estimate, each (B, H, m)."""
         with torch.no_grad():
             result = self._solved(estimator)
         return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
 
     def total_variation(self, estimator: str = "first_order") -> Tensor:
-        """That of two normal distributions of one covariance, from how far their means are apart in it."""
+        """Total variation of two normal distributions with the same covariance, from the distance of their means."""
         with torch.no_grad():
             apart = self.dual(estimator) - self.dual("exact")
             square = (apart.unsqueeze(-2) @ self.second_moments() @ apart.unsqueeze(-1)).squeeze((-2, -1))
@@ -302,7 +301,7 @@ class RelativeParts(Parts):
         relative_values: r', (B or 1, H or 1, P, d_v), or None.
         log_preference: log u, broadcasting to (B, H, m, n); None is uniform.
         alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
-        closeness: D where the mechanism fixes it; None leaves it open.
+        closeness: D if the mechanism fixes it; None leaves it open.
 
     Example:
         >>> k, r = torch.zeros(1, 1, 3, 1), torch.tensor([[[[2.0], [1.0], [0.0], [1.0], [2.0]]]])

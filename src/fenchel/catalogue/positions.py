@@ -37,7 +37,7 @@ def _tokens(draw: Draw) -> dict[str, Any]:
 
 
 def _projected(x: Tensor, project: Tensor) -> Tensor:
-    """Query, key and value of all heads, (3, B, H, n, d), by maps (3, H, width, d)."""
+    """Projections of all heads, such as queries, keys and values, (3, B, H, n, d), by maps (3, H, width, d)."""
     return x.unsqueeze(1) @ project.unsqueeze(1)
 
 
@@ -254,11 +254,6 @@ def _text_and_memory(draw: Draw) -> dict[str, Any]:
     }
 
 
-def _heads_of(x: Tensor, weight: Tensor) -> Tensor:
-    """(B, n, width) by maps (H, width, d): (B, H, n, d)."""
-    return x.unsqueeze(1) @ weight
-
-
 def _asked(
     evidence: AbstractPositionalEvidence,
     query: Tensor,
@@ -311,7 +306,7 @@ def _transformer_xl(
     infer: Inferrer, x: Tensor, memory: Tensor, project: Tensor, network: TransformerXL
 ) -> Tensor:
     seen = torch.cat([memory, x], 1)
-    query, key, value = _heads_of(x, project[0]), _heads_of(seen, project[1]), _heads_of(seen, project[2])
+    (query,), (key, value) = _projected(x, project[:1]), _projected(seen, project[1:])
     offset = memory.shape[1]
     past = believed(Causal(), query, key, query_offset=offset)
     return infer(_asked(network, query, key, value, past, offset=offset))
@@ -364,11 +359,11 @@ def _xlnet(
     network: TransformerXL,
 ) -> Tensor:
     seen, offset = torch.cat([memory, x], 1), memory.shape[1]
-    key, value = _heads_of(seen, project[1]), _heads_of(seen, project[2])
+    key, value = _projected(seen, project[1:])
     remembered = torch.ones(x.shape[1], offset, dtype=torch.bool, device=x.device)
     streams = []
     for stream, known in ((x, order <= order.unsqueeze(-1)), (asking, order < order.unsqueeze(-1))):
-        query = _heads_of(stream, project[0])
+        (query,) = _projected(stream, project[:1])
         belief = torch.cat([remembered, known], 1)
         streams.append(infer(_asked(network, query, key, value, belief, offset=offset)))
     return torch.stack(streams)
@@ -407,7 +402,7 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
 def _shaw(
     infer: Inferrer, x: Tensor, project: Tensor, network: RelativeKeys, value_vectors: Tensor
 ) -> Tensor:
-    query, key, value = (_heads_of(x, own) for own in project)
+    query, key, value = _projected(x, project)
     return infer(_asked(network, query, key, value, relative_values=value_vectors[None, None]))
 
 
@@ -439,7 +434,7 @@ def _image(draw: Draw) -> dict[str, Any]:
     },
 )
 def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
-    query, key, value = (_heads_of(x, own) for own in project)
+    query, key, value = _projected(x, project)
     near = believed(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
 

@@ -1,4 +1,4 @@
-"""All entries, looking one up, and what they say as rows of a table and as JSON."""
+"""All entries, by name, as rows of a table and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))
 
 NOTES: Final = MappingProxyType({"Psychology": psychology.NOTE})
 
-"""What is to be known of a whole family, by heading."""
+"""Notes on whole families, by heading."""
 
 
 def entry(name: str) -> Entry:
@@ -45,7 +45,7 @@ def entry(name: str) -> Entry:
         name: Such as ``"alibi"``; ``ENTRIES`` has all.
 
     Raises:
-        InputError: If there is none of this name; the nearest are named.
+        InputError: If there is none of this name; lists the nearest.
 
     Example:
         >>> entry("scaled-dot").evidence
@@ -66,14 +66,14 @@ def entry(name: str) -> Entry:
 def differences(
     entry: Entry, closeness: AbstractCloseness | str | None = None, seed: int = 0
 ) -> tuple[Difference, ...]:
-    """Every estimator that the entry takes, beside the exact answer; none where it takes no exact one."""
+    """Differences of all supported estimators from exact inference; empty if that is not supported."""
     if "exact" not in entry.estimators:
         return ()
     return tuple(difference(entry, name, closeness=closeness, seed=seed) for name in entry.estimators)
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    """What an entry says, as JSON."""
+    """An entry as JSON."""
     left_out = ("written", "example", "symmetries")
     result = {field.name: getattr(entry, field.name) for field in fields(entry) if field.name not in left_out}
     own = {"paper": asdict(entry.paper), "verdict": entry.verdict.value, "places": not entry.symmetries}
@@ -83,14 +83,14 @@ def record(entry: Entry) -> dict[str, Any]:
 def described(
     entry: Entry, closeness: AbstractCloseness | str | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """An entry and what was measured on its example, as JSON."""
+    """An entry and the differences measured on its example, as JSON."""
     name = closeness if isinstance(closeness, str) else name_of(closeness)
     measured = [one.to_json() for one in differences(entry, closeness, seed)]
     return {**record(entry), "measured": {"closeness": name, "seed": seed, "estimators": measured}}
 
 
 def entry_lines(entry: Entry) -> tuple[tuple[str, str], ...]:
-    """What an entry says, a label and a text a line."""
+    """An entry as pairs of a label and a text."""
     verdict = entry.verdict.value + (f": {entry.because}" if entry.because else "")
     exact = "another answer than what is published" if entry.exact_differs else "what is published"
     if "exact" not in entry.estimators:

@@ -529,13 +529,9 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
             "device that has values"
         )
 
-    real = labels_ids != -100
-    if mask is not None:
-        real = real & (mask != 0)
-    ignored = labels_ids == -100
-    if bool(ignored.any()):
-        padding = _setting(model, "pad_token_id")
-        labels_ids = labels_ids.masked_fill(ignored, start if padding is None else padding)
+    ignored, padding = labels_ids == -100, _setting(model, "pad_token_id")
+    real = ~ignored if mask is None else ~ignored & (mask != 0)
+    labels_ids = labels_ids.masked_fill(ignored, start if padding is None else padding)
     first = real.int().argmax(-1, keepdim=True)
     shifted = labels_ids.roll(1, dims=-1)
     shifted = shifted.scatter(-1, torch.zeros_like(first), start).scatter(-1, first, start)
