@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fenchel.functional import reference
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap, infer
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hashing import Hashing, hash_buckets, hashing_attention, hashing_log_preference
 from fenchel.functional.inference import Inference
 from fenchel.functional.mixture import (
@@ -13,6 +12,7 @@ from fenchel.functional.mixture import (
     mixture_attention_weights,
     mixture_attention_with_certificate,
 )
+from fenchel.functional.output import AttentionCertificate
 from fenchel.functional.relative import (
     Relative,
     relative_attention,

@@ -24,7 +24,6 @@ from fenchel.tensors import (
     check_tensor,
     checked_argument,
     checked_scale,
-    is_causal_bias,
     is_under_autocast,
     log_weights,
     positive_tensor,
@@ -211,18 +210,6 @@ def checked(
     return arguments
 
 
-def check_estimator(estimator: Any, tol: Any, max_steps: Any) -> None:
-    """The name of an estimator, and the options of the exact one, whichever it is.
-
-    Raises:
-        ProblemError: If there is no such estimator, or ``tol`` or ``max_steps`` cannot be used.
-    """
-    checked_argument("estimator", estimator)
-    if tol is not None:
-        checked_argument("tol", tol)
-    checked_argument("max_steps", max_steps)
-
-
 def _check_tensors(
     names: tuple[str, str, str], given: tuple[Tensor, Tensor, Tensor], enable_gqa: bool, needs_keys: bool
 ) -> None:
@@ -311,24 +298,17 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
-    result = log_preference
-    if is_causal_bias(result):
-        result = without_causal_bias("log_preference", result, query.shape[2], key.shape[2], query.device)
-    check_tensor(
-        "log_preference",
-        result,
-        "of log weights (-inf where masked) or bool (True = attend)",
-        dtypes=MASK,
-    )
-    shape = (*query.shape[:3], key.shape[2])
-    given = tuple(result.shape)
-    if not broadcasts_to(given, shape):
+    full = (*query.shape[:3], key.shape[2])
+    result = without_causal_bias("log_preference", log_preference, *full[2:], query.device)
+    form = "of log weights (-inf where masked) or bool (True = attend)"
+    check_tensor("log_preference", result, form, dtypes=MASK, device=query.device)
+    shape = tuple(result.shape)
+    if not broadcasts_to(shape, full):
         raise ProblemError(
-            f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
+            f"log_preference has shape {shape}; expected one that broadcasts to (batch, heads, queries, keys) = {full}"
         )
-    check_device("log_preference", result, query.device)
-    if not given or given[-1] != shape[-1]:
-        result = result.expand(*given[:-1], shape[-1])
+    if not shape or shape[-1] != full[-1]:
+        result = result.expand(*shape[:-1], full[-1])
     return result[(None,) * (4 - result.dim())]
 
 
@@ -420,27 +400,21 @@ def broadcast_leading(
     Raises:
         ProblemError: If leading dimensions of fewer than four do not broadcast to one shape.
     """
-    as_given = query, key, value, enable_gqa, 0
-    try:
-        of_query, of_key, of_value = query.shape, key.shape, value.shape
-        most = max(len(of_query), len(of_key), len(of_value))
-    except (AttributeError, RuntimeError, TypeError):  # no tensor, or a nested one
+    as_given, tensors = (query, key, value, enable_gqa, 0), (query, key, value)
+    if not isinstance(enable_gqa, bool) or not all(map(_is_usable, tensors)):
         return as_given
-    fewer = not len(of_query) == len(of_key) == len(of_value) == 4
-    same_batch = not fewer and of_query[0] == of_key[0] == of_value[0]
-    if same_batch and (enable_gqa is True or of_query[1] == of_key[1] == of_value[1]):
+    dims, kept = [tensor.dim() for tensor in tensors], 1 if enable_gqa else 2
+    fewer = min(dims) < 4
+    agree = not fewer and query.shape[:kept] == key.shape[:kept] == value.shape[:kept]
+    if max(dims) > 4 or agree:
         return as_given
-    given = (query, key, value)
-    if most > 4 or not isinstance(enable_gqa, bool) or not all(map(_is_usable, given)):
-        return as_given
-    wide = [x[(None,) * (4 - x.dim())] for x in given]
-    kept = 1 if enable_gqa else 2
+    wide = [x[(None,) * (4 - x.dim())] for x in tensors]
     try:
         lead = torch.broadcast_shapes(*(x.shape[:kept] for x in wide))
     except RuntimeError:
         if not fewer:
             return as_given
-        shapes = shapes_of(dict(zip(("query", "key", "value"), given, strict=True)))
+        shapes = shapes_of(dict(zip(("query", "key", "value"), tensors, strict=True)))
         raise ProblemError(
             f"leading dimensions do not broadcast to one shape: {shapes}; expected (batch, heads, tokens, dim), or "
             "fewer dimensions that broadcast to it, as in torch.nn.functional.scaled_dot_product_attention"
@@ -454,7 +428,7 @@ def broadcast_leading(
         x.expand(*sizes, *x.shape[len(sizes) :])
         for x, sizes in zip(wide, (lead, of_keys, of_keys), strict=True)
     )
-    return z, k, v, enable_gqa, 4 - most
+    return z, k, v, enable_gqa, 4 - max(dims)
 
 
 def _is_usable(tensor: Any) -> bool:

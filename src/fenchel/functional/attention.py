@@ -17,9 +17,7 @@ from fenchel.functional.arguments import (
     broadcast_leading,
     checked_closeness,
     compute_dtype,
-    without_autocast,
 )
-from fenchel.functional.certificate import AttentionCertificate, certificate_at
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
     Inference,
@@ -27,7 +25,7 @@ from fenchel.functional.inference import (
     ProblemRows,
     Variant,
 )
-from fenchel.functional.output import output_at, weights_at
+from fenchel.functional.output import AttentionCertificate, certificate_at, output_at, weights_at
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite, is_transformed
 
@@ -45,22 +43,21 @@ class AttentionInference(Inference):
         enable_gqa: bool = False,
         **options: Any,
     ) -> None:
-        given = query, key, key if value is None else value, enable_gqa
-        query, key, own_value, enable_gqa, self._added = broadcast_leading(*given)
+        broadcast = broadcast_leading(query, key, key if value is None else value, enable_gqa)
+        query, key, own_value, enable_gqa, self._added = broadcast
         value = None if value is None else own_value
         super().__init__(query, key, value, enable_gqa=enable_gqa, **options)
         own = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
         self._closeness = None if self._given.has_no_evidence else own
         if isinstance(own, Divergence) and self._closeness is not None:
-            # Which is tried when it first meets a preference.
-            with without_autocast(query):
-                first = next(self._problems.parts(self._problems.boxes()))
-                own.bind(Discrete(first.templates, first.log_weights()))
+            # Its functions are checked when it is first bound to a preference.
+            first = next(self._problems.parts(self._problems.boxes()))
+            own.bind(Discrete(first.templates, first.log_weights()))
 
     @override
-    def _answer(self, found: Tensor) -> Tensor:
-        found = super()._answer(found)
-        return found[(0,) * self._added] if self._added else found
+    def _answer(self, result: Tensor) -> Tensor:
+        result = super()._answer(result)
+        return result[(0,) * self._added] if self._added else result
 
     @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
@@ -93,7 +90,7 @@ class AttentionInference(Inference):
         given, first_order = self._given, isinstance(self._solver, FirstOrder)
         log_u = given.log_preference
         tensors = self._point, given.key, given.value, *(() if log_u is None else (log_u,))
-        # One pass over the keys, unless the fused kernels' gradient repays one of its own.
+        # One pass over the keys, unless a gradient is wanted, for which the fused kernels are faster.
         wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
         recorded = is_transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
         others = (given.value,) if wanted and not recorded else ()
@@ -107,22 +104,21 @@ class AttentionInference(Inference):
         if self._closeness is not None:
             return super()._make_gap()
         given = self._given
-        with without_autocast(given.query):
-            # A difference of means, squared: in half types it would be rounding and little else.
-            dtype = compute_dtype(given.query.dtype)
-            # A vector that keys share changes nothing but rounding.
-            wide = given.key.to(dtype)
-            wide = wide - wide.detach().mean(-2, keepdim=True)
-            given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
-            column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-            same = self._given.query.dtype == dtype
-            dual = self._point if same else dual_point(given, self._solver)
-            queries = 1 if given.log_preference_is_shared else dual.shape[2]
-            believed = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
-            gradient = (believed - output_at(given, dual)) * given.scale
-            if not isinstance(self._solver, FirstOrder):
-                gradient = gradient + (given.query - dual / column)
-            return (column / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
+        # A difference of means, squared: in half types it would be mostly rounding.
+        dtype = compute_dtype(given.query.dtype)
+        # A vector that all keys share changes nothing but rounding.
+        key = given.key.to(dtype)
+        key = key - key.detach().mean(-2, keepdim=True)
+        given = replace(given, query=given.query.to(dtype), key=key, value=key)
+        column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
+        same = self._given.query.dtype == dtype
+        dual = self._point if same else dual_point(given, self._solver)
+        queries = 1 if given.log_preference_is_shared else dual.shape[2]
+        mean = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
+        gradient = (mean - output_at(given, dual)) * given.scale
+        if not isinstance(self._solver, FirstOrder):
+            gradient = gradient + (given.query - dual / column)
+        return (column / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
 
 
 def infer(

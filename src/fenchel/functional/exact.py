@@ -1,18 +1,18 @@
-r"""Dual points λ of queries that share keys, block by block, with gradients; and what makes custom operators of it.
+r"""Dual points λ of softmax attention, block by block, as custom operators with gradients.
 
 The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
-preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
+preference and α, one d × d matrix a head is inverted, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
-Whether they arrived is looked at once a call on an accelerator, which waits for that. The gradient is one more such
-solve, as it is of the exact one (:mod:`fenchel.estimators.implicit`). No weights are kept, blocks have a bounded
-working memory, and what is broadcast is not copied.
+Convergence is checked once a call on an accelerator, which waits for that. The gradient is one more such
+solve, as is that of the exact dual point (:mod:`fenchel.estimators.implicit`). No weights are kept, blocks have a
+bounded working memory, and broadcast tensors are not copied.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -44,14 +44,14 @@ Found = TypeVar("Found")
 Arguments = ParamSpec("Arguments")
 
 WORTH_CUTTING = 0.9
-"""Share of the keys up to which a block leaves out those that no query of it may use."""
+"""Largest share of the keys that a block uses for which slicing out the others pays."""
 
 KERNEL_BYTES = 2**26
-"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
+"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little of its memory."""
 
 
 def _used_keys(preference: Tensor) -> slice:
-    """The keys from the first to the last that a query may use, where that is a part worth taking; else all."""
+    """The keys from the first to the last that a query may use, where slicing pays; else all."""
     used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
     first, last = int(used[0]), int(used[-1]) + 1
     return slice(first, last) if last - first <= WORTH_CUTTING * preference.shape[-1] else slice(None)
@@ -72,7 +72,7 @@ class Rowwise:
     ) -> None:
         (batch, heads, queries, _), key_heads = evidence.shape, templates.shape[1]
         self._lead = batch, key_heads, heads // key_heads, queries
-        # One preference of all queries hides the same from every block.
+        # A preference that all queries share masks the same keys in every block.
         self._is_masked = (
             log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
         )
@@ -82,14 +82,14 @@ class Rowwise:
         self._log_preference, self._alpha = log_preference, alpha
 
     def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Box, slice, Block]]:
-        """Every block: its place (b, h, G, r), its keys and its rows.
+        """Every block: its box (b, h, G, r), its keys and its rows.
 
         Args:
-            array_bytes: The size of an array (rows, n) that is worked on at once; that of a cache where None.
+            array_bytes: Size of an array (rows, n) of a block; None is that of a cache.
         """
         keep_freed_memory()
         templates = self._templates
-        # A cache's worth for every core, since each works on a part of the block.
+        # One cache for every core, since each works on a part of the block.
         if array_bytes is None:
             on_cpu = templates.device.type == "cpu"
             array_bytes = torch.get_num_threads() * CACHE_BYTES if on_cpu else KERNEL_BYTES
@@ -123,12 +123,12 @@ class Rowwise:
 
 
 def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
-    """What an attempt to solve block by block gives, with one look at a value off the CPU, where all of them arrive.
+    """Solve block by block, with one synchronisation off the CPU where all rows converge.
 
     Args:
-        attempt: Called with a list, to which it adds bool tensors without a dimension: whether some row of a block does
-            not arrive without a look; or with None to look where it needs to.
-        like: On the device.
+        attempt: Called with a list, to which it appends bool scalars, one a block: whether some row did not converge
+            in a fixed number of iterations. Called with None it reads values as it needs them.
+        like: A tensor on the device.
     """
     if not values_are_known(like):
         unsure: list[Tensor] = []
@@ -139,7 +139,7 @@ def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor)
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """For a gradient that needs nothing."""
+    """Save nothing for the backward pass."""
 
 
 def with_gradient(
@@ -147,17 +147,17 @@ def with_gradient(
     backward: Callable[..., Any],
     remember: Callable[[Any, tuple[Any, ...], Any], None] = _remember_nothing,
 ) -> Callable[..., Any]:
-    """An operator with its gradient, to be called in its place.
+    """A custom operator with its gradient, as a function to be called in its place.
 
-    The gradient is registered for it, so that it is one node of a compiled graph. ``torch.func`` cannot take what is
-    registered: inside of its transforms the operator is an ``autograd.Function`` of the same two functions.
-    ``torch.vmap`` maps it call by call: sequences, heads and queries are dimensions of a call already, and what vmap
-    adds is convenience, not speed.
+    The gradient is registered, so that it is one node of a compiled graph. ``torch.func`` does not support registered
+    gradients: inside of its transforms the operator is an ``autograd.Function`` of the same two functions.
+    ``torch.vmap`` calls it once an example: sequences, heads and queries are dimensions of a call already, so that vmap
+    is a convenience and not faster.
 
     Args:
         operator: Made by ``torch.library.custom_op``.
         backward: (ctx, *gradients of the outputs) -> a gradient of every input, or None.
-        remember: (ctx, inputs, output) keeps what the gradient needs.
+        remember: (ctx, inputs, output) saves what the gradient needs.
     """
     operator.register_autograd(backward, setup_context=remember)
     operator.register_vmap(_call_by_call(operator))
@@ -201,18 +201,18 @@ def _call_by_call(operator: Any) -> Callable[..., Any]:
 def with_row_gradients(
     operator: Any, name: str, equation: AbstractEquation, of: str
 ) -> Callable[..., Tensor]:
-    """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
+    """A custom operator with its shape for ``torch.compile`` and a gradient that can be taken once.
 
     Args:
         operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
             returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
-            the relative tolerance to which it solves.
+            the relative tolerance of the solve.
         name: Of the operator.
-        equation: What the dual points solve.
-        of: What a second derivative would be of, for the error.
+        equation: The equation that the dual points solve.
+        of: Subject of the error about a second derivative.
 
     Returns:
-        What to call in place of the operator.
+        The function to call in place of the operator.
     """
 
     @torch.library.custom_op(f"{name}_backward", mutates_args=())
@@ -261,7 +261,7 @@ def with_row_gradients(
         ctx.options = inputs[4:]
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # Read once: under checkpointing what is saved is computed again when it is read, and is then no longer there.
+        # Read once: under checkpointing saved tensors are recomputed when they are read, and then freed.
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
         log_preference = saved[3]
         # To the tolerance of the forward solve, where there is one.
@@ -283,7 +283,7 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
     torch itself takes.
 
     Args:
-        function: What is called as it is, by compiled code too: an iteration that looks at values, say.
+        function: Called uncompiled, by compiled code too: a data-dependent iteration, for example.
 
     Returns:
         The same function.
@@ -295,19 +295,17 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
         >>> halved(8)
         4
     """
-    disabled: Callable[Arguments, Found] | None = None
+
+    @cache
+    def disabled() -> Callable[Arguments, Found]:
+        return cast("Callable[Arguments, Found]", torch.compiler.disable(function))
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
-        nonlocal disabled
-        if COMPILER not in sys.modules:
-            return function(*args, **kwargs)
-        # Who compiles has loaded the compiler, and then what is called from here must not be compiled either.
-        if disabled is None:
-            disabled = cast("Callable[Arguments, Found]", torch.compiler.disable(function))
-        return disabled(*args, **kwargs)
+        # Once the compiler is loaded, functions that are called from here must not be compiled either.
+        return (disabled() if COMPILER in sys.modules else function)(*args, **kwargs)
 
-    # What the compiler looks for on a function before it traces a call of it.
+    # The compiler reads these before it traces a call of the function.
     call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
     call._torchdynamo_disable_recursive = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
     return call
@@ -317,11 +315,11 @@ DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative tolerance of the exact estimator."""
 
 DEFAULT_STEPS = 50
-"""Steps that a query may take there."""
+"""Largest number of steps of a query there."""
 
 
 def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
-    """Relative tolerance and steps of the exact estimator, those of ops where it leaves them open."""
+    """Relative tolerance and largest number of steps of the exact estimator, with the defaults of ops."""
     tol = DEFAULT_TOL[dtype] if solver.tol is None else solver.tol
     return tol, DEFAULT_STEPS if solver.max_steps is None else solver.max_steps
 
@@ -329,32 +327,33 @@ def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
 def dual_point(given: AttentionArguments, solver: Estimator) -> Tensor:
     """λ, (B, H, m, d), in the dtype of the query; for half types in float32 if it is solved for and α may be above 1.
 
-    Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 what rounding the query does.
+    Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 as much as rounding the query.
 
     Args:
         given: Checked arguments.
         solver: First order, second order or exact.
 
     Raises:
-        ConvergenceError: If the exact estimator does not get there for some query.
+        ConvergenceError: If the exact estimator does not converge for some query.
     """
     if isinstance(solver, FirstOrder) or given.has_no_evidence:
         if isinstance(given.alpha, Tensor):
             return (given.query * given.alpha).to(given.query.dtype)
         return given.query if given.alpha == 1.0 else given.query * given.alpha
     dtype = compute_dtype(given.query.dtype)
-    with without_autocast(given.query):
-        if isinstance(solver, Exact):
-            dual = _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
-        elif given.problem_is_shared:
-            dual = _with_one_covariance(given, dtype).to(dtype)
-        else:
-            dual = _second_order_with_gradients(*given.problem_in(dtype))
+    if isinstance(solver, Exact):
+        dual = _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
+    elif given.problem_is_shared:
+        wide = torch.float64 if dtype == torch.float32 and _loses_digits(given) else dtype
+        evidence, templates, preference, alpha = given.problem_in(wide)
+        dual = with_one_covariance(evidence, given.of_query_heads(templates), preference, alpha).to(dtype)
+    else:
+        dual = _second_order_with_gradients(*given.problem_in(dtype))
     return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
 
 
 BLOCK_BYTES = 2**24
-"""Size of an array (rows, n) of a block: mixing makes none but that of a preference a query."""
+"""Size of an array (rows, n) of a block: mixing allocates one only for a preference a query."""
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
@@ -382,17 +381,17 @@ def _exact(
 
 
 def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst: str = "") -> None:
-    """Raise where relative errors are above a tolerance.
+    """Raise if relative errors are above a tolerance.
 
     Args:
         error: Bounds on the errors of dual points, relative to their lengths.
         tol: The tolerance.
-        max_steps: Steps that there were at most.
-        remedy: What else may help, after "make".
-        worst: What to say of the worst, given its index and its error.
+        max_steps: Largest number of steps.
+        remedy: Further advice, after "make".
+        worst: Format of the index and error of the worst query.
 
     Raises:
-        ConvergenceError: Naming how many they are.
+        ConvergenceError: With the number of such queries.
     """
     missed = ~(error <= tol)
     if not bool(missed.any()):
@@ -407,7 +406,7 @@ def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst:
 
 
 def _check_range(dual: Tensor, templates: Tensor) -> None:
-    """Weights are a softmax of scores <t, λ>, which the dtype has to hold."""
+    """Refuse dual points whose scores ⟨t, λ⟩ overflow the dtype."""
     if dual.numel() == 0:
         return
     largest = dual.abs().amax().double() * templates.abs().amax().double() * dual.shape[-1]
@@ -424,18 +423,29 @@ _exact_with_gradients = with_row_gradients(
 
 
 HELD_BY_FLOAT32 = 200.0
-"""α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
+"""α‖t‖² up to which float32 represents I + αΣ to about 1e-5 of its smallest eigenvalue."""
 
 
-def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tensor:
-    """Solve with the covariance of each head's one preference."""
-    heads = given.query.shape[1]
-    if dtype == torch.float32 and _loses_digits(given):
-        dtype = torch.float64
-    templates = (given.key.to(dtype) * given.scale).repeat_interleave(heads // given.key.shape[1], 1)
-    weights = preference_weights(given.log_preference, templates)
-    alpha = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-    return with_one_hessian(templates, weights, alpha, given.query.to(dtype), solve=by_inverse)
+def with_one_covariance(
+    evidence: Tensor,
+    templates: Tensor,
+    preference: Tensor | None,
+    alpha: Tensor,
+    variances: Tensor | None = None,
+) -> Tensor:
+    """Second-order dual points where all queries of a head share one preference and α, (B, H, m, d).
+
+    Args:
+        evidence: z, (B, H, m, d).
+        templates: (B, H, n, d).
+        preference: (B or 1, H or 1, 1, n), or None.
+        alpha: α, (B or 1, H or 1, 1, 1).
+        variances: (B, H, n, d or 1), of templates that are means of Gaussians; None where they are points.
+    """
+    weights, within = normalised_log_weights(preference, templates).exp(), None
+    if variances is not None:
+        within = (weights @ variances).squeeze(-2).expand(*templates.shape[:2], templates.shape[-1])
+    return with_one_hessian(templates, weights, alpha, evidence, solve=by_inverse, within=within)
 
 
 def _loses_digits(given: AttentionArguments) -> bool:
@@ -449,17 +459,12 @@ def _loses_digits(given: AttentionArguments) -> bool:
 
 
 def by_inverse(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Rows times (I + A)⁻¹ for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
+    """Rows times (I + A)⁻¹ for A symmetric and positive, inverted in float64, since an inverse loses digits.
 
     One small inverse a head and products with it are many times faster than triangular solves for every query.
     """
     identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
     return rows @ torch.linalg.inv_ex(identity + matrix.double())[0].to(matrix.dtype)
-
-
-def preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
-    """U of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
-    return normalised_log_weights(log_preference, templates).exp()
 
 
 @torch.library.custom_op("fenchel::second_order_dual_point", mutates_args=())

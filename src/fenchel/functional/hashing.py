@@ -14,11 +14,11 @@ from fenchel.arguments import shown
 from fenchel.blocks import spans
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
-from fenchel.functional.arguments import compute_dtype, without_autocast
+from fenchel.functional.arguments import compute_dtype
 from fenchel.functional.attention import AttentionInference, attention, infer
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import Inference, Options, Variant
+from fenchel.functional.output import AttentionCertificate
 from fenchel.tensors import (
     BOOL,
     FLOATING,
@@ -46,7 +46,7 @@ class HashingInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(query, key, value, **options)
-        self._variant, self._call, self._options = variant, (query, key), options
+        self._options = options
         if query.shape[2] != key.shape[2]:
             raise ProblemError(
                 f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "
@@ -63,15 +63,14 @@ class HashingInference(Inference):
         batch, heads, tokens = given.query.shape[:3]
         if batch * heads == 0:
             return torch.zeros_like(given.value)
-        with without_autocast(given.query):
-            dtype = compute_dtype(given.query.dtype)
-            z, templates, _, reliability = given.problem_in(dtype)
-            templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-            if isinstance(self._solver, FirstOrder):
-                output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order)
-            else:
-                each = reliability.expand(batch, heads, tokens, 1).flatten(0, 1)
-                output = solved_output(z.flatten(0, 1), templates, values, each, order, self._solver)
+        dtype = compute_dtype(given.query.dtype)
+        z, templates, _, alpha = given.problem_in(dtype)
+        templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
+        if isinstance(self._solver, FirstOrder):
+            output = hashed_softmax((z * alpha).flatten(0, 1), templates, values, order)
+        else:
+            each = alpha.expand(batch, heads, tokens, 1).flatten(0, 1)
+            output = solved_output(z.flatten(0, 1), templates, values, each, order, self._solver)
         return output.unflatten(0, (batch, heads)).to(given.query.dtype)
 
     @property
@@ -79,10 +78,11 @@ class HashingInference(Inference):
         """Attention with the preference as an array."""
 
         def made() -> AttentionInference:
-            dtype, heads = compute_dtype(self._given.query.dtype), self._given.query.shape[:2]
-            log_u = _log_meetings(self._order, dtype).unflatten(0, heads)
-            options = {**self._options, "log_preference": log_u}
-            return AttentionInference(*self._call, **options)
+            given = self._given
+            log_u = _log_meetings(self._order, compute_dtype(given.query.dtype))
+            options = {**self._options, "scale": given.scale}
+            log_u = log_u.unflatten(0, given.query.shape[:2])
+            return AttentionInference(given.query, given.key, log_preference=log_u, **options)
 
         return self._once("dense", made)
 

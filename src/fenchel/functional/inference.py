@@ -1,8 +1,9 @@
-r"""What every attention op answers: an inference, whose parts are made when they are asked for.
+r"""The result of every attention op: an inference, whose output, weights and bounds are computed on first access.
 
-Here by the core: under any closeness, and to memories that are distributions. Queries are taken in parts, each of them
-a problem, so that whatever offers weights and a curvature, or a cumulant, has every estimator, bound and gradient. The
-backward pass computes a part again: no (m, n) array outlives its part. Ops write what they have faster code for.
+The base class solves with the core, for any closeness and for memories that are distributions. Queries are split into
+parts, each of them a problem, so that whatever has weights and a curvature, or a cumulant, has every estimator, bound
+and gradient. The backward pass recomputes a part, and no (m, n) array outlives its part. Ops override the methods for
+which they have faster code.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
-    check_estimator,
     checked,
     compute_dtype,
     dropped,
@@ -33,9 +33,14 @@ from fenchel.functional.arguments import (
     unit_of_products,
     without_autocast,
 )
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
-from fenchel.functional.output import boxes_of_queries, recomputed
+from fenchel.functional.output import (
+    AttentionCertificate,
+    boxes_of_queries,
+    certificate_of,
+    norm_of,
+    recomputed,
+)
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
 from fenchel.tensors import checked_argument, refuse_onnx, summed
@@ -60,13 +65,13 @@ class Options(TypedDict, total=False):
 class Inference:
     r"""One distribution a query, as :func:`fenchel.functional.infer` gives it.
 
-    Arguments are checked at once; what is read is computed when it is first read, and kept. Gradients reach all that
-    the call was given; the certificate has none. Parts share the graph of λ: make one loss of them, or retain the graph
+    Arguments are checked at once; attributes are computed on first access and cached. Gradients reach all tensors of
+    the call; the certificate has none. Attributes share the graph of λ: combine them in one loss, or retain the graph
     in all backward passes but the last.
     """
 
     names: ClassVar[tuple[str, str, str]] = ("query", "key", "value")
-    """What the user calls the three tensors."""
+    """Names of the three tensors in messages."""
 
     needs_keys: ClassVar[bool] = False
     """Whether a call without keys is refused."""
@@ -88,10 +93,15 @@ class Inference:
         self._solver = estimator_object(estimator, tol, max_steps)
         if not isinstance(self._solver, FirstOrder):
             refuse_onnx(f"the estimator {self._solver.name!r}")
-        own: dict[str, Any] = {"names": self.names, "needs_keys": self.needs_keys}
-        # Keys stand for values that were not given.
-        given = query, key, key if value is None else value
-        self._given = checked(*given, exact=isinstance(self._solver, Exact), **own, **options)
+        self._given = checked(
+            query,
+            key,
+            key if value is None else value,  # keys stand for values that were not given
+            exact=isinstance(self._solver, Exact),
+            names=self.names,
+            needs_keys=self.needs_keys,
+            **options,
+        )
 
     @property
     def dual(self) -> Tensor:
@@ -100,7 +110,7 @@ class Inference:
 
     @property
     def _point(self) -> Tensor:
-        """λ as it was found, in the form in which the call is computed."""
+        """λ before rows with nothing to attend to are set to zero."""
         return self._once("point", self._make_point)
 
     @property
@@ -123,13 +133,13 @@ class Inference:
 
     @property
     def certificate(self) -> AttentionCertificate:
-        """How far the answer is from the exact inference at most, with what rounding can hide."""
+        """Bounds on the distance from the exact inference, rounding included."""
 
         def made() -> AttentionCertificate:
             if self._given.has_no_evidence:
                 query = self._given.query
-                nothing = query.new_zeros(query.shape[:3], dtype=compute_dtype(query.dtype))
-                bounds = AttentionCertificate(nothing, nothing.clone(), nothing.clone())
+                zeros = query.new_zeros(query.shape[:3], dtype=compute_dtype(query.dtype))
+                bounds = AttentionCertificate(zeros, zeros.clone(), zeros.clone())
             else:
                 bounds = self._make_certificate()
             return AttentionCertificate(*map(self._answer, bounds))
@@ -157,77 +167,78 @@ class Inference:
         return self._once("gap", made)
 
     def certified(self) -> tuple[Tensor, AttentionCertificate]:
-        """Output and certificate, of one pass over the keys where no gradient is wanted."""
+        """Output and certificate, computed in one pass over the keys where no gradient is wanted."""
         certificate = self.certificate
         return self.output, certificate
 
-    # Not functools.cached_property, whose lock is nothing to trace in Python 3.11.
+    # functools.cached_property has a lock in Python 3.11, which cannot be traced.
     def _once(self, name: str, make: Callable[[], T]) -> T:
+        """A cached value, computed without autocast: casts are those of :func:`checked`."""
         if name not in self._kept:
-            self._kept[name] = make()
+            with without_autocast(self._given.query):
+                self._kept[name] = make()
         return self._kept[name]
 
-    def _answer(self, found: Tensor) -> Tensor:
-        """What was computed for every query, (B, H, m, ...), as it is returned."""
-        return self._given.without_empty_rows(found)
+    def _answer(self, result: Tensor) -> Tensor:
+        """A result for every query, (B, H, m, ...), as it is returned."""
+        return self._given.without_empty_rows(result)
 
-    # As problems of the core; ops write what they have faster code for.
+    # By the core; ops override the methods for which they have faster code.
 
     remedy: ClassVar[str] = "alpha, the query or the norms of the keys smaller"
-    """What may help queries that the exact estimator does not solve, after "make"."""
+    """Advice for queries that the exact estimator does not solve, after "make"."""
 
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         """The call as problems in a dtype."""
-        raise NotImplementedError(f"{type(self).__name__} has code of its own for everything")
+        raise NotImplementedError(f"{type(self).__name__} overrides everything")
 
     @property
-    def _problems(self) -> ProblemRows:
+    def _problems(self) -> Any:
+        """:class:`ProblemRows`, or all queries as one :class:`~fenchel.problem.Problem`."""
         return self._once("rows", lambda: self._rows(compute_dtype(self._given.query.dtype)))
 
     def _make_point(self) -> Tensor:
-        with without_autocast(self._given.query):
-            return self._problems.dual_point(self._solver, self.remedy)
+        return self._problems.dual_point(self._solver, self.remedy)
 
     def _make_output(self) -> Tensor:
         given, dual = self._given, self._point
-        with without_autocast(dual):
-            values = given.of_query_heads(given.value.to(dual.dtype))
-            return self._problems.average(dual, values, self._dropout_p).to(given.query.dtype)
+        values = given.of_query_heads(given.value.to(dual.dtype))
+        return self._problems.average(dual, values, self._dropout_p).to(given.query.dtype)
 
     def _make_weights(self) -> Tensor:
-        with without_autocast(self._given.query):
-            return self._problems.weights(self._point).to(self._given.query.dtype)
+        return self._problems.weights(self._point).to(self._given.query.dtype)
 
     def _make_certificate(self) -> AttentionCertificate:
         dual = self._point.detach()
-        with without_autocast(dual):
-            return self._problems.certificate(dual, dual.dtype)
+        return self._problems.certificate(dual, dual.dtype)
 
     def _make_gap(self) -> Tensor:
-        with without_autocast(self._given.query):
-            return self._problems.gap(self._point)
+        return self._problems.gap_at(self._point)
 
 
 class Variant:
     """Attention of another kind, with the tensors that belong to it."""
 
     made_by: ClassVar[Callable[..., Inference]]
-    """From the variant, query, key, value and options of :func:`fenchel.functional.infer` to the call."""
+    """Makes the call from the variant, query, key, value and options of :func:`fenchel.functional.infer`."""
 
     without: ClassVar[tuple[str, ...]] = ()
-    """Options that there are none of."""
+    """Options that are refused."""
 
 
 def estimator_object(
     estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
 ) -> Estimator:
-    """An estimator of ops by its name and options, of which those that are None are left open; or the one given.
+    """An estimator of ops from its name and options (None for the default), or the given one.
 
     Raises:
-        ProblemError: If it is no estimator of ops, or has an option that ops do not take or that cannot be used.
+        ProblemError: If ops have no such estimator, or an option is one that ops do not take or is invalid.
     """
     if not isinstance(estimator, Estimator):
-        check_estimator(estimator, tol, DEFAULT_STEPS if max_steps is None else max_steps)
+        checked_argument("estimator", estimator)
+        for name, value in (("tol", tol), ("max_steps", max_steps)):
+            if value is not None:
+                checked_argument(name, value)
         return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
     if estimator.name not in ESTIMATORS:
         raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
@@ -239,22 +250,21 @@ def estimator_object(
             "not met, and choose their memory themselves"
         )
     if isinstance(estimator, Exact):
-        most = DEFAULT_STEPS if estimator.max_steps is None else estimator.max_steps
-        check_estimator(estimator.name, estimator.tol, most)
+        estimator_object(estimator.name, estimator.tol, estimator.max_steps)
     return estimator
 
 
 @dataclass(frozen=True, eq=False)
 class ProblemRows:
-    """Some queries of some heads and sequences.
+    """Inference problems of some queries, heads and sequences.
 
     Attributes:
         evidence: z, (B, H, m, d).
         templates: (B, H, n, d).
         log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
         alpha: α, (B or 1, H or 1, m or 1, 1).
-        closeness: D, with numbers of its own that broadcast to (B, H, m).
-        variances: Of templates that are means of Gaussians, (B, H, n, d or 1); None where they are points.
+        closeness: D, whose own numbers broadcast to (B, H, m).
+        variances: (B, H, n, d or 1), of templates that are means of Gaussians; None where they are points.
     """
 
     evidence: Tensor
@@ -269,7 +279,7 @@ class ProblemRows:
         return normalised_log_weights(self.log_preference, self.templates)
 
     def problem(self) -> Problem:
-        """The same as a problem of the core."""
+        """The problem of the core."""
         if self.variances is None:
             preference = Discrete(self.templates, self.log_weights())
         else:
@@ -282,10 +292,9 @@ class ProblemRows:
             return self.alpha * self.evidence
         return self._solved(solver, remedy)
 
-    # An iteration that looks at values is nothing to trace.
-    @untraced
+    @untraced  # data-dependent iteration
     def _solved(self, solver: Estimator, remedy: str) -> Tensor:
-        # An expansion has the curvature in it, which one's own closeness may have made by torch.func.
+        # The expansion contains the curvature, which a user's closeness may compute by torch.func.
         foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
 
         def of_part(part: ProblemRows, _: Tensor) -> Tensor:
@@ -296,7 +305,7 @@ class ProblemRows:
 
             if not torch.is_grad_enabled():
                 return dual
-            # Built anew in the backward pass: the residual's graph has arrays of all weights.
+            # Recomputed in the backward pass: the residual's graph has arrays of all weights.
             return joined() if foreign else recomputed(joined)
 
         return in_parts(self, of_part, self.evidence, again=False)
@@ -313,25 +322,25 @@ class ProblemRows:
 
         return in_parts(self, of_part, dual, values)
 
-    def gap(self, dual: Tensor) -> Tensor:
+    def gap_at(self, dual: Tensor) -> Tensor:
         r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
         return in_parts(self, lambda part, lam: part.problem().gap_at(lam), dual)
 
     @torch.no_grad()
     def certificate(self, dual: Tensor, dtype: torch.dtype) -> AttentionCertificate:
-        """What dual points certify, with what rounding can hide, in a dtype."""
+        """The certificate of dual points in a dtype, rounding included."""
         rows = self
         if self.variances is None:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
         return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
 
     def boxes(self) -> list[Box]:
-        """Ranges of sequences, unless the closeness has numbers of theirs, and of queries."""
+        """Ranges of sequences, not split where the closeness has numbers for each, and of queries."""
         own = any(len(shape) > 2 and shape[-3] > 1 for shape in self.closeness.query_shapes().values())
         return boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=own)
 
     def parts(self, cut: list[Box]) -> Iterator[ProblemRows]:
-        """Those in each of these boxes."""
+        """The rows in each of these boxes."""
         if len(cut) == 1:
             yield self
             return
@@ -349,11 +358,11 @@ def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
 
 
 def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
-    r"""At least the norm of the dual's gradient, (B, H, m, 1) in float64: from what families say of rounding, or below.
+    r"""Upper bound on the norm of the dual's gradient, (B, H, m, 1) in float64.
 
-    Where the closeness is strongly convex by σ potentials that are off by :math:`\delta` move weights by
-    :math:`2\max|\delta|/\sigma` in the 1-norm, and means by that times the largest norm R of a template: so much for
-    rounding, and for how far λ itself moves the mean.
+    Rounding is bounded by the preference's own bound where it has one. Else, where the closeness is strongly convex
+    with modulus σ, errors :math:`\delta` of potentials move weights by :math:`2\max|\delta|/\sigma` in the 1-norm and
+    means by that times the largest norm R of a template; so does λ itself.
     """
     problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
     unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
@@ -377,34 +386,34 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
 def in_parts(
     rows: ProblemRows, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
 ) -> Tensor:
-    """A function of queries part by part, put together, (B, H, m, ...).
+    """Apply a function to the queries part by part, (B, H, m, ...).
 
     Args:
         rows: The queries.
-        function: Of a part, its points, and whatever goes with the keys of its sequences.
+        function: Takes a part, its points and its parts of ``of_keys``.
         points: (B, H, m, d).
         *of_keys: (B, H, n, any) each.
-        again: Whether the backward pass computes a part again instead of keeping its arrays.
+        again: Whether the backward pass recomputes a part instead of keeping its arrays.
     """
     cut = rows.boxes()
     pieces = [pieces_of(points, cut, (0, 2)), *(pieces_of(x, cut, (0, None)) for x in of_keys)]
 
-    def of_part(*given: Any) -> Tensor:
-        return recomputed(function, *given) if again else function(*given)
+    def of_part(*part: Any) -> Tensor:
+        return recomputed(function, *part) if again else function(*part)
 
     return joined(zip(cut, map(of_part, rows.parts(cut), *pieces), strict=True), (0, 2))
 
 
 def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
-    """λ of second order or of the exact estimator, (..., m, d), with gradients to all that the problem is made of.
+    """λ of the second-order or exact estimator, (..., m, d), with gradients to all tensors of the problem.
 
     Args:
         problem: The problem.
-        solver: Either of them.
-        remedy: What else may help a query that does not get there, after "make".
+        solver: The estimator.
+        remedy: Further advice for queries that do not converge, after "make".
 
     Raises:
-        ConvergenceError: If a query does not.
+        ConvergenceError: If a query does not converge.
     """
     dual = _solution(problem, solver, remedy)
     return solver.joined(problem, dual) if torch.is_grad_enabled() else dual
@@ -413,7 +422,7 @@ def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tenso
 @untraced
 @torch.no_grad()
 def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
-    """The same without gradient."""
+    """λ without gradient."""
     tol, steps = limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
 
     def solve(block: Block) -> dict[str, Tensor]:

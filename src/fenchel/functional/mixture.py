@@ -9,31 +9,32 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
 from fenchel.estimators import FirstOrder, SecondOrder
-from fenchel.estimators.closed_form import with_one_hessian
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     refuse_overflow,
     unit_of_products,
-    without_autocast,
 )
 from fenchel.functional.attention import infer
-from fenchel.functional.certificate import AttentionCertificate
-from fenchel.functional.exact import by_inverse, preference_weights
+from fenchel.functional.exact import with_one_covariance
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
-from fenchel.functional.output import output_at, plain_attention, weights_at, with_one_width
+from fenchel.functional.output import (
+    AttentionCertificate,
+    output_at,
+    plain_attention,
+    weights_at,
+    with_one_width,
+)
 from fenchel.tensors import (
     broadcasts_to,
-    check_device,
     check_dtype,
+    check_entries,
     check_not_mapped,
     check_tensor,
     checked_scale,
-    values_are_known,
 )
 
 
@@ -54,7 +55,7 @@ class MixtureInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(query, means, value, scale=1.0, **options)
-        self._has_output, self._answers_memories = True, value is None  # E[x] is an output too
+        self._has_output, self._returns_memories = True, value is None  # E[x] is an output too
         variances, given = variant.variances, self._given
         _check_variances(variances, means)
         self._dtype = given.query.dtype
@@ -84,68 +85,54 @@ class MixtureInference(Inference):
 
     def _lifted(self, dual: Tensor) -> tuple[AttentionArguments, Tensor]:
         """The call as attention to components, whose query is [ς, ς²/2], and ς = scale·λ."""
-        is_one = isinstance(self._scale, float) and self._scale == 1.0
-        place = dual if is_one else dual * self._scale
-        square = place.square()
-        if self._given.key.shape[-1] != 2 * place.shape[-1]:
+        scaled = dual * self._scale
+        square = scaled.square()
+        if self._given.key.shape[-1] != 2 * scaled.shape[-1]:
             square = square.sum(-1, keepdim=True)
-        return replace(self._given, query=torch.cat([place, square / 2], -1), alpha=1.0), place
+        return replace(self._given, query=torch.cat([scaled, square / 2], -1), alpha=1.0), scaled
 
     @override
     def _make_point(self) -> Tensor:
         given, solver = self._given, self._solver
-        with without_autocast(given.query):
-            if given.has_no_evidence or isinstance(solver, FirstOrder):
-                return given.query * given.alpha
-            if isinstance(solver, SecondOrder) and given.problem_is_shared:
-                return self._with_one_covariance()
-            check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
-            return super()._make_point()
-
-    def _with_one_covariance(self) -> Tensor:
-        """Second order where the queries of a head share one mixture and α: one d × d inverse a head, in float64."""
-        rows, given = self._rows(torch.float64), self._given
-        assert rows.variances is not None  # noqa: S101 -- memories have some
-        weights = preference_weights(given.log_preference, rows.templates)
-        within = (weights @ rows.variances).expand(*rows.templates.shape[:2], 1, -1).squeeze(2)
-        within = within.expand(*within.shape[:-1], rows.templates.shape[-1])
-        dual = with_one_hessian(
-            rows.templates, weights, rows.alpha, rows.evidence, solve=by_inverse, within=within
-        )
-        return dual.to(given.query.dtype)
+        if given.has_no_evidence or isinstance(solver, FirstOrder):
+            return given.query * given.alpha
+        if isinstance(solver, SecondOrder) and given.problem_is_shared:
+            rows = self._rows(torch.float64)
+            problem = rows.evidence, rows.templates, rows.log_preference, rows.alpha, rows.variances
+            return with_one_covariance(*problem).to(given.query.dtype)
+        check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
+        return super()._make_point()
 
     @override
     def _make_output(self) -> Tensor:
-        with without_autocast(self._given.query):
-            lifted, place = self._lifted(self._point)
-            if self._given.has_no_evidence:
-                output = plain_attention(lifted, lifted.query, self._dropout_p)
-            else:
-                query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
-                wide = replace(lifted, query=query, key=key, value=value)
-                output = output_at(wide, query, self._dropout_p)[..., : lifted.value.shape[-1]]
-            if self._answers_memories:
-                # Each memory has moved by its variance times ς.
-                d = place.shape[-1]
-                output = output[..., :d] + output[..., d:] * place
-            what = "mixture attention has scores or variances times evidence"
-            remedy = "alpha, the query, scale or the variances smaller"
-            refuse_overflow(output, (self._given.query, lifted.key, lifted.value), what, remedy)
-            return output.to(self._dtype)
+        lifted, scaled_dual = self._lifted(self._point)
+        if self._given.has_no_evidence:
+            output = plain_attention(lifted, lifted.query, self._dropout_p)
+        else:
+            query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
+            padded = replace(lifted, query=query, key=key, value=value)
+            output = output_at(padded, query, self._dropout_p)[..., : lifted.value.shape[-1]]
+        if self._returns_memories:
+            # Each memory is shifted by its variance times ς.
+            d = scaled_dual.shape[-1]
+            output = output[..., :d] + output[..., d:] * scaled_dual
+        what = "mixture attention has scores or variances times evidence"
+        remedy = "alpha, the query, scale or the variances smaller"
+        refuse_overflow(output, (self._given.query, lifted.key, lifted.value), what, remedy)
+        return output.to(self._dtype)
 
     @override
     def _make_weights(self) -> Tensor:
-        with without_autocast(self._given.query):
-            lifted, _ = self._lifted(self._point)
-            return weights_at(lifted, lifted.query).to(self._dtype)
+        lifted, _ = self._lifted(self._point)
+        return weights_at(lifted, lifted.query).to(self._dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
-        given, dual = self._given, self._point
-        with torch.no_grad(), without_autocast(given.query):
-            dtype = dual.dtype
-            if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
-                dtype = torch.float64  # in which products are not cut short
+        dual = self._point
+        dtype = dual.dtype
+        if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
+            dtype = torch.float64  # whose products are not rounded further
+        with torch.no_grad():
             return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
 
 
@@ -172,9 +159,8 @@ class Mixture(Variant):
 
 
 def _check_variances(variances: Tensor, means: Tensor) -> None:
-    wanted = "that broadcasts to the shape of means, with a last dimension of 1 where they are spherical"
-    check_tensor("variances", variances, wanted)
-    check_device("variances", variances, means.device, "means")
+    form = "that broadcasts to the shape of means, with a last dimension of 1 where they are spherical"
+    check_tensor("variances", variances, form, device=means.device, other="means")
     check_dtype("variances", variances, means.dtype, "means")
     if not broadcasts_to(variances.shape, means.shape):
         raise ProblemError(
@@ -182,17 +168,14 @@ def _check_variances(variances: Tensor, means: Tensor) -> None:
             f"{tuple(means.shape)}: one a coordinate, or a last dimension of 1 for spherical ones. Full covariance "
             "matrices have no fused form; fenchel.GaussianMixture takes them"
         )
-    if not values_are_known(variances):
-        return
-    bad = ~((variances >= 0) & (variances < torch.inf))
-    if bool(bad.any()):
-        where = tuple(int(i) for i in bad.nonzero()[0]) if bad.dim() else ()
-        entry = f" at index {where}" if where else ""
-        raise ProblemError(
-            f"variances hold {shown(variances.detach()[bad][0].item())}{entry}; expected finite numbers of at least 0 "
-            "(0 is softmax attention): variances, not their logarithms or roots; make what is learned positive, such "
-            "as by torch.nn.functional.softplus"
-        )
+    check_entries(
+        "variances",
+        variances,
+        lambda x: (x >= 0) & (x < torch.inf),
+        "finite numbers of at least 0 (0 is softmax attention)",
+        "variances, not their logarithms or roots; make what is learned positive, such as by "
+        "torch.nn.functional.softplus",
+    )
 
 
 def mixture_attention(

@@ -1,14 +1,15 @@
-r"""The mean of the values at dual points, by whichever code is fastest for the gradients that are wanted.
+r"""Outputs, weights and certificates at dual points, without any (m, n) array that outlives its part of the queries.
 
-That is torch's fused kernels, which have no gradient to a log-preference, or spend (m, n) arrays on it. Where one is
-wanted the weights are computed part by part, and again in the backward pass: no (m, n) array outlives its part.
+Outputs are computed by torch's fused kernels, which have no gradient to a log-preference, or spend (m, n) arrays on it.
+Where that gradient is wanted weights are computed part by part, and recomputed in the backward pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,44 +22,55 @@ from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     dropped,
+    largest_level,
     mask_dtype,
-    without_autocast,
+    normalised_log_weights,
+    unit_of_products,
 )
-from fenchel.tensors import is_transformed, needs_gradient
+from fenchel.tensors import LINEAR, is_transformed, may_attend, needs_gradient, norm, summed
+
+
+def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
+    """Weights of logits (..., m, n) under a preference, bool or floating, that broadcasts to them."""
+    if preference is None:
+        return logits.softmax(-1)
+    if preference.dtype == torch.bool:
+        return logits.masked_fill(~preference, -torch.inf).softmax(-1)
+    return (logits + preference).softmax(-1)
 
 
 @torch.no_grad()
 def means_at(given: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
-    """Means under the weights at dual points, each (B, H, m, c), without gradient, of one pass over the keys.
+    """Means under the weights at dual points, (B, H, m, c) each, without gradient, in one pass over the keys.
 
     Args:
         given: Checked arguments.
         dual: λ, (B, H, m, d).
-        key: The keys, or these less a vector that those of a head share, which weights do not see.
+        key: The keys, less a vector that those of a head may share, which does not change the weights.
         *averaged: (B, H_kv, n, c) each, with the dtype of the key, float32 or float64.
     """
     lam = dual.to(key.dtype) * given.scale
     key, *values = (given.of_query_heads(x) for x in (key, *averaged))
     cut = boxes_of_queries(lam, key.shape[2], part_bytes=CACHE_BYTES)
-    result: list[list[Tensor]] = []
-    for box in cut:
-        logits = part_of(lam, (box[0], slice(None), box[1])) @ part_of(key, box[:1]).mT
-        if (preference := given.log_preference) is not None:
-            log_u = part_of(preference, (box[0], slice(None), box[1]))
-            logits = logits.masked_fill(~log_u, -torch.inf) if log_u.dtype == torch.bool else logits + log_u
-        weights = logits.softmax(-1).to(key.dtype)
-        result.append([weights @ part_of(value, box[:1]) for value in values])
-    return [joined(zip(cut, of_one, strict=True), (0, 2)) for of_one in zip(*result, strict=True)]
+
+    def of_part(box: Box) -> list[Tensor]:
+        preference, rows = given.log_preference, (box[0], slice(None), box[1])
+        log_u = None if preference is None else part_of(preference, rows)
+        weights = _softmax(part_of(lam, rows) @ part_of(key, box[:1]).mT, log_u).to(key.dtype)
+        return [weights @ part_of(value, box[:1]) for value in values]
+
+    parts = [of_part(box) for box in cut]
+    return [joined(zip(cut, means, strict=True), (0, 2)) for means in zip(*parts, strict=True)]
 
 
 def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
-    """Tensors (..., any) with zeros in further columns: kernels of the CPU take query, key and value of one width."""
+    """Tensors (..., any) padded with zeros to one width, which kernels of the CPU need of query, key and value."""
     width = max(tensor.shape[-1] for tensor in tensors)
     return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:
-    # A graph that is exported has operations of torch alone, which runtimes other than torch have too.
+    # Exported graphs use only operations that other runtimes have too.
     if given.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return False
     return needs_gradient(given.log_preference)
@@ -69,7 +81,7 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
 
     Args:
         given: Checked arguments.
-        dual: λ, (B, H, m, d), in the dtype in which the weights are to be computed.
+        dual: λ, (B, H, m, d), in the dtype in which weights are computed.
         dropout_p: Probability with which a weight is dropped.
     """
     if given.has_no_evidence:
@@ -83,14 +95,13 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
 
 def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
     lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
-    log_preference = given.log_preference
+    log_preference, given = given.log_preference, replace(given, query=lam, key=key, value=value)
     assert log_preference is not None  # noqa: S101 -- it wants a gradient
     if torch.compiler.is_compiling():
         # A graph for any size cannot be cut.
-        return plain_attention(replace(given, query=lam, key=key, value=value), lam, dropout_p)
+        return plain_attention(given, lam, dropout_p)
     # A second derivative would keep the arrays of all parts.
     log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
-    given = replace(given, query=lam, key=key, value=value)
     cut = boxes_of_queries(lam, key.shape[2])
 
     def of_part(lam: Tensor, key: Tensor, value: Tensor, log_preference: Tensor) -> Tensor:
@@ -105,23 +116,14 @@ def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) 
 
 def weights_at(given: AttentionArguments, dual: Tensor) -> Tensor:
     """The weights at dual points, (B, H, m, n) in the dtype of the query."""
-    with without_autocast(dual):
-        dtype, preference = compute_dtype(dual.dtype), given.log_preference
-        logits = (dual.to(dtype) * given.scale) @ given.of_query_heads(given.key.to(dtype)).mT
-        if preference is not None:
-            allowed = preference if preference.dtype == torch.bool else None
-            logits = logits + preference if allowed is None else logits.masked_fill(~allowed, -torch.inf)
-        return logits.softmax(-1).to(given.query.dtype)
+    dtype = compute_dtype(dual.dtype)
+    logits = (dual.to(dtype) * given.scale) @ given.of_query_heads(given.key.to(dtype)).mT
+    return _softmax(logits, given.log_preference).to(given.query.dtype)
 
 
 def plain_attention(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
-    """The output where nothing can tilt u: there is no query, or a query has no dimension.
-
-    It is joined to everything that it depends on. Kernels disagree on empty arrays; plain operations do not.
-    """
-    weights = dropped(weights_at(given, dual), dropout_p)
-    with without_autocast(weights):
-        return weights @ given.of_query_heads(given.value)
+    """The output in plain operations, which unlike kernels agree on empty arrays and differentiate everything."""
+    return dropped(weights_at(given, dual), dropout_p) @ given.of_query_heads(given.value)
 
 
 SLOW_IN_HALF_BELOW = 256
@@ -149,24 +151,15 @@ def fused_attention(
         scale: Multiplies the scores.
         dropout_p: Probability with which a weight is dropped.
     """
-    given = dual.dtype
+    dtype = dual.dtype
     if _is_slow_in_half(dual, key, value):
         dual, key, value = dual.float(), key.float(), value.float()
     if log_preference is not None and log_preference.is_floating_point():
         log_preference = log_preference.to(mask_dtype(log_preference, dual.dtype))
-    # A flag, and not a comparison, which in a graph with open sizes is a symbol.
+    # A flag rather than a comparison, which is symbolic in a graph with dynamic sizes.
     grouped = {"enable_gqa": True} if dual.shape[1] != key.shape[1] else {}
-    with without_autocast(dual):
-        output = scaled_dot_product_attention(
-            dual,
-            key,
-            value,
-            attn_mask=log_preference,
-            scale=scale,
-            dropout_p=dropout_p,
-            **grouped,
-        )
-    return output.to(given)
+    options = {"attn_mask": log_preference, "scale": scale, "dropout_p": dropout_p, **grouped}
+    return scaled_dot_product_attention(dual, key, value, **options).to(dtype)
 
 
 def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -176,10 +169,10 @@ def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 PART_BYTES = 2**24
-"""Size aimed at for one (b, H, queries, n) array of a part."""
+"""Target size of one (b, H, queries, n) array of a part."""
 
 LEAST_QUERIES = 32
-"""Queries that a part has at least, since it goes through all keys."""
+"""Smallest number of queries of a part, since each part passes over all keys."""
 
 
 def boxes_of_queries(
@@ -196,23 +189,187 @@ def boxes_of_queries(
     keep_freed_memory()
     batch, heads, queries = query.shape[:3]
     together = batch if whole_batch else 1
-    most = max(
-        LEAST_QUERIES, (part_bytes or PART_BYTES) // max(1, together * heads * keys * query.element_size())
-    )
+    query_bytes = together * heads * keys * query.element_size()
+    each = max(LEAST_QUERIES, (part_bytes or PART_BYTES) // max(1, query_bytes))
     # A graph for any number of sequences cannot be cut by how many there are.
-    if torch.compiler.is_compiling() or batch * queries <= most * together:
+    if torch.compiler.is_compiling() or batch * queries <= each * together:
         return [(slice(0, batch), slice(0, queries))]
-    result = boxes((batch // together, queries), most)
+    result = boxes((batch // together, queries), each)
     return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in result]
 
 
-def recomputed(function: Callable[..., Tensor], *given: Any) -> Tensor:
-    """What a function answers, without keeping what it computes on the way where gradients are recorded.
+def recomputed(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Call a function whose intermediate results are recomputed in the backward pass.
 
     ``torch.func`` has no such thing: inside of its transforms everything is kept.
     """
     if not torch.is_grad_enabled() or is_transformed():
-        return function(*given)
-    result = checkpoint(function, *given, use_reentrant=False)
-    assert isinstance(result, Tensor)  # noqa: S101 -- what the function gives
+        return function(*arguments)
+    result = checkpoint(function, *arguments, use_reentrant=False)
+    assert isinstance(result, Tensor)  # noqa: S101 -- checkpoint is not annotated
     return result
+
+
+_BEYOND_FIRST_ORDER = 1.5
+"""Errors of logits up to a tenth move a mean by at most this multiple of their first-order effect."""
+
+_LARGEST_EXPONENT = 80.0
+
+
+class AttentionCertificate(NamedTuple):
+    r"""Bounds that hold for every query, from one attention pass (facts 1 and 2).
+
+    Attributes:
+        gap: Duality gap :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`; at first order half the squared
+            shift of the mean, times α. The weights are within total variation √(gap/2) of the exact ones. (B, H, m).
+        mean_error: Bound on ‖h - h*‖, the distance of the mean of the templates from the exact one, (B, H, m).
+        dual_error: Bound on ‖λ - λ*‖, (B, H, m).
+
+    They hold for the distribution at λ whatever rounding does to their evaluation; the output is its mean to the
+    rounding of its own dtype. They carry no gradient, and are 0 where a query has nothing to attend to.
+    """
+
+    gap: Tensor
+    mean_error: Tensor
+    dual_error: Tensor
+
+
+def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Keys less a vector c for each head, which changes only rounding, but that a lot (fact 3).
+
+    The vector is their mean under u where queries share u, else their unweighted mean.
+
+    Returns:
+        :math:`k - c` and :math:`\lVert k - c\rVert^2`, concatenated, (B, H_kv, n, d + 1) in float32 or float64; their
+        mean under u, (B, H, m or 1, d + 1); and the largest :math:`\lVert k - c\rVert` that may get weight, of each
+        head, (B, H, 1, 1) in float64.
+    """
+    shared, own = given.log_preference_is_shared, given.log_preference
+    wide = given.key.to(compute_dtype(given.key.dtype))
+
+    def at_rest(templates: Tensor) -> Tensor:
+        """Means under u, (B, H, m or 1, c)."""
+        if shared:
+            each = given.of_query_heads(templates)
+            return normalised_log_weights(own, each).exp() @ each
+        # Without coordinates every score is 0.
+        return means_at(given, given.query[..., :0], wide[..., :0], templates)[0]
+
+    means = at_rest(wide).unflatten(1, (given.key.shape[1], -1)).mean(2) if shared else wide
+    key = wide - means.mean(-2, keepdim=True)
+    squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
+    moments = torch.cat([key, squares], -1)
+    squares = given.of_query_heads(squares)
+    if shared and own is not None:
+        squares = squares.masked_fill(~may_attend(own).mT, 0)
+    return moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt()
+
+
+@torch.no_grad()
+def certificate_at(
+    given: AttentionArguments, dual: Tensor, *others: Tensor, first_order: bool
+) -> tuple[AttentionCertificate, list[Tensor]]:
+    r"""The certificate of dual points, rounding included.
+
+    With templates t = s(k - c) of norm R at most, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` is at most its
+    computed value plus its rounding error, see :func:`lost_to_rounding`. It is also at most
+    :math:`\lVert z - \lambda/\alpha\rVert` plus the shift of the mean,
+
+    .. math:: \lVert\mu - \hat h\rVert \le \lVert\lambda\rVert \sup\lVert\nabla^2\varphi\rVert
+              \le \lVert\lambda\rVert\,e^{2\lVert\lambda\rVert R}\,\mathbb{E}_u\lVert t\rVert^2
+
+    since weights are at most :math:`e^{2\lVert\lambda\rVert R}u`. The second bound is smaller where λ is so short that
+    the difference of means is mostly rounding.
+
+    Args:
+        given: Checked arguments.
+        dual: λ, (B, H, m, d).
+        *others: Averaged in the same pass over the keys, (B, H_kv, n, any) each.
+        first_order: Whether λ is αz, rounded.
+
+    Returns:
+        The certificate, and the averages.
+    """
+    moments, rest, largest = _centred(given)
+    means, *result = means_at(given, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others))
+    dtype, scale = means.dtype, abs(given.scale)
+    unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
+    alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
+    length = norm_of(dual)
+    gradient = (rest[..., :-1] - means[..., :-1]) * given.scale
+    if first_order and dual.dtype == dtype:
+        # z - λ/α is what rounding αz leaves, and nothing where α is 1.
+        exact = not isinstance(alpha, Tensor) and alpha == 1
+        apart = besides = 0.0 if exact else 2 * unit * length / alpha
+    else:
+        evidence = given.query.to(dtype)
+        unmet = evidence - dual.to(dtype) / (alpha.to(dtype) if isinstance(alpha, Tensor) else alpha)
+        gradient = gradient + unmet
+        besides = 4 * unit * (norm_of(evidence) + length / alpha)
+        apart = norm_of(unmet) + besides
+    spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, rest))
+    reach = length * (largest * scale)
+    has_levels = given.log_preference is not None and given.log_preference.dtype != torch.bool
+    lost = lost_to_rounding(given, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
+    computed = norm_of(gradient) + besides + lost
+    known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
+    known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * largest)
+    norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
+    return certificate_of(norm, alpha, dtype), result
+
+
+def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
+    """The certificate from a bound on the norm of the dual's gradient, (B, H, m, 1), with α that broadcasts to it."""
+    # A gap that the dtype does not hold is not 0.
+    gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
+    return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
+
+
+def norm_of(vectors: Tensor) -> Tensor:
+    """Norms, (..., 1) in float64, whose squares do not underflow."""
+    if vectors.dtype == torch.float64:
+        return norm(vectors)
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+
+
+def lost_to_rounding(
+    given: AttentionArguments,
+    length: Tensor,
+    reach: Tensor,
+    spreads: tuple[Tensor, Tensor],
+    dtype: torch.dtype,
+    *,
+    has_levels: bool,
+) -> Tensor:
+    r"""Bound on the rounding error of μ - ĥ, (B, H, m, 1): infinite where a first-order bound does not hold.
+
+    Errors :math:`\delta` of logits move a mean by at most :math:`\sqrt{\mathbb{E}\delta^2\,\mathbb{E}\lVert t\rVert^2}`
+    (Cauchy-Schwarz), errors of weights and sums by their size times :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}`. Logits
+    are inner products, off by some roundings of ‖λ‖‖t‖, to which log weights are added; those that are y below the
+    largest are subtracted from it and weigh :math:`e^{-y}`, so that :math:`\sqrt{\mathbb{E}y^2}` is log n + 1 at most.
+
+    Args:
+        given: Checked arguments.
+        length: ‖λ‖, (B, H, m, 1).
+        reach: ‖λ‖ times the largest ‖t‖.
+        spreads: Bounds on :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
+        dtype: Of the computed means.
+        has_levels: Whether log weights are added to the inner products.
+    """
+    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device.type)
+    count, dim = given.key.shape[-2:]
+    of_products = 2 * products + (summed(dim) + 10) * unit
+    of_sums = 2 * products + (2 * summed(count) + 10) * unit
+    rest, added = of_sums, 0.0
+    differing = (3 * (math.log(count) + 2) + 8) * unit
+    if has_levels:
+        added = 2 * unit
+        differing += added * largest_level(given.query.dtype)
+    if has_levels or given.log_preference is not None:
+        rest += _BEYOND_FIRST_ORDER * differing
+    spread, at_rest = spreads
+    of_logits = length * spread * of_products + differing
+    if has_levels:
+        of_logits = of_logits + added * reach
+    result = (of_logits * _BEYOND_FIRST_ORDER + of_sums) * spread + rest * at_rest
+    return torch.where((of_products + added) * reach + differing <= LINEAR, result, torch.inf)

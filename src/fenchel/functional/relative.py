@@ -19,20 +19,18 @@ from fenchel.functional.arguments import (
     compute_dtype,
     dropped,
     is_softmax,
-    without_autocast,
+    under_autocast,
 )
 from fenchel.functional.attention import AttentionInference, infer
-from fenchel.functional.certificate import (
+from fenchel.functional.inference import Inference, Options, Variant
+from fenchel.functional.output import (
     AttentionCertificate,
     certificate_of,
     lost_to_rounding,
     norm_of,
 )
-from fenchel.functional.inference import Inference, Options, Variant
 from fenchel.tensors import (
     WHOLE,
-    broadcasts_to,
-    check_device,
     check_dtype,
     check_finite,
     check_tensor,
@@ -63,25 +61,23 @@ class RelativeInference(Inference):
         self._given = replace(
             given, key=given.of_query_heads(given.key), value=given.of_query_heads(given.value)
         )
-        # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
+        # At first order templates only score keys, so that <z, r> can be added to the log weights.
         softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What plain attention answers for queries with their own templates and values, a block of them at a time.
+        """Results of plain attention for queries with their own templates and values, a block of queries at a time.
 
-        Dual points are kept, so that what is read next is not solved again.
+        Dual points are cached, so that later results are not solved for again.
         """
         known, parts = self._kept.get("point"), []
-        how = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
+        shared = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
         for rows, tensors, options in _by_query(self._given, self._tables):
-            result = AttentionInference(*tensors, **how, **options)
+            result = AttentionInference(*tensors, **shared, **options)
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
-            sizes, folded = (
-                (self._given.query.shape[0], rows.stop - rows.start),
-                (result.dual, *answer(result)),
-            )
+            sizes = self._given.query.shape[0], rows.stop - rows.start
+            folded = result.dual, *answer(result)
             parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
         point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
         self._kept.setdefault("point", point)
@@ -89,7 +85,7 @@ class RelativeInference(Inference):
 
     @property
     def _shared(self) -> AttentionInference:
-        """Attention to the keys alone, where what r adds to the scores stands among the log weights."""
+        """Attention to the keys alone, with the scores of r added to the log weights."""
 
         def made() -> AttentionInference:
             tensors = self._given.query, self._given.key, self._given.value
@@ -103,13 +99,13 @@ class RelativeInference(Inference):
     def _make_point(self) -> Tensor:
         if self._as_scores:
             return self._shared.dual
-        self._in_blocks(lambda found: ())
+        self._in_blocks(lambda block: ())
         return self._kept["point"]
 
     @override
     def _make_output(self) -> Tensor:
         if not self._as_scores:
-            return self._in_blocks(lambda found: (found.output,))[0]
+            return self._in_blocks(lambda block: (block.output,))[0]
         table = self._tables.value_table
         if table is None:
             return self._shared.output
@@ -119,22 +115,21 @@ class RelativeInference(Inference):
     @override
     def _make_weights(self) -> Tensor:
         if not self._as_scores:
-            return self._in_blocks(lambda found: (found.weights,))[0]
+            return self._in_blocks(lambda block: (block.weights,))[0]
         return self._shared.weights
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
             return _certificate(self._given, self._tables)
-        return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
+        return AttentionCertificate(*self._in_blocks(lambda block: block.certificate))
 
     @override
     def _make_gap(self) -> Tensor:
         if not self._as_scores:
-            return self._in_blocks(lambda found: (found.gap,))[0]
-        with without_autocast(self._given.query):
-            wide = _centred(self._given, self._tables)
-            return (wide[0].alpha / 2 * _shift(*wide).square()).sum(-1)
+            return self._in_blocks(lambda block: (block.gap,))[0]
+        call, tables = _centred(self._given, self._tables)
+        return (call.alpha / 2 * _shift(call, tables).square()).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,11 +346,10 @@ def relative_gap(
 def _checked_tables(given: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
     """Tables (B or 1, H or 1, P, d), times a scale that is a tensor, and rows (1 or B, 1, m, n), if they fit a call."""
     query, key, value = given.query, given.key, given.value
-    relative, index, relative_value = variant.table, variant.index, variant.value_table
-    _check_table("relative", relative, key, query)
-    check_finite(relative=relative, relative_value=relative_value)
+    relative, index = _checked_table("relative", variant.table, key, query), variant.index
+    relative_value = variant.value_table
     if relative_value is not None:
-        _check_table("relative_value", relative_value, value, query)
+        relative_value = _checked_table("relative_value", relative_value, value, query)
         if relative_value.shape[2] != relative.shape[2]:
             raise ProblemError(
                 f"relative_value has {relative_value.shape[2]} rows and relative {relative.shape[2]}; expected one "
@@ -374,22 +368,19 @@ def _checked_tables(given: AttentionArguments, variant: Relative, scale: float |
     return Relative(relative, index, relative_value)
 
 
-def _check_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> None:
-    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", dims=4)
-    check_device(name, table, query.device)
-    check_dtype(name, table, query.dtype)
-    wanted = (*query.shape[:2], table.shape[2], rows_of.shape[3])
-    if table.shape[3] != wanted[3] or not broadcasts_to(tuple(table.shape), wanted):
-        raise ProblemError(
-            f"{name} has shape {tuple(table.shape)}; expected (batch or 1, heads or 1, rows, dim) = "
-            f"({wanted[0]} or 1, {wanted[1]} or 1, rows, {wanted[3]})"
-        )
+def _checked_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> Tensor:
+    batch, heads, *_ = query.shape
+    sizes = ((1, batch), (1, heads), None, rows_of.shape[3])
+    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, device=query.device)
+    table_in_dtype = under_autocast(table)
+    check_dtype(name, table_in_dtype, query.dtype)
+    check_finite(**{name: table})
+    return table_in_dtype
 
 
 def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Tensor) -> Tensor:
     form = "(queries, keys), or (batch, queries, keys), of rows of relative"
-    check_tensor("index", index, form, dtypes=WHOLE)
-    check_device("index", index, query.device)
+    check_tensor("index", index, form, dtypes=WHOLE, device=query.device)
     if tuple(index.shape) not in (sizes, sizes[1:]):
         raise ProblemError(f"index has shape {tuple(index.shape)}; expected {form}: {sizes[1:]} or {sizes}")
     if values_are_known(index) and index.numel():
@@ -430,18 +421,17 @@ def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
 @torch.no_grad()
 def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertificate:
     """At λ = αz, with what rounding can hide in the shift of the mean."""
-    with without_autocast(call.query):
-        call, tables = _centred(call, tables)
-        shift, scale, alpha, dtype = _shift(call, tables), abs(call.scale), call.alpha, call.query.dtype
-        of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, tables.table))
-        radius = scale * (of_keys + of_rows)
-        length = norm_of(call.query * alpha)
-        lost = lost_to_rounding(call, length, length * radius, (radius, radius), dtype, has_levels=True)
-        # αz is rounded; no covariance exceeds the squared radius.
-        unit = torch.finfo(dtype).eps
-        norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
-        norm = norm * (1 + (summed(call.query.shape[-1]) + 16) * unit)
-        return certificate_of(norm, alpha, dtype)
+    call, tables = _centred(call, tables)
+    shift, scale, alpha, dtype = _shift(call, tables), abs(call.scale), call.alpha, call.query.dtype
+    of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, tables.table))
+    radius = scale * (of_keys + of_rows)
+    length = norm_of(call.query * alpha)
+    lost = lost_to_rounding(call, length, length * radius, (radius, radius), dtype, has_levels=True)
+    # αz is rounded; no covariance exceeds the squared radius.
+    unit = torch.finfo(dtype).eps
+    norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
+    norm = norm * (1 + (summed(call.query.shape[-1]) + 16) * unit)
+    return certificate_of(norm, alpha, dtype)
 
 
 BLOCK_ENTRIES = 2**24

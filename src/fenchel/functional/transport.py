@@ -28,7 +28,6 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.functional.attention import infer
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import untraced
 from fenchel.functional.inference import (
     Inference,
@@ -36,12 +35,12 @@ from fenchel.functional.inference import (
     Variant,
     solved_dual_point,
 )
+from fenchel.functional.output import AttentionCertificate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import (
     BOOL,
     broadcasts_to,
-    check_device,
     check_dtype,
     check_finite,
     check_not_mapped,
@@ -94,8 +93,8 @@ class TransportInference(Inference):
             )
 
     @property
-    def _problem(self) -> Problem:
-        """The call as a problem of the core."""
+    @override
+    def _problems(self) -> Problem:
         given, n = self._transport, self._transport.sources.shape[-2]
         atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
         closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
@@ -105,40 +104,27 @@ class TransportInference(Inference):
     @override
     def _make_point(self) -> Tensor:
         given = self._transport
-        with without_autocast(given.evidence):
-            if isinstance(self._solver, FirstOrder) or given.evidence.numel() == 0:
-                return given.alpha * given.evidence
-            remedy = "gamma larger, or alpha or the norms of the templates smaller"
-            return solved_dual_point(self._problem, self._solver, remedy)
+        if isinstance(self._solver, FirstOrder) or given.evidence.numel() == 0:
+            return given.alpha * given.evidence
+        remedy = "gamma larger, or alpha or the norms of the templates smaller"
+        return solved_dual_point(self._problems, self._solver, remedy)
 
     @override
     def _make_output(self) -> Tensor:
         given = self._transport
-        with without_autocast(given.evidence):
-            output = _average(given, self._point)
-            tensors = given.templates, given.evidence, given.values, given.alpha
-            what = "transport attention has costs or scores, divided by gamma,"
-            remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
-            _refuse_overflow(output, tensors, what, remedy)
-            return output.to(self._given.query.dtype)
-
-    @override
-    def _make_weights(self) -> Tensor:
-        """Over keys, then atoms."""
-        with without_autocast(self._given.query):
-            return self._problem.weights(self._point).to(self._given.query.dtype)
+        output = _average(given, self._point)
+        tensors = given.templates, given.evidence, given.values, given.alpha
+        what = "transport attention has costs or scores, divided by gamma,"
+        remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
+        _refuse_overflow(output, tensors, what, remedy)
+        return output.to(self._given.query.dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         dual = self._point
-        with torch.no_grad(), without_autocast(self._given.query):
-            result = estimate_at(self._problem, dual)
-            return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
-
-    @override
-    def _make_gap(self) -> Tensor:
-        with without_autocast(self._given.query):
-            return self._problem.gap_at(self._point)
+        with torch.no_grad():
+            result = estimate_at(self._problems, dual)
+        return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,18 +329,10 @@ def _checked_atoms(
     if atoms is None or atom_values is None:
         missing, present = ("atoms", "atom_values") if atoms is None else ("atom_values", "atoms")
         raise ProblemError(f"{present} are given without {missing}; every atom needs a template and a value")
-    lead = given.query.shape[:2]
+    batch, heads = given.query.shape[:2]
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
-        width = like.shape[-1]
-        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", dims=4)
-        fits = broadcasts_to(tensor.shape[:2], lead)
-        if not fits or tensor.shape[-1] != width:
-            of = "key" if name == "atoms" else "value"
-            raise ProblemError(
-                f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with "
-                f"batch {lead[0]}, heads {lead[1]} and the width of {of}"
-            )
-        check_device(name, tensor, like.device)
+        sizes = (1, batch), (1, heads), None, like.shape[-1]
+        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, device=like.device)
         check_dtype(name, tensor, like.dtype)
     if atoms.shape[-2] != atom_values.shape[-2]:
         raise ProblemError(
@@ -374,15 +352,14 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
 def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.device) -> AbstractCost:
     if not isinstance(cost, Tensor):
         return cost_named(cost)
-    # Before its values are looked at, which takes memory for all of them.
-    check_tensor("cost", cost, "(..., keys and atoms, keys and atoms), or the name of a cost")
-    wanted, given = (*shape, shape[-1]), tuple(cost.shape)
-    if not broadcasts_to(given[:-2], wanted[:-2]) or given[-2:] != wanted[-2:]:
+    # Before its values are checked, which takes memory for all of them.
+    form, size = "(..., keys and atoms, keys and atoms), or the name of a cost", shape[-1]
+    check_tensor("cost", cost, form, sizes=(..., size, size), device=device)
+    if not broadcasts_to(tuple(cost.shape[:-2]), shape[:-1]):
         raise ProblemError(
-            f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
-            f"atoms) = {wanted}"
+            f"cost has shape {tuple(cost.shape)}; expected one that broadcasts to (batch, heads, keys and atoms, keys "
+            f"and atoms) = {(*shape, size)}"
         )
-    check_device("cost", cost, device)
     return GivenCost(cost[(None,) * (4 - cost.dim())])
 
 
@@ -394,8 +371,7 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
         keys = None if values_are_known(keys) and bool(keys.all()) else keys
     if atom_mask is not None:
         form = "that broadcasts to (batch, heads, queries, atoms)"
-        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL)
-        check_device("atom_mask", atom_mask, given.query.device)
+        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL, device=given.query.device)
         if not broadcasts_to(atom_mask.shape, shape):
             raise ProblemError(f"atom_mask has shape {tuple(atom_mask.shape)}; expected one {form} = {shape}")
         atom_mask = atom_mask[(None,) * (4 - atom_mask.dim())].expand(-1, -1, -1, extra)

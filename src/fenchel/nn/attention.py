@@ -17,7 +17,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import (
     AttentionInputs,
     check_parameters,

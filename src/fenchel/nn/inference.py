@@ -13,9 +13,9 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import DEFAULT_STEPS
 from fenchel.functional.inference import estimator_object
+from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.windows import KeyPadding
