@@ -28,15 +28,15 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""
 
 SMALLEST_DIM = 16
-"""Smallest last dimension of query, key and value that torch's kernel is written for."""
+"""Smallest last dimension of query, key and value that torch's kernel supports."""
 
 _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-# Torch's tracer looks for a .grad on every tensor that a function reads; tables computed from parameters have none.
+# Torch's tracer reads .grad of every tensor that a function captures; tables computed from parameters have none.
 _LEAF_WARNING = "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed"
 
-# Numbers that functions read are part of their kernel, since torch has none for numbers that vary: one kernel for
-# each size of a window, for example, where torch would by default stop after 8.
+# Numbers that functions capture are constants of their kernel: one kernel for each size of a window, for example,
+# where torch would by default stop after 8.
 _MOST_KERNELS = 256
 
 _torch_flex: Callable[..., Any] = torch_flex.flex_attention
@@ -92,7 +92,8 @@ def flex_attention(
             raise ProblemError(f"{name} is {shown(function)}; expected a function of indices, or None")
     check_flags(eager=eager)
     if arguments.has_no_evidence and arguments.query.shape[-1]:
-        return plain_attention(arguments, arguments.query, 0.0)
+        with without_autocast(arguments.query):
+            return plain_attention(arguments, arguments.query, 0.0)
     _check_kernel(arguments, eager)
     dual, score_scale = arguments.query, arguments.scale
     if isinstance(arguments.alpha, Tensor):
@@ -122,13 +123,9 @@ def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
         "use fenchel.functional.attention with the preference's tensor, preference(inputs), as log_preference"
     )
     if arguments.query.device.type == "cpu":
-        maybe_alpha = {"alpha": arguments.alpha} if isinstance(arguments.alpha, Tensor) else {}
-        differentiated = [
-            name
-            for name, tensor in {**tensors, **maybe_alpha}.items()
-            if tensor.requires_grad and torch.is_grad_enabled()
-        ]
-        if differentiated:
+        given = {**tensors, "alpha": arguments.alpha}
+        differentiated = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
+        if differentiated and torch.is_grad_enabled():
             raise ProblemError(
                 f"{', '.join(differentiated)} need a gradient, "
                 f"but torch's flex attention has no backward pass on the CPU; "
@@ -159,7 +156,7 @@ def _eager(*tensors: Tensor, **options: Any) -> Tensor:
         # Torch refuses what could need a gradient even where none is recorded.
         tensors = tuple(tensor.detach() for tensor in tensors)
     with warnings.catch_warnings():
-        # That every score is kept is what eager=True asks for.
+        # eager=True asks for keeping every score.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         warnings.filterwarnings("ignore", message=_LEAF_WARNING)
         return _torch_flex(*tensors, **options)
@@ -167,7 +164,7 @@ def _eager(*tensors: Tensor, **options: Any) -> Tensor:
 
 def _fused(*tensors: Tensor, **options: Any) -> Tensor:
     if torch.compiler.is_compiling():
-        # The kernel becomes part of what is being compiled.
+        # The kernel becomes part of the outer graph.
         return _torch_flex(*tensors, **options)
     with warnings.catch_warnings(), dynamo_config.patch(specialize_int=True, recompile_limit=_MOST_KERNELS):
         warnings.filterwarnings("ignore", message=_LEAF_WARNING)
@@ -176,7 +173,7 @@ def _fused(*tensors: Tensor, **options: Any) -> Tensor:
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    # A whole graph or an error: otherwise torch computes every score once there are too many kernels.
+    # A full graph or an error: otherwise torch computes every score once there are too many kernels.
     return torch.compile(_torch_flex, fullgraph=True)
 
 
@@ -187,11 +184,11 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def block_mask(
     mask_mod: MaskMod, batch: int, heads: int, queries: int, keys: int, device: torch.device
 ) -> BlockMask:
-    """The block mask of a mask function, made once where that is possible.
+    """The block mask of a mask function, cached where possible.
 
-    It has one example, or one head, where the function does not read that index. A function that depends on nothing
-    but its indices and numbers, as those of positions do, has its mask kept; one that reads a tensor, such as the
-    padding of a batch, does not, since the tensor may change.
+    It has one example, or one head, where the function does not read that index. Masks of functions that depend only
+    on their indices and on numbers, such as those of positions, are cached; those of functions that capture a tensor,
+    such as the padding of a batch, are not, since the tensor may change.
 
     Args:
         mask_mod: Function of indices.
@@ -199,17 +196,17 @@ def block_mask(
         heads: H.
         queries: m.
         keys: n.
-        device: Where the mask is wanted.
+        device: Device of the mask.
     """
     sizes = (*_read(mask_mod, batch, heads, device), queries, keys)
     name = None if torch.compiler.is_compiling() else identity(mask_mod)
     if name is None:
-        return _made(mask_mod, *sizes, device)
-    return _kept(_Named(name, mask_mod), *sizes, device)
+        return _made(mask_mod, sizes, device)
+    return _kept(_Named(name, mask_mod), sizes, device)
 
 
 def _read(mask_mod: MaskMod, batch: int, heads: int, device: torch.device) -> tuple[int, int]:
-    """B and H, each 1 if the mask does not read that index; seen from the shape that indices broadcast to."""
+    """B and H, each 1 if the mask does not read that index, by the shape that its indices broadcast to."""
     b = torch.arange(batch, device=device).reshape(-1, 1)
     h = torch.arange(heads, device=device).reshape(1, -1)
     first = torch.zeros(1, 1, dtype=torch.long, device=device)
@@ -218,7 +215,7 @@ def _read(mask_mod: MaskMod, batch: int, heads: int, device: torch.device) -> tu
 
 
 def identity(value: Any) -> Hashable | None:
-    """What tells functions apart that were made by the same code: all that they captured; None if that has a tensor.
+    """A hashable identity of a function: its code and all that it captured; None if that has a tensor.
 
     Example:
         >>> def later_than(n):
@@ -230,18 +227,16 @@ def identity(value: Any) -> Hashable | None:
     """
     if isinstance(value, FunctionType):
         captured = [cell.cell_contents for cell in value.__closure__ or ()]
+        kind = value.__code__
         parts = [*captured, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return _identities(value.__code__, parts)
-    if isinstance(value, tuple | list):
-        return _identities(type(value), value)
-    if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
-        # True and 1 are equal, and would be taken for each other.
+    elif isinstance(value, tuple | list):
+        kind, parts = type(value), value
+    elif value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
+        # True and 1 are equal, and would be confused without their types.
         return (type(value), value)
-    return None
-
-
-def _identities(kind: Hashable, parts: list[Any] | tuple[Any, ...]) -> Hashable | None:
-    known = tuple(identity(part) for part in parts)
+    else:
+        return None
+    known = tuple(map(identity, parts))
     return None if None in known else (kind, known)
 
 
@@ -252,19 +247,17 @@ class _Named:
 
 
 @lru_cache(maxsize=64)
-def _kept(named: _Named, batch: int, heads: int, queries: int, keys: int, device: torch.device) -> BlockMask:
+def _kept(named: _Named, sizes: tuple[int, int, int, int], device: torch.device) -> BlockMask:
     # A tensor of inference mode could never be used in training afterwards.
     with torch.inference_mode(False):
-        return _made(named.function, batch, heads, queries, keys, device)
+        return _made(named.function, sizes, device)
 
 
-def _made(
-    mask_mod: MaskMod, batch: int, heads: int, queries: int, keys: int, device: torch.device
-) -> BlockMask:
+def _made(mask_mod: MaskMod, sizes: tuple[int, int, int, int], device: torch.device) -> BlockMask:
     # Uncompiled it would evaluate all B·H·m·n entries of the mask at once.
     is_fused = device.type == "cuda" and not torch.compiler.is_compiling()
     create = _compiled_create() if is_fused else create_block_mask
-    return create(mask_mod, batch, heads, queries, keys, device=device)
+    return create(mask_mod, *sizes, device=device)
 
 
 @cache

@@ -1,21 +1,21 @@
-r"""Tokens in the order of their buckets, cut into chunks, and the softmax over the keys that they meet there.
+r"""Tokens in the order of their buckets, cut into chunks, and the softmax over the keys that they meet.
 
 In every round tokens are sorted by bucket, those of one bucket by position, and cut into chunks. The chunks of all
-rounds stand in one ring, and a query looks at its own chunk and at some before and after it: with more than one round
-it may meet a key more than once.
+rounds form one ring. A token meets those of its own chunk and of some before and after it, with more than one round
+possibly several times.
 
 A round's softmax of logits f has the normaliser :math:`Z_r = \sum_j e^{f_{rj}}`, and the joint one is their sum, so
 that :math:`o = \sum_r Z_r o_r / \sum_r Z_r`. Given :math:`\log Z` of all rounds the weights of each are
 :math:`e^{f - \log Z}`, and with :math:`e = p \circ (gV^\top - \langle g, o\rangle)` for the gradient g of o the
-gradients are those of one softmax, slot by slot. No array of scores outlives its sequence: the backward pass computes
-them again.
+gradients are those of one softmax, slot by slot. No array of scores outlives its sequence: the backward pass
+recomputes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,59 +23,45 @@ from torch import Tensor
 from fenchel.blocks import keep_freed_memory, spans
 from fenchel.estimators.implicit import differentiated_once
 
+if TYPE_CHECKING:
+    from fenchel.functional.hashing import Hashing
+
 
 @dataclass(frozen=True, eq=False)
 class HashOrder:
-    """Slots of chunks, and who may look at whom.
+    """Tokens in chunks, and which tokens a token meets.
 
-    Letters: L sequences of one head each, R rounds, n tokens, c slots a chunk, G chunks in the ring, C slots that a
-    chunk looks at.
+    Letters: L sequences of one head each, R rounds, n tokens, c slots a chunk, G chunks in the ring, C slots in the
+    window of a chunk.
 
     Attributes:
+        rule: Which tokens meet; of its tensors only those below are used.
         buckets: (L, R, n), none shared by two rounds; the last of a round is padding's, which is not attended to.
         padding: Bool (L, n), True where a key is padding; None where none is.
         slots: Tokens by slot, (L, G, c), n where a slot is empty.
         places: Slots by token, (L, R, n), counted in the ring.
-        before: How many chunks before its own a query looks at.
-        after: How many after it; each chunk is looked at once, however few there are.
-        causal: Whether no key after the query is looked at.
-        same_bucket: Whether only keys of the query's own bucket are.
-        count_meetings: Whether a token that is met twice counts twice.
-        self_last: Whether a token attends to itself only if it meets no other.
+        before: Chunks before its own in the window of a chunk.
+        after: Chunks after it; each chunk is in the window once, however few there are.
     """
 
+    rule: Hashing
     buckets: Tensor
     padding: Tensor | None
     slots: Tensor
     places: Tensor
     before: int
     after: int
-    causal: bool
-    same_bucket: bool
-    count_meetings: bool
-    self_last: bool
 
     @staticmethod
-    def of(
-        buckets: Tensor,
-        padding: Tensor | None,
-        *,
-        chunk: int,
-        before: int,
-        after: int,
-        **rules: bool,
-    ) -> HashOrder:
-        """Sort.
+    def of(rule: Hashing, buckets: Tensor, padding: Tensor | None) -> HashOrder:
+        """Sort tokens by bucket and cut them into chunks.
 
         Args:
+            rule: Which tokens meet.
             buckets: Whole numbers (L, R, n).
             padding: Bool (L, n), or None.
-            chunk: c.
-            before: As the attributes.
-            after: As the attributes.
-            rules: The attributes that are bool.
         """
-        lead, rounds, tokens = buckets.shape
+        (lead, rounds, tokens), chunk = buckets.shape, rule.chunk
         buckets = buckets - buckets.min()
         count = buckets.max() + 2
         if padding is not None:
@@ -83,20 +69,19 @@ class HashOrder:
         order = buckets.argsort(dim=-1, stable=True)
         chunks = -(-tokens // chunk)
         slots = torch.nn.functional.pad(order, (0, chunks * chunk - tokens), value=tokens)
-        places = torch.empty_like(order).scatter_(
-            -1, order, torch.arange(tokens, device=order.device).expand_as(order)
-        )
+        numbers = torch.arange(tokens, device=order.device).expand_as(order)
+        places = torch.empty_like(order).scatter_(-1, order, numbers)
         round_index = torch.arange(rounds, device=order.device).unsqueeze(-1)
         ring = rounds * chunks
-        before = min(before, ring - 1)
+        before = min(rule.before, ring - 1)
         return HashOrder(
+            rule,
             buckets + round_index * count,
             padding,
             slots.reshape(lead, ring, chunk),
             places + round_index * (chunks * chunk),
             before,
-            min(after, ring - 1 - before),
-            **rules,
+            min(rule.after, ring - 1 - before),
         )
 
     @property
@@ -120,22 +105,19 @@ class HashOrder:
         return self.slots.shape[2]
 
     def sequences(self, some: slice) -> HashOrder:
-        """The same of some of the L sequences."""
+        """The order of some of the L sequences."""
         padding = None if self.padding is None else self.padding[some]
         parts = {"buckets": self.buckets[some], "slots": self.slots[some], "places": self.places[some]}
         return replace(self, **parts, padding=padding)
 
     def looked_at(self, by_slot: Tensor) -> Tensor:
-        """What the chunks look at: entries (L, G, c, ...) of slots, those of the window side by side, (L, G, C, ...).
-
-        A view of one array, in which windows overlap.
-        """
+        """Entries (L, G, c, ...) of slots by window, (L, G, C, ...): a view of one array in which windows overlap."""
         ring = [by_slot[:, self.ring - self.before :], by_slot, by_slot[:, : self.after]]
         joined = (torch.cat(ring, 1) if self.before or self.after else by_slot).flatten(1, 2)
         return joined.unfold(1, self.chunk * (1 + self.before + self.after), self.chunk).movedim(-1, 2)
 
     def met_by(self, by_window: Tensor) -> Tensor:
-        """Entries of windows (L, G, C, d), summed over those in which a slot stands, (L, G, c, d): the transpose."""
+        """The transpose: entries of windows (L, G, C, d), summed over those that contain a slot, (L, G, c, d)."""
         parts = by_window.split(self.chunk, 2)
         result = parts[self.before].clone()
         for back, part in zip(range(self.before, -self.after - 1, -1), parts, strict=True):
@@ -158,22 +140,22 @@ class HashOrder:
         return by_slot.flatten(0, 2).index_select(0, rows).unflatten(0, tuple(self.places.shape))
 
     def forbidden(self) -> Tensor:
-        """True where a slot does not look at another of its window, (L, G, c, C); at itself neither if it is last."""
+        """True where a slot does not meet another of its window, (L, G, c, C); nor itself under ``self_last``."""
         queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
-        # What stands in an empty slot is after every token.
-        result = keys > queries if self.causal else keys == self.tokens
-        if self.self_last:
+        # The number in an empty slot is greater than every token's.
+        result = keys > queries if self.rule.causal else keys == self.tokens
+        if self.rule.self_last:
             result = result | (keys == queries)
         if self.padding is not None:
             result = result | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
-        if self.same_bucket:
+        if self.rule.same_bucket:
             bucket = self._bucket_of_slots()
             result = result | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
         return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
-        """Logits (L, G, c, C) of slots for those of their windows, with log u added: -inf where they do not look."""
-        if not self.count_meetings:
+        """Add log u to the logits (L, G, c, C) of slots for those of their windows: -inf where they do not meet."""
+        if not self.rule.count_meetings:
             logits.sub_(self.meetings().clamp_min_(1).to(logits.dtype).log_())
         return logits.masked_fill_(self.forbidden(), -torch.inf)
 
@@ -191,7 +173,7 @@ class HashOrder:
             if own != other or self.ring - max(self.before, self.after) < self.ring // self.rounds:
                 # Around the ring.
                 meets |= (back <= self.before - self.ring) | (back >= self.ring - self.after)
-            if self.same_bucket:
+            if self.rule.same_bucket:
                 meets &= buckets[..., own] == looked_at[..., other]
             result += meets
         return result
@@ -202,10 +184,10 @@ class HashOrder:
         return self.buckets.gather(-1, by_round).view_as(self.slots)
 
     def _pairs_of_rounds(self) -> Iterator[tuple[int, int]]:
-        """Rounds of a query and of a key between which a window may reach."""
+        """Pairs of rounds, of a query and of a key, that one window may contain."""
         chunks = self.ring // self.rounds
         for own in range(self.rounds):
-            if self.same_bucket:
+            if self.rule.same_bucket:
                 yield own, own
                 continue
             first, last = own * chunks - self.before, (own + 1) * chunks - 1 + self.after
@@ -214,17 +196,17 @@ class HashOrder:
 
 
 _BLOCK_ENTRIES = 2**20
-"""How many scores are worked on at once, at least those of one sequence."""
+"""Largest number of scores in memory, at least those of one sequence."""
 
 
 def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> Tensor:
-    """The mean of the values, (L, n, d_v); zeros for a token that meets nothing.
+    """The mean of the values, (L, n, d_v); zeros for a token that meets none.
 
     Args:
         dual: λ, (L, n, d).
         templates: (L, n, d).
         value: (L, n, d_v).
-        order: Who meets whom.
+        order: Which tokens meet.
     """
     output, _ = _Softmax.apply(dual, templates, value, order)
     return output
@@ -233,7 +215,7 @@ def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOr
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> tuple[Tensor, Tensor]:
-        """The output, and log Z (L, n), infinite for a token that meets nobody."""
+        """The output, and log Z (L, n), infinite for a token that meets no other."""
         output, log_sum = torch.empty_like(value), dual.new_empty(dual.shape[:2])
         for some, part in _blocks(order):
             output[some], log_sum[some] = _joined(dual[some], templates[some], value[some], part)
@@ -241,7 +223,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep what the weights are computed from again."""
+        """Save what the weights are recomputed from."""
         dual, templates, value, ctx.order = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(dual, templates, value, *output)
@@ -261,11 +243,11 @@ def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) ->
     highest = level.amax(1)
     share = (level - highest.unsqueeze(1)).exp_()
     total = (total * share).sum(1)
-    nobody = total == 0
-    mean = (sums * share).sum(1) / total.masked_fill(nobody, 1)
-    if order.self_last:
-        mean = mean.where(~_alone(nobody, order), value)
-    return mean, (highest + total.log()).masked_fill(nobody, torch.inf).squeeze(-1)
+    unmet = total == 0
+    mean = (sums * share).sum(1) / total.masked_fill(unmet, 1)
+    if order.rule.self_last:
+        mean = mean.where(~_alone(unmet, order), value)
+    return mean, (highest + total.log()).masked_fill(unmet, torch.inf).squeeze(-1)
 
 
 def _gradients_of(
@@ -278,11 +260,11 @@ def _gradients_of(
     order: HashOrder,
 ) -> tuple[Tensor, Tensor, Tensor]:
     direct = torch.zeros_like(value)
-    nobody = (log_sum == torch.inf).unsqueeze(-1)
-    if order.self_last:
-        alone = _alone(nobody, order)
+    unmet = (log_sum == torch.inf).unsqueeze(-1)
+    if order.rule.self_last:
+        alone = _alone(unmet, order)
         direct = gradient.where(alone, direct)
-    # What stands in an empty slot is no query.
+    # An empty slot is no query.
     level = torch.nn.functional.pad(log_sum, (0, 1), value=torch.inf).gather(1, order.slots.flatten(1))
     weights = _logits(dual, templates, order).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
     own = order.of_slots(gradient)
@@ -310,17 +292,17 @@ _gradients = differentiated_once(_all_gradients, "hashing attention")
 
 
 def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
-    """Logits of slots for what they look at, -inf where they do not, (L, G, c, C)."""
+    """Logits of slots for those of their windows, -inf where they do not meet, (L, G, c, C)."""
     return order.weigh_(order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT)
 
 
-def _alone(nobody: Tensor, order: HashOrder) -> Tensor:
-    """Which tokens attend to themselves, (L, n, 1): those that meet nobody and are no padding."""
-    return nobody if order.padding is None else nobody & ~order.padding.unsqueeze(-1)
+def _alone(unmet: Tensor, order: HashOrder) -> Tensor:
+    """Tokens that attend to themselves, (L, n, 1): those that meet no other and are not padding."""
+    return unmet if order.padding is None else unmet & ~order.padding.unsqueeze(-1)
 
 
 def _blocks(order: HashOrder) -> Iterator[tuple[slice, HashOrder]]:
-    """Sequences that are worked on at once."""
+    """Blocks of sequences."""
     keep_freed_memory()
     window = order.chunk * (1 + order.before + order.after)
     several = max(1, _BLOCK_ENTRIES // (order.ring * order.chunk * window))

@@ -54,7 +54,7 @@ class HashingInference(Inference):
             )
         check_not_mapped("hashing attention", query, key, value, variant.buckets)
         refuse_onnx("hashing attention")
-        self._order = _order(variant, tuple(query.shape[:3]))
+        self._order = _order(variant, *query.shape[:3])
         check_device("buckets", variant.buckets, query.device)
 
     @override
@@ -264,27 +264,26 @@ def hashing_log_preference(
                 [1., 0., 0., 1.],
                 [0., 1., 1., 0.]])
     """
-    lead = tuple(buckets.shape) if isinstance(buckets, Tensor) and buckets.dim() == 4 else (0, 0, 0, 0)
     variant = Hashing(
         buckets, chunk, before, after, causal, key_padding, same_bucket, count_meetings, self_last
     )
-    order = _order(variant, (lead[0], lead[1], lead[3]))
+    order = _order(variant)
     if dtype is not None and dtype not in FLOATING:
         given = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
         raise ProblemError(f"dtype is {given}; expected one of {', '.join(map(str, FLOATING))}, or None")
-    return _log_meetings(order, dtype).unflatten(0, lead[:2])
+    return _log_meetings(order, dtype).unflatten(0, buckets.shape[:2])
 
 
 def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
-    """Log N, (L, n, n), with what the rule says of repeated meetings and of tokens that meet no other."""
+    """Log N, (L, n, n), as an array; a token that meets no other may meet itself."""
     size = order.tokens + 1
     met = torch.zeros(order.slots.shape[0], size * size, device=order.slots.device, dtype=dtype)
     pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
     allowed = ~order.forbidden()
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
-    met = met if order.count_meetings else met.sign()
-    if order.self_last:
+    met = met if order.rule.count_meetings else met.sign()
+    if order.rule.self_last:
         alone = (met == 0).all(-1)
         if order.padding is not None:
             alone = alone & ~order.padding
@@ -292,46 +291,33 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     return met.log()
 
 
-def _order(variant: Hashing, lead: tuple[int, ...]) -> HashOrder:
-    """Who meets whom, once the variant has been checked against (batch, heads, tokens)."""
+def _order(
+    variant: Hashing, batch: int | None = None, heads: int | None = None, tokens: int | None = None
+) -> HashOrder:
+    """The order of the tokens of a valid variant, for sizes that are known."""
     buckets, key_padding = variant.buckets, variant.key_padding
-    form = "(batch, heads, rounds, tokens)"
-    check_tensor("buckets", buckets, form, dtypes=INTEGERS, dims=4)
-    batch, heads, tokens = lead
-    if tuple(buckets.shape[:2]) != (batch, heads) or buckets.shape[3] != tokens or 0 in buckets.shape[2:]:
+    sizes = batch, heads, None, tokens
+    check_tensor("buckets", buckets, "(batch, heads, rounds, tokens)", dtypes=INTEGERS, sizes=sizes)
+    if 0 in buckets.shape[2:]:
         raise ProblemError(
-            f"buckets have shape {tuple(buckets.shape)}; expected {form} with batch {batch}, {heads} heads, at least "
-            f"one round and {tokens} tokens"
+            f"buckets have shape {tuple(buckets.shape)}; expected at least one round and one token"
         )
     checked_argument("size", variant.chunk, name="chunk")
     for name in ("before", "after"):
         checked_argument("reach", getattr(variant, name), name=name)
-    rules = {
-        name: getattr(variant, name) for name in ("causal", "same_bucket", "count_meetings", "self_last")
-    }
-    check_flags(**rules)
+    flags = ("causal", "same_bucket", "count_meetings", "self_last")
+    check_flags(**{name: getattr(variant, name) for name in flags})
     padding = None
     if key_padding is not None:
-        words = "(batch, tokens), True where a token is padding"
-        check_tensor("key_padding", key_padding, words, dtypes=BOOL)
+        form, sizes = "(batch, tokens), True where a token is padding", (buckets.shape[0], buckets.shape[3])
+        check_tensor("key_padding", key_padding, form, dtypes=BOOL, sizes=sizes)
         check_device("key_padding", key_padding, buckets.device, "buckets")
-        if tuple(key_padding.shape) != (batch, tokens):
-            raise ProblemError(
-                f"key_padding has shape {tuple(key_padding.shape)}; expected {words} = ({batch}, {tokens})"
-            )
-        padding = key_padding.unsqueeze(1).expand(-1, heads, -1).flatten(0, 1)
-    return HashOrder.of(
-        buckets.flatten(0, 1).to(torch.int64),
-        padding,
-        chunk=variant.chunk,
-        before=variant.before,
-        after=variant.after,
-        **rules,
-    )
+        padding = key_padding.unsqueeze(1).expand(-1, buckets.shape[1], -1).flatten(0, 1)
+    return HashOrder.of(variant, buckets.flatten(0, 1).to(torch.int64), padding)
 
 
 _BLOCK_ENTRIES = 2**17
-"""How many products are looked at at once, so that they stay in a cache."""
+"""Number of products in a block, which fits a cache."""
 
 
 def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
@@ -362,8 +348,7 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
     """
     check_tensor("vectors", vectors, "(batch, heads, tokens, dim)", dims=4)
     form = "(heads or 1, dim, rounds, buckets / 2)"
-    check_tensor("rotations", rotations, form, dims=4)
-    check_device("rotations", rotations, vectors.device, "vectors")
+    check_tensor("rotations", rotations, form, dims=4, device=vectors.device, other="vectors")
     heads, dim = vectors.shape[1], vectors.shape[3]
     if rotations.shape[0] not in (1, heads) or rotations.shape[1] != dim or 0 in rotations.shape[2:]:
         raise ProblemError(
@@ -390,7 +375,7 @@ def _nearest(turned: Tensor) -> Tensor:
 
 
 _BLOCK_NUMBERS = 2**24
-"""How many numbers the keys of a block may have that are gathered at once."""
+"""Largest number of entries of the gathered keys and values of a block."""
 
 
 def solved_output(
@@ -401,70 +386,59 @@ def solved_output(
     order: HashOrder,
     solver: Estimator,
 ) -> Tensor:
-    """The output (L, n, d_v), of some problems at a time.
+    """The output (L, n, d_v), block by block.
 
-    Queries that have the same keys are solved together: with one round those of a chunk. With more, each has its own,
-    which are gathered, and kept where gradients are recorded.
+    Queries with the same keys form one problem: with one round those of a chunk. With more, each query has its own
+    keys, which are gathered, and kept where gradients are recorded.
 
     Args:
         z: (L, n, d).
         templates: (L, n, d).
         value: (L, n, d_v).
         alpha: (L, n, 1).
-        order: Who meets whom.
+        order: Which tokens meet.
         solver: Second order or exact.
     """
     log_u = _log_preference(order, z.dtype)
-    looked_at = order.looked_at(order.slots).clamp_max(order.tokens - 1)
+    window = order.looked_at(order.slots).clamp_max(order.tokens - 1)
     if order.rounds == 1:
-        problems = [order.of_slots(part) for part in (z, alpha)]
-        indices, log_u = looked_at.flatten(0, 1), log_u.flatten(0, 1)
+        problems = [order.of_slots(part).flatten(0, 1) for part in (z, alpha)]
+        keys, log_u = window.flatten(0, 1), log_u.flatten(0, 1)
     else:
-        problems = [part.unsqueeze(2) for part in (z, alpha)]
-        by_slot = looked_at.unsqueeze(2).expand(-1, -1, order.chunk, -1)
-        indices, log_u = (
+        problems = [part.unsqueeze(2).flatten(0, 1) for part in (z, alpha)]
+        by_slot = window.unsqueeze(2).expand(-1, -1, order.chunk, -1)
+        keys, log_u = (
             order.of_tokens(part).transpose(1, 2).flatten(2).flatten(0, 1) for part in (by_slot, log_u)
         )
         log_u = log_u.unsqueeze(1)
-    each = indices.shape[0] // z.shape[0]
-    evidence, reliability = (part.flatten(0, 1) for part in problems)
+    each = keys.shape[0] // z.shape[0]
     first = torch.arange(z.shape[0], device=z.device).mul_(order.tokens).repeat_interleave(each)
-    rows = indices + first.unsqueeze(-1)
+    rows = keys + first.unsqueeze(-1)
 
-    def of_problems(some: slice, *tensors: Tensor) -> Tensor:
-        own_z, own_alpha, log_preference, all_templates, all_values = tensors
-        keys, values = (
+    def of_problems(some: slice) -> Tensor:
+        evidence, reliability, preference = (part[some].unsqueeze(1) for part in (*problems, log_u))
+        templates_of_keys, values = (
             part.flatten(0, 1).index_select(0, rows[some].flatten()).unflatten(0, tuple(rows[some].shape))
-            for part in (all_templates, all_values)
+            for part in (templates, value)
         )
-        return attention(
-            own_z.unsqueeze(1),
-            keys.unsqueeze(1),
-            values.unsqueeze(1),
-            log_preference=log_preference.unsqueeze(1),
-            alpha=own_alpha.squeeze(-1).unsqueeze(1),
-            scale=1.0,
-            estimator=solver,
-        ).squeeze(1)
+        options: Options = {"log_preference": preference, "alpha": reliability.squeeze(-1), "scale": 1.0}
+        heads = templates_of_keys.unsqueeze(1), values.unsqueeze(1)
+        return attention(evidence, *heads, estimator=solver, **options).squeeze(1)
 
-    numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + evidence.shape[1])
-    several = max(1, _BLOCK_NUMBERS // numbers)
-    parts = [
-        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value)
-        for some in spans(rows.shape[0], several)
-    ]
-    result = torch.cat(parts).unflatten(0, (z.shape[0], each))
+    numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + problems[0].shape[1])
+    blocks = spans(rows.shape[0], max(1, _BLOCK_NUMBERS // numbers))
+    result = torch.cat([of_problems(some) for some in blocks]).unflatten(0, (z.shape[0], each))
     return order.of_tokens(result).squeeze(1) if order.rounds == 1 else result.squeeze(2)
 
 
 def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
-    """Log u of the slots for those that they look at, (L, G, c, C): a key that is met twice has it twice."""
+    """Log u of slots for those of their windows, (L, G, c, C); a key that is met twice has two entries."""
     seen = order.looked_at(order.slots).unsqueeze(-2)
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
-    if not order.self_last:
+    if not order.rule.self_last:
         return log_u
-    nobody = order.of_tokens(log_u.isneginf().all(-1)).all(1)
+    unmet = order.of_tokens(log_u.isneginf().all(-1)).all(1)
     if order.padding is not None:
-        nobody = nobody & ~order.padding
-    oneself = order.slots.unsqueeze(-1) == seen
-    return log_u.masked_fill(oneself & order.of_slots(nobody).unsqueeze(-1), 0.0)
+        unmet = unmet & ~order.padding
+    itself = order.slots.unsqueeze(-1) == seen
+    return log_u.masked_fill(itself & order.of_slots(unmet).unsqueeze(-1), 0.0)
