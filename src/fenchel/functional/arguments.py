@@ -299,7 +299,7 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
     if log_preference is None:
         return None
     full = (*query.shape[:3], key.shape[2])
-    result = without_causal_bias("log_preference", log_preference, *full[2:], query.device)
+    result = without_causal_bias("log_preference", log_preference, full[2], full[3], query.device)
     form = "of log weights (-inf where masked) or bool (True = attend)"
     check_tensor("log_preference", result, form, dtypes=MASK, device=query.device)
     shape = tuple(result.shape)

@@ -80,9 +80,10 @@ class HashingInference(Inference):
         def made() -> AttentionInference:
             given = self._given
             log_u = _log_meetings(self._order, compute_dtype(given.query.dtype))
-            options = {**self._options, "scale": given.scale}
             log_u = log_u.unflatten(0, given.query.shape[:2])
-            return AttentionInference(given.query, given.key, log_preference=log_u, **options)
+            # The key contains a scale that is a tensor.
+            options = {**self._options, "scale": given.scale, "log_preference": log_u}
+            return AttentionInference(given.query, given.key, **options)
 
         return self._once("dense", made)
 
@@ -421,9 +422,15 @@ def solved_output(
             part.flatten(0, 1).index_select(0, rows[some].flatten()).unflatten(0, tuple(rows[some].shape))
             for part in (templates, value)
         )
-        options: Options = {"log_preference": preference, "alpha": reliability.squeeze(-1), "scale": 1.0}
-        heads = templates_of_keys.unsqueeze(1), values.unsqueeze(1)
-        return attention(evidence, *heads, estimator=solver, **options).squeeze(1)
+        return attention(
+            evidence,
+            templates_of_keys.unsqueeze(1),
+            values.unsqueeze(1),
+            log_preference=preference,
+            alpha=reliability.squeeze(-1),
+            scale=1.0,
+            estimator=solver,
+        ).squeeze(1)
 
     numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + problems[0].shape[1])
     blocks = spans(rows.shape[0], max(1, _BLOCK_NUMBERS // numbers))
