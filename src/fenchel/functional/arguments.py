@@ -1,4 +1,4 @@
-"""The door: what every attention op is given, checked once and brought into one form; leading dimensions broadcast."""
+"""Arguments of all attention ops, checked once and brought into one form; leading dimensions broadcast."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for float32 and the half types."""
@@ -39,43 +41,42 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def dropped(weights: Tensor, dropout_p: float) -> Tensor:
     """Weights after dropout."""
-    # The number may be a symbol of a graph, which torch takes for no flag.
+    # In a graph the comparison may be symbolic, which torch does not accept as ``train``.
     return torch.dropout(weights, dropout_p, train=True) if dropout_p > 0 else weights
 
 
 def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which torch's kernels take a floating mask beside queries of ``dtype``.
+    """The dtype that torch's kernels take for a floating mask with queries of ``dtype``.
 
     On the CPU they add float32 to scores of half types, which keeps the digits of the mask; elsewhere dtypes have to be
     the same.
     """
-    half = dtype in (torch.float16, torch.bfloat16)
     on_cpu = mask.device.type == "cpu"
-    return torch.float32 if half and on_cpu and mask.dtype != dtype else dtype
+    return torch.float32 if dtype in HALF and on_cpu and mask.dtype != dtype else dtype
 
 
 def under_autocast(tensor: Tensor) -> Tensor:
-    """The tensor as autocast would hand it to torch's own attention."""
+    """The tensor as autocast casts it for torch's own attention."""
     if tensor.dtype == torch.float64 or not is_under_autocast(tensor):
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 def without_autocast(tensor: Tensor) -> torch.autocast:
-    """A context in which casts are ours: what is computed in float32 here must not be cast to half."""
-    # The meta device computes nothing and has no autocast of its own.
+    """A context without autocast, in which float32 stays float32."""
+    # The meta device has no autocast.
     return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)
 
 
 _UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
-"""Largest relative error of rounding a factor to what fast products of float32 take."""
+"""Largest relative error of rounding a factor to the precision of fast float32 products."""
 
 _UNITS_BY_NAME = {"highest": 0.0, "high": _UNITS["tf32"], "medium": _UNITS["bf16"]}
-"""The same for what ``torch.set_float32_matmul_precision`` takes."""
+"""The same for the arguments of ``torch.set_float32_matmul_precision``."""
 
 
 def unit_of_products(dtype: torch.dtype, device: str) -> float:
-    """Largest relative error of a factor in matrix products, as torch is set up when this is called or compiled.
+    """Largest relative error of a factor in matrix products, by torch's settings when this is called or compiled.
 
     Args:
         dtype: Of the factors.
@@ -91,22 +92,21 @@ def unit_of_products(dtype: torch.dtype, device: str) -> float:
     return max(unit, *(_UNITS.get(each.fp32_precision, 0.0) for each in (backend, backends)))
 
 
-# What torch.compiler.assume_constant_result does, which loads the compiler.
+# The same as torch.compiler.assume_constant_result, which would load the compiler.
 unit_of_products._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-HALF = (torch.float16, torch.bfloat16)
 HARMLESS_LEVEL, HARMLESS_LEVEL_OF_HALF, HARMLESS_LEVEL_IN_HALF = 16.0, 256.0, 1.0
-"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to.
+"""Distance from 0 up to which the largest log weight of a row costs no digits of the scores that it is added to.
 
-Kernels add in float32, in which scores of half types have digits to spare; less may be lost where log weights that are
-given in another dtype are rounded to a half type first.
+Kernels add in float32, in which scores of half types have digits to spare; the smallest is for log weights of another
+dtype that are rounded to a half type first.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionArguments:
-    """Arguments of a call that fit together.
+    """Checked arguments of a call.
 
     Attributes:
         query: Evidence z, (B, H, m, d).
@@ -141,7 +141,7 @@ class AttentionArguments:
 
     @property
     def has_no_evidence(self) -> bool:
-        """Whether there is no sequence, head, query or key, or evidence has no dimension."""
+        """Whether there are no sequences, heads, queries or keys, or evidence has no dimension."""
         return self.query.numel() == 0 or self.key.shape[2] == 0
 
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -157,7 +157,7 @@ class AttentionArguments:
         return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
 
     def without_empty_rows(self, result: Tensor) -> Tensor:
-        """Zeros in the rows (B, H, m, ...) that have nothing to attend to, and so no gradient to anything."""
+        """The result (B, H, m, ...) with zeros, and zero gradients, in rows that have nothing to attend to."""
         if self.empty_rows is None:
             return result
         return result.masked_fill(self.empty_rows if result.dim() == 4 else self.empty_rows.squeeze(-1), 0)
@@ -177,14 +177,14 @@ def checked(
     names: tuple[str, str, str] = ("query", "key", "value"),
     needs_keys: bool = False,
 ) -> AttentionArguments:
-    """The arguments of an attention call, if they fit together.
+    """Check the arguments of an attention call.
 
-    The last three are no options of users: whether the estimator is exact, what messages call the tensors, and whether
-    a call without keys is refused.
+    The last three are not options of users: whether the estimator is exact, the names of the tensors in messages, and
+    whether a call without keys is refused.
 
-    Values (NaN, α ≤ 0) are looked at on the CPU, except under ``torch.compile``; those of query and key only by the
-    exact estimator, on every device, since the others hand a NaN on. While torch's anomaly detection is on, those of
-    every argument are, on every device.
+    Values (NaN, α ≤ 0) are checked on the CPU, except under ``torch.compile``; those of query and key only for the
+    exact estimator, on every device, since the others propagate a NaN. While torch's anomaly detection is on, those of
+    every argument are checked, on every device.
 
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
@@ -211,15 +211,15 @@ def checked(
 
 
 def _check_tensors(
-    names: tuple[str, str, str], given: tuple[Tensor, Tensor, Tensor], enable_gqa: bool, needs_keys: bool
+    names: tuple[str, str, str], tensors: tuple[Tensor, Tensor, Tensor], enable_gqa: bool, needs_keys: bool
 ) -> None:
-    (of_query, of_key, of_value), (query, key, value) = names, given
-    for name, tensor in zip(names, given, strict=True):
+    (of_query, of_key, of_value), (query, key, value) = names, tensors
+    for name, tensor in zip(names, tensors, strict=True):
         check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
     heads, key_heads = query.shape[1], key.shape[1]
-    # Words are put together only where something is wrong: while a graph is made, sizes may be symbols.
+    # Messages are formatted only where something is wrong: while a graph is made, sizes may be symbols.
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         wrong = f"{of_query}, {of_key} and {of_value} differ in their batch, the first dimension"
     elif key.shape[1:3] != value.shape[1:3]:
@@ -237,31 +237,31 @@ def _check_tensors(
         wrong = f"there is nothing to attend to (no tokens in {of_key})"
     else:
         return
-    raise ProblemError(f"{wrong}: {shapes_of(dict(zip(names, given, strict=True)))}")
+    raise ProblemError(f"{wrong}: {shapes_of(dict(zip(names, tensors, strict=True)))}")
 
 
-def refuse_overflow(output: Tensor, given: tuple[Tensor, ...], what: str, remedy: str) -> None:
-    """Refuse finite arguments that lead to numbers which the dtype does not hold; a NaN that was given passes.
+def refuse_overflow(output: Tensor, arguments: tuple[Tensor, ...], what: str, remedy: str) -> None:
+    """Raise if the output of finite arguments is not finite; NaN in the arguments propagates.
 
     Args:
-        output: What was computed.
-        given: The arguments it was computed from.
-        what: Whose and which numbers.
-        remedy: What helps, besides float64, after "make".
+        output: The computed tensor.
+        arguments: The tensors it was computed from.
+        what: Subject of the message.
+        remedy: Advice besides float64, after "make".
 
     Raises:
-        ProblemError: In these words.
+        ProblemError: With this message.
     """
     if not values_are_known(output) or bool(torch.isfinite(output).all()):
         return
-    if all(bool(torch.isfinite(x).all()) for x in given):
+    if all(bool(torch.isfinite(x).all()) for x in arguments):
         name = str(output.dtype).removeprefix("torch.")
         raise ProblemError(f"{what} that {name} does not hold: give the tensors in float64, or make {remedy}")
 
 
-def shapes_of(given: dict[str, Tensor]) -> str:
-    """Names and shapes, for errors."""
-    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
+def shapes_of(tensors: dict[str, Tensor]) -> str:
+    """Names and shapes, for messages."""
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
 
 
 def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[float, Tensor]:
@@ -270,7 +270,7 @@ def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[fl
         return max(query.shape[-1], 1) ** -0.5, key
     scale = checked_scale(scale, query)
     if isinstance(scale, Tensor):
-        # In half precision a sum over all keys, which the gradient of the scale is, would lose most of its digits.
+        # The gradient of the scale is a sum over all keys, which would lose most of its digits in half precision.
         wide = compute_dtype(key.dtype)
         return 1.0, (key.to(wide) * scale.to(wide)).to(key.dtype)
     return scale, key
@@ -283,7 +283,7 @@ def _alpha(alpha: float | Tensor, lead: tuple[int, ...], query: Tensor) -> float
 
 
 def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], query: Tensor) -> Tensor:
-    """A tensor of numbers above 0 that broadcasts to ``lead``, three sizes in words ``form``, as four dimensions."""
+    """A tensor of positive numbers that broadcasts to the three sizes ``lead``, named ``form``, with a fourth of 1."""
     value = positive_tensor(
         name, value, query.device, compute_dtype(query.dtype), f"that broadcasts to {form}"
     )
@@ -313,19 +313,19 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
 
 
 def _with_any(mask: Tensor) -> Tensor:
-    """Which rows allow something, (..., 1)."""
+    """Whether each row has a True, (..., 1)."""
     if not values_are_known(mask):
         return mask.any(-1, keepdim=True)
-    # The same twenty times sooner: torch has no vector instructions for any of a row.
+    # Twenty times faster than any, which torch does not vectorise along rows.
     return mask.view(torch.uint8).amax(-1, keepdim=True).bool()
 
 
 def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """The preference with rows that allow nothing opened up, on which kernels disagree; and which they were.
+    """The preference without empty rows, on which kernels disagree, and a mask of these rows, which become uniform.
 
-    Where its rows are far from 0 the largest of each is subtracted, which changes nothing but rounding: added to scores
-    it would take their digits. Beside queries of a half type that is done in float32, since the difference may have
-    more digits than they hold; where it has to be rounded to it in the end, rows that are near 0 stay as they are.
+    Rows far from 0 have their largest entry subtracted, which changes only rounding: added to scores it would cost
+    digits. With queries of a half type that is done in float32, since the difference may have more digits than they
+    hold; where it has to be rounded to the half type in the end, rows near 0 stay unchanged.
     """
     if log_preference is None or log_preference.shape[-1] == 0:
         return log_preference, None
@@ -334,9 +334,7 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
         if not values_are_known(empty) or bool(empty.any()):
             return log_preference | empty, empty
         return log_preference, None
-    if (
-        log_preference.stride(-1) > 1
-    ):  # kernels copy what lies in another order; before that its rows are slow to read
+    if log_preference.stride(-1) > 1:  # kernels would copy it, and its rows are slow to read
         log_preference = log_preference.contiguous()
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
@@ -366,12 +364,12 @@ def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tens
 
 
 def largest_level(dtype: torch.dtype) -> float:
-    """How far from 0 the largest log weight of a row is at most once a call of ``dtype`` has been checked."""
+    """Largest distance from 0 of the largest log weight of a row in checked arguments of ``dtype``."""
     return HARMLESS_LEVEL_OF_HALF if dtype in HALF else HARMLESS_LEVEL
 
 
 def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
-    """How far from 0 rows of a preference may be whose scores are of ``dtype``."""
+    """Distance from 0 up to which rows of a preference with scores of ``dtype`` stay unchanged."""
     if dtype not in HALF:
         return HARMLESS_LEVEL
     rounded = mask_dtype(log_preference, dtype) in HALF and log_preference.dtype != dtype
@@ -381,10 +379,9 @@ def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
 def broadcast_leading(
     query: Any, key: Any, value: Any, enable_gqa: bool
 ) -> tuple[Tensor, Tensor, Tensor, bool, int]:
-    """Bring tensors (..., tokens, dim) of two to four dimensions into one form; batch and heads broadcast.
+    """Bring tensors (..., tokens, dim) of two to four dimensions to four; batch and heads broadcast.
 
-    They stay as they are where they have that form, as nearly always, and where they cannot be used, which the check
-    of arguments says.
+    Tensors that have that form, and those that :func:`checked` refuses, are returned unchanged.
 
     Args:
         query: (..., m, d).
@@ -394,8 +391,8 @@ def broadcast_leading(
 
     Returns:
         Query (B, H, m, d), key (B, H_kv, n, d), value (B, H_kv, n, d_v), whether heads of the query share heads of the
-        key, also where one head of the key was broadcast, and how many of the first dimensions, of size 1, were not
-        there.
+        key, also where one head of the key was broadcast, and the number of leading dimensions of size 1 that were
+        added.
 
     Raises:
         ProblemError: If leading dimensions of fewer than four do not broadcast to one shape.
@@ -419,10 +416,10 @@ def broadcast_leading(
             f"leading dimensions do not broadcast to one shape: {shapes}; expected (batch, heads, tokens, dim), or "
             "fewer dimensions that broadcast to it, as in torch.nn.functional.scaled_dot_product_attention"
         ) from None
-    # One head of the key for all of the query's needs no copies: its heads are grouped.
+    # One head of the key for all heads of the query needs no copies: they are grouped.
     of_keys = lead
     if not enable_gqa and wide[1].shape[1] == wide[2].shape[1] == 1:
-        # Set, since a comparison is a symbol in a graph with open sizes.
+        # Set rather than compared, since a comparison is symbolic in a graph with dynamic sizes.
         of_keys, enable_gqa = lead[:1], True
     z, k, v = (
         x.expand(*sizes, *x.shape[len(sizes) :])
@@ -441,15 +438,15 @@ def _is_usable(tensor: Any) -> bool:
 
 
 def is_softmax(closeness: AbstractCloseness | str | None) -> bool:
-    """Whether weights are a softmax, which is what attention is when nothing else is said."""
+    """Whether weights are a softmax, the default."""
     return closeness is None or isinstance(closeness_of(closeness), KL)
 
 
 def check_kind(closeness: Any, estimator: str) -> None:
-    """Refuse what is no closeness of attention, or has no such estimator.
+    """Raise unless the closeness can be used for attention with this estimator.
 
     Raises:
-        ProblemError: Naming what was given.
+        ProblemError: Naming the closeness.
     """
     if closeness is None:
         return
@@ -469,30 +466,30 @@ def check_kind(closeness: Any, estimator: str) -> None:
 def checked_closeness(
     closeness: AbstractCloseness | str | None, estimator: str, query: Tensor
 ) -> AbstractCloseness | None:
-    """The closeness in the dtype that a call computes in, or None where that is softmax attention.
+    """The closeness in the dtype that a call computes in, or None for softmax attention.
 
     Args:
-        closeness: What was given.
-        estimator: Of the call.
+        closeness: The argument of the call.
+        estimator: Name of the estimator.
         query: (B, H, m, d).
 
     Raises:
-        ProblemError: If it is none, has no such estimator, or has numbers of other heads or queries.
+        ProblemError: If it cannot be used with this estimator, or has numbers for other heads or queries.
     """
-    own: AbstractCloseness | None = closeness_of(closeness)
-    check_kind(own, estimator)
-    if own is None or is_softmax(own):
+    result: AbstractCloseness | None = closeness_of(closeness)
+    check_kind(result, estimator)
+    if result is None or is_softmax(result):
         return None
+    lead, name = tuple(query.shape[:3]), type(result).__name__
     if estimator != "first_order":
-        check_not_mapped(f"{estimator} attention under {type(own).__name__}", query)
-    lead, name = tuple(query.shape[:3]), type(own).__name__
-    for argument, shape in own.query_shapes().items():
+        check_not_mapped(f"{estimator} attention under {name}", query)
+    for argument, shape in result.query_shapes().items():
         if not broadcasts_to(shape, lead):
             raise ProblemError(
                 f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
                 f"queries) = {lead}: one a head has shape ({lead[1]}, 1)"
             )
-        number = getattr(own, argument, None)
+        number = getattr(result, argument, None)
         if isinstance(number, Tensor):
             check_device(f"{argument} of {name}", number, query.device)
-    return own.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+    return result.to(compute_dtype(query.dtype))

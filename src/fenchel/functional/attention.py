@@ -1,4 +1,4 @@
-"""Attention: one inference a query, by one of three estimators; its certificate, its weights and its gap."""
+"""Attention as inference: output, certificate, weights and gap, by one of three estimators."""
 
 from __future__ import annotations
 
@@ -45,14 +45,13 @@ class AttentionInference(Inference):
     ) -> None:
         broadcast = broadcast_leading(query, key, key if value is None else value, enable_gqa)
         query, key, own_value, enable_gqa, self._added = broadcast
-        value = None if value is None else own_value
-        super().__init__(query, key, value, enable_gqa=enable_gqa, **options)
-        own = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
-        self._closeness = None if self._given.has_no_evidence else own
-        if isinstance(own, Divergence) and self._closeness is not None:
+        super().__init__(query, key, None if value is None else own_value, enable_gqa=enable_gqa, **options)
+        other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
+        self._closeness = None if self._given.has_no_evidence else other
+        if isinstance(self._closeness, Divergence):
             # Its functions are checked when it is first bound to a preference.
             first = next(self._problems.parts(self._problems.boxes()))
-            own.bind(Discrete(first.templates, first.log_weights()))
+            self._closeness.bind(Discrete(first.templates, first.log_weights()))
 
     @override
     def _answer(self, result: Tensor) -> Tensor:
@@ -62,7 +61,7 @@ class AttentionInference(Inference):
     @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         evidence, templates, log_u, alpha = self._given.problem_in(dtype)
-        assert self._closeness is not None  # noqa: S101 -- softmax has code of its own
+        assert self._closeness is not None  # noqa: S101 -- softmax has its own code
         return ProblemRows(evidence, self._given.of_query_heads(templates), log_u, alpha, self._closeness)
 
     @override
@@ -129,12 +128,12 @@ def infer(
     variant: Variant | None = None,
     **options: Unpack[Options],
 ) -> Inference:
-    r"""Infer one distribution over the keys a query; its output, weights, bounds and gap are made when asked for.
+    r"""Infer one distribution over the keys a query; output, weights, bounds and gap are computed on first access.
 
-    The functions of this module are lines over it: :func:`attention` is ``infer(...).output``.
+    The functions of this module are shorthands: :func:`attention` is ``infer(...).output``.
 
     Args:
-        query: As all arguments here, what it is in :func:`attention`.
+        query: As all arguments, the same as in :func:`attention`.
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v); None where no output is wanted, or where it is the memories of a
             :class:`Mixture` themselves.
@@ -146,9 +145,9 @@ def infer(
             ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight of the output is dropped.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
-        variant: A :class:`Relative`, :class:`Mixture`, :class:`Transport` or :class:`Hashing` with tensors of its own;
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
+        variant: A :class:`Relative`, :class:`Mixture`, :class:`Transport` or :class:`Hashing` with its own tensors;
             None where keys are points that all queries share.
 
     Returns:
@@ -156,7 +155,7 @@ def infer(
 
     Raises:
         ProblemError: If the arguments do not fit together, or the variant has no such option.
-        ConvergenceError: When an answer of the exact estimator is read that does not reach its tolerance.
+        ConvergenceError: When a result of the exact estimator is read that does not reach its tolerance.
 
     Example:
         >>> import torch
@@ -175,12 +174,12 @@ def infer(
             f"variant is {shown(variant)}; expected a Relative, Mixture, Transport or Hashing of fenchel.functional, "
             "or None"
         )
-    own: dict[str, Any] = {**options}
+    accepted: dict[str, Any] = {**options}
     for name in variant.without:
-        given = own.pop(name, None)
-        if isinstance(given, Tensor) or given not in (None, False, 0.0):
+        option = accepted.pop(name, None)
+        if isinstance(option, Tensor) or option not in (None, False, 0.0):
             raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
-    return type(variant).made_by(variant, query, key, value, **own)
+    return type(variant).made_by(variant, query, key, value, **accepted)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:
@@ -198,11 +197,11 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
 
     First order runs on torch's fused kernels, and block by block where a gradient to the preference is wanted, which
     those refuse or spend (m, n) arrays on. The gradient of the exact estimator comes from the implicit function theorem
-    (one linear solve a query), never from its steps. Half types are solved in float32.
+    (one linear solve a query), not from its steps. Half types are solved in float32.
 
-    An accelerator waits where a value is looked at: nowhere at first order, nor at second order where queries share
+    An accelerator is synchronised where values are read: not at first order, nor at second order where queries share
     preference and α; once a call at second order where they do not; at every step of the exact estimator. So values are
-    checked on the CPU alone, or everywhere inside of ``torch.autograd.detect_anomaly()``.
+    checked on the CPU only, or everywhere inside of ``torch.autograd.detect_anomaly()``.
 
     Args:
         query: (B, H, m, d). As in torch's call, query, key and value may have fewer dimensions, or sizes of 1, in the
@@ -212,27 +211,26 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
         log_preference: log u up to a constant a row, floating with -inf where masked, or bool with True = attend; of a
             shape that broadcasts to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest where it
             is shared by queries. Gradients reach it if it requires them.
-            ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of ``torch.nn.attention.bias`` are taken for
-            the masks that they stand for, here and wherever a log-preference goes.
+            ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of ``torch.nn.attention.bias`` are accepted
+            wherever a log-preference is.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
             a head.
-        scale: Makes templates of keys: a number, or a tensor with one element; None is 1/√d.
-        closeness: D in the place of Kullback and Leibler's, such as :class:`fenchel.Tsallis`, whose weights are exactly
-            zero where they are: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
+        scale: Multiplies keys to give templates: a number, or a tensor with one element; None is 1/√d.
+        closeness: D instead of the Kullback-Leibler divergence, such as :class:`fenchel.Tsallis`, whose weights can be
+            exactly zero: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
             the curvature at rest. Numbers of its own may differ by head, (H, 1), and learn. None is softmax.
         estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object: ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
-        tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖ for every query. By default 1e-5, and 1e-10 in float64.
-        max_steps: Steps that a query may take.
+        tol: Tolerance of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
+        max_steps: Largest number of steps of a query.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query (autocast's, under autocast), without B or H where neither query, key
-            nor value has them. A query with nothing to attend to gets
-        zeros, and passes no gradient on.
+        nor value has them. A query with nothing to attend to gets zeros, and passes no gradient.
 
     Raises:
-        ProblemError: If the arguments do not fit together; also when a second derivative is taken that is not there.
+        ProblemError: If the arguments do not fit together, or a second derivative is taken that is not implemented.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
@@ -258,7 +256,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
 def attention_with_certificate(
     query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]
 ) -> tuple[Tensor, AttentionCertificate]:
-    r"""What :func:`attention` returns, and how far at most it is from the exact inference.
+    r"""The output of :func:`attention`, and bounds on its distance from the exact inference.
 
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - \hat h
@@ -267,7 +265,7 @@ def attention_with_certificate(
     the certificate of softmax attention is how far it moves the mean (fact 1).
 
     Args:
-        query: As all arguments here, what it is in :func:`attention`.
+        query: As all arguments, the same as in :func:`attention`.
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         log_preference: Broadcastable to (B, H, m, n).
@@ -275,11 +273,11 @@ def attention_with_certificate(
         scale: None is 1/√d.
         closeness: None is softmax. Under another closeness bounds hold as they stand, but for total variation, which is
             at most √(gap/2σ) for the σ by which it is strongly convex.
-        estimator: Whose output, and whose certificate.
+        estimator: Estimator of output and certificate.
         dropout_p: The certificate is of the weights before dropout.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -302,16 +300,16 @@ def attention_weights(query: Tensor, key: Tensor, **options: Unpack[Options]) ->
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments here, what it is in :func:`attention`.
+        query: As all arguments, the same as in :func:`attention`.
         key: (B, H_kv, n, d).
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
-        estimator: Whose weights.
+        estimator: Estimator of the weights.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable as
@@ -335,19 +333,18 @@ def gap(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - \hat h
 
-    The same numbers as :func:`attention_with_certificate` gives, which are a record and carry no gradient. Added to a
-    loss this trains queries, keys, preference and α so that the closed form stays near the inference that it stands
-    for. At first order it is :math:`\frac\alpha2\lVert\mu - \hat h\rVert^2`, attention with keys for values.
+    The same numbers as those of :func:`attention_with_certificate`, which carry no gradient. Added to a loss this
+    trains queries, keys, preference and α so that the closed form stays near the exact inference. At first order
+    it is :math:`\frac\alpha2\lVert\mu - \hat h\rVert^2`, attention with keys for values.
 
     Args:
-        query: As all arguments here, what it is in :func:`attention`.
+        query: As all arguments, the same as in :func:`attention`.
         key: (B, H_kv, n, d).
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
-        estimator: ``"first_order"`` or ``"second_order"``. The exact answer has a gap of 0 up to its tolerance, with
-            nothing to train.
+        estimator: ``"first_order"`` or ``"second_order"``. The exact solution has a gap of 0 up to its tolerance.
         enable_gqa: Allow H_kv < H.
 
     Returns:

@@ -193,8 +193,8 @@ def hashing_attention(
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, n).
         scale: Makes templates of keys; None is 1/√d. The Reformer's is 1, with key = query / ‖query‖.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
-        tol: Of the exact estimator; see :func:`attention`.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator; see :func:`attention`.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         (B, H, n, d_v) in the dtype of the query. A token that meets nothing gets zeros. Buckets pass no gradient on.
@@ -240,7 +240,7 @@ def hashing_log_preference(
     For looking at, and for what takes a preference; :func:`hashing_attention` does without it.
 
     Args:
-        buckets: As all arguments here, what it is in :func:`hashing_attention`: (B, H, rounds, n).
+        buckets: As all arguments, the same as in :func:`hashing_attention`: (B, H, rounds, n).
         chunk: Tokens of a chunk.
         before: Chunks before its own that a token looks at.
         after: Chunks after it.

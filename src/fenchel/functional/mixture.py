@@ -211,8 +211,8 @@ def mixture_attention(
             float64 and costs several passes over the components.
         dropout_p: Probability with which a responsibility is dropped; the others are divided by 1 - p.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
-        max_steps: Steps that a query may take.
+        tol: Tolerance of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
+        max_steps: Largest number of steps of a query.
 
     Returns:
         (B, H, m, d_v), or (B, H, m, d) without ``value``, in the dtype of the query; half types are computed in
@@ -244,7 +244,7 @@ def mixture_attention_with_certificate(
     value: Tensor | None = None,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
-    r"""What :func:`mixture_attention` returns, and how far at most it is from the exact inference.
+    r"""The output of :func:`mixture_attention`, and bounds on its distance from the exact inference.
 
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h, \qquad h = \mathtt{scale}\cdot\mathbb{E}[x]
@@ -253,18 +253,18 @@ def mixture_attention_with_certificate(
     to them, for which μ - h is computed of centred means, beside the output.
 
     Args:
-        query: As all arguments here, what it is in :func:`mixture_attention`.
+        query: As all arguments, the same as in :func:`mixture_attention`.
         means: (B, H_kv, n, d).
         variances: Broadcastable to the means.
         value: (B, H_kv, n, d_v) or None.
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
-        estimator: Whose output, and whose certificate.
+        estimator: Estimator of output and certificate.
         dropout_p: The certificate is of the responsibilities before dropout.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -288,16 +288,16 @@ def mixture_attention_weights(
     """The responsibilities r that :func:`mixture_attention` averages under, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments here, what it is in :func:`mixture_attention`.
+        query: As all arguments, the same as in :func:`mixture_attention`.
         means: (B, H_kv, n, d).
         variances: Broadcastable to the means.
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
-        estimator: Whose responsibilities.
+        estimator: Estimator of the responsibilities.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.

@@ -286,7 +286,7 @@ def transport_attention(
     r"""Formula (22), and (35) at other dual points, over arrays (B, H, m, n, N).
 
     Args:
-        query: As all arguments here, what it is in :func:`fenchel.functional.transport_attention`.
+        query: As all arguments, the same as in :func:`fenchel.functional.transport_attention`.
         key: (B, H, n, d).
         value: (B, H, n, d_v).
         atoms: (B, H, a, d).
@@ -297,7 +297,7 @@ def transport_attention(
         gamma: Broadcastable to (B, H, 1).
         cost: A name or a matrix.
         scale: Multiplies keys and atoms.
-        estimator: Whose λ.
+        estimator: Estimator of λ.
         steps: Newton steps of ``"exact"``, all of them differentiated through; each is halved until the gradient does
             not grow.
     """

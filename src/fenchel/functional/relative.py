@@ -194,8 +194,8 @@ def relative_attention(
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         dropout_p: Probability with which a weight is dropped.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query.
@@ -229,7 +229,7 @@ def relative_attention_weights(
     """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments here, what it is in :func:`relative_attention`.
+        query: As all arguments, the same as in :func:`relative_attention`.
         key: (B, H_kv, n, d).
         relative: (B or 1, H or 1, P, d).
         index: (m, n), (B, m, n) or None.
@@ -237,10 +237,10 @@ def relative_attention_weights(
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
-        estimator: Whose weights.
+        estimator: Estimator of the weights.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.
@@ -267,13 +267,13 @@ def relative_attention_with_certificate(
     relative_value: Tensor | None = None,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
-    r"""What :func:`relative_attention` returns, and how far at most it is from the exact inference.
+    r"""The output of :func:`relative_attention`, and bounds on its distance from the exact inference.
 
     At first order the gap is :math:`\tfrac\alpha2\lVert\mu_i - \hat h_i\rVert^2`, where both means are of the templates
     that query i sees: differences of weights, averaged over keys and, added up by row of the table, over r.
 
     Args:
-        query: As all arguments here, what it is in :func:`relative_attention`.
+        query: As all arguments, the same as in :func:`relative_attention`.
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         relative: (B or 1, H or 1, P, d).
@@ -283,11 +283,11 @@ def relative_attention_with_certificate(
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
-        estimator: Whose output, and whose certificate.
+        estimator: Estimator of output and certificate.
         dropout_p: The certificate is of the weights before dropout.
         enable_gqa: Allow H_kv < H.
-        tol: Of the exact estimator.
-        max_steps: Of the exact estimator.
+        tol: Tolerance of the exact estimator.
+        max_steps: Largest number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -316,7 +316,7 @@ def relative_gap(
     """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
 
     Args:
-        query: As all arguments here, what it is in :func:`relative_attention`.
+        query: As all arguments, the same as in :func:`relative_attention`.
         key: (B, H_kv, n, d).
         relative: (B or 1, H or 1, P, d).
         index: (m, n), (B, m, n) or None.

@@ -203,8 +203,8 @@ def transport_attention(
             where weight cannot move.
         scale: Makes templates of keys and atoms: a number, or a tensor with one element.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
-        tol: Of the exact estimator, relative; by default 1e-5, and 1e-10 in float64.
-        max_steps: Steps that a query may take.
+        tol: Relative tolerance of the exact estimator; by default 1e-5, and 1e-10 in float64.
+        max_steps: Largest number of steps of a query.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient
