@@ -303,7 +303,7 @@ def transport_attention(
     """
     problem = _problem(query, key, value, scale=1.0, **options)
     variant, log_u = Transport(gamma, cost, atoms, atom_values, atom_mask), problem.log_u
-    checked_transport(problem.arguments, variant, scale, query.dtype, warn=False)
+    checked_transport(problem.arguments, variant, scale, query.dtype)
     sources = key * scale
     templates = sources if atoms is None else torch.cat([sources, atoms * scale], -2)
     values = value if atom_values is None else torch.cat([value, atom_values], -2)

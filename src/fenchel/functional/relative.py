@@ -173,11 +173,11 @@ def relative_attention(
         p_{ij} \propto u_{ij}\exp\bigl(\alpha\,\mathtt{scale}\,\langle z_i, k_j + r_{\pi(i,j)}\rangle\bigr)
         \text{ at first order}
 
-    Pairs share the P rows r of a table, so that softmax attention at first order needs no array of m·n·d numbers: the
-    second product is made with every row of the table once a query, and read for each pair. It is no preference for
-    all that: the other estimators, the gap and other closenesses take r as part of the templates. Second-order and
-    exact inference, and other closenesses, write the templates out, a block of queries at a time: every query has a
-    mean and a covariance of its own.
+    Pairs share the P rows r of a table, so that softmax attention at first order needs no array of m·n·d numbers: each
+    query is multiplied with every row of the table once, and the products are looked up for each pair. r is not part
+    of the preference: the other estimators, the gap and other closenesses take it as part of the templates.
+    Second-order and exact inference, and other closenesses, materialise the templates, a block of queries at a time,
+    since every query has its own mean and covariance.
 
     Args:
         query: Evidence z, (B, H, m, d).
@@ -187,7 +187,7 @@ def relative_attention(
         index: π, the row of each pair, int64 (m, n) or (B, m, n). None is by distance: P = m + n - 1, and row
             j - i + m - 1 belongs to query i and key j, both counted from 0.
         relative_value: r', (B or 1, H or 1, P, d_v), or None.
-        log_preference: As in :func:`~fenchel.functional.attention`, and so are the others.
+        log_preference: As in :func:`~fenchel.functional.attention`, like all other options.
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
@@ -270,7 +270,7 @@ def relative_attention_with_certificate(
     r"""The output of :func:`relative_attention`, and bounds on its distance from the exact inference.
 
     At first order the gap is :math:`\tfrac\alpha2\lVert\mu_i - \hat h_i\rVert^2`, where both means are of the templates
-    that query i sees: differences of weights, averaged over keys and, added up by row of the table, over r.
+    of query i: differences of weights times keys plus, summed by row of the table, times r.
 
     Args:
         query: As all arguments, the same as in :func:`relative_attention`.
@@ -313,7 +313,7 @@ def relative_gap(
     index: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
+    """The duality gap of :func:`relative_attention`, differentiable; see :func:`fenchel.functional.gap`.
 
     Args:
         query: As all arguments, the same as in :func:`relative_attention`.
@@ -344,7 +344,7 @@ def relative_gap(
 
 
 def _checked_tables(given: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
-    """Tables (B or 1, H or 1, P, d), times a scale that is a tensor, and rows (1 or B, 1, m, n), if they fit a call."""
+    """Check tables (B or 1, H or 1, P, d), multiplied by a scale that is a tensor, and rows (1 or B, 1, m, n)."""
     query, key, value = given.query, given.key, given.value
     relative, index = _checked_table("relative", variant.table, key, query), variant.index
     relative_value = variant.value_table
@@ -392,7 +392,7 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
 
 
 def _scored(call: AttentionArguments, tables: Relative) -> dict[str, Any]:
-    """Options of plain attention to the keys, with what r adds to the scores among the log-weights."""
+    """Options of plain attention to the keys, with the scores of r added to the log weights."""
     evidence = (call.query * (call.alpha * call.scale)).to(call.query.dtype)
     scores = of_pairs(evidence @ tables.table.mT, tables.index, call.key.shape[2])
     if (log_u := call.log_preference) is not None:
@@ -402,7 +402,7 @@ def _scored(call: AttentionArguments, tables: Relative) -> dict[str, Any]:
 
 
 def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArguments, Relative]:
-    """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
+    """The call in the dtype of bounds, with keys and rows less their means, which changes only rounding."""
     dtype = compute_dtype(call.query.dtype)
     key, table = (x.to(dtype) for x in (call.key, tables.table))
     key, table = (x - x.detach().mean(-2, keepdim=True) for x in (key, table))
@@ -410,7 +410,7 @@ def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArgum
 
 
 def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
-    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean."""
+    """The shift of the mean μ - ĥ at first order, (B, H, m, d)."""
     result = infer(call.query, call.key, **_scored(call, tables)).weights
     no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
     apart = infer(*no_evidence, log_preference=call.log_preference).weights - result
@@ -420,7 +420,7 @@ def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
 
 @torch.no_grad()
 def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertificate:
-    """At λ = αz, with what rounding can hide in the shift of the mean."""
+    """The certificate at λ = αz, with the rounding of the shift of the mean."""
     call, tables = _centred(call, tables)
     shift, scale, alpha, dtype = _shift(call, tables), abs(call.scale), call.alpha, call.query.dtype
     of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, tables.table))
@@ -435,13 +435,13 @@ def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertifi
 
 
 BLOCK_ENTRIES = 2**24
-"""Numbers of templates that are written out at once, at most, but for one query of every head."""
+"""Largest number of entries of the templates in memory, at least those of one query of every head."""
 
 
 def _by_query(
     call: AttentionArguments, tables: Relative
 ) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
-    """Blocks of queries as calls of plain attention, where they are a further batch: which, tensors and options."""
+    """Blocks of queries, folded into the batch, as calls of plain attention: their range, tensors and options."""
     index = tables.index
     (batch, heads, queries, dim), keys = call.query.shape, call.key.shape[2]
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * max(dim, call.value.shape[3])))
@@ -481,12 +481,12 @@ def _folded(tensor: Tensor) -> Tensor:
 
 
 def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
-    """What every query has for every row of a table, as what it has for every key.
+    """Entries of queries by row of a table as entries by key.
 
     Args:
         by_row: (..., m, P), an entry for every row of the table.
         index: The row of each pair, int64, broadcasting to (..., m, n); None is the distance j - i + m - 1, for which
-            nothing is looked up: a matrix whose rows move by one is the same memory read in longer rows.
+            nothing is gathered: a matrix whose rows shift by one is the same memory with another stride.
         keys: n.
 
     Returns:
@@ -499,7 +499,7 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
     """
     queries, rows = by_row.shape[-2:]
     if index is None and torch.compiler.is_exporting() and not is_onnx_export():
-        # Rows that move by one are contiguous for some numbers of tokens and not for others.
+        # Whether rows that shift by one are contiguous depends on the number of tokens.
         index = distance_index(queries, keys, by_row.device)
     if index is not None:
         return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))
@@ -511,7 +511,7 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
 
 
 def to_rows(of_pair: Tensor, index: Tensor | None, rows: int) -> Tensor:
-    """The transpose of :func:`of_pairs`: what pairs have, (..., m, n), added up by row of the table, (..., m, P).
+    """The transpose of :func:`of_pairs`: entries of pairs, (..., m, n), summed by row of the table, (..., m, P).
 
     Example:
         >>> to_rows(torch.tensor([[1, 2, 3], [4, 5, 6]]), None, rows=4)

@@ -53,11 +53,11 @@ from fenchel.tensors import (
 )
 
 FACTOR_BYTES = 16 * 2**20
-"""Size of the factors above which heads are taken one after the other: the system takes back, and hands out page by
-page, what is larger than that."""
+"""Size of the factors above which heads are processed one after the other: larger arrays are returned to the operating
+system, and mapped page by page, at every call."""
 
 PART_BYTES = 128 * 2**20
-"""Size aimed at for the factors of one part of the templates; more templates than fit go part by part."""
+"""Target size of the factors of one part of the templates."""
 
 
 class TransportInference(Inference):
@@ -85,7 +85,11 @@ class TransportInference(Inference):
             variant = replace(variant, atom_values=variant.atoms)
         scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
         self._transport = transport = checked_transport(given, variant, scale, dtype)
-        tensors = (x for x in vars(transport).values() if isinstance(x, Tensor))
+        _warn_once(transport, variant.cost if isinstance(variant.cost, str) else "a given matrix")
+        self._evidence, _, _, self._alpha = given.problem_in(dtype)
+        tensors = (
+            x for x in (*vars(transport).values(), self._evidence, self._alpha) if isinstance(x, Tensor)
+        )
         check_not_mapped("transport attention", *tensors)
         if torch.compiler.is_exporting():
             raise ProblemError(
@@ -99,21 +103,20 @@ class TransportInference(Inference):
         atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
         closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
         conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
-        return Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
+        return Problem(conjugate, self._evidence, self._alpha.squeeze(-1))
 
     @override
     def _make_point(self) -> Tensor:
-        given = self._transport
-        if isinstance(self._solver, FirstOrder) or given.evidence.numel() == 0:
-            return given.alpha * given.evidence
+        if isinstance(self._solver, FirstOrder) or self._evidence.numel() == 0:
+            return self._alpha * self._evidence
         remedy = "gamma larger, or alpha or the norms of the templates smaller"
         return solved_dual_point(self._problems, self._solver, remedy)
 
     @override
     def _make_output(self) -> Tensor:
-        given = self._transport
-        output = _average(given, self._point)
-        tensors = given.templates, given.evidence, given.values, given.alpha
+        transport = self._transport
+        output = _average(transport, self._point)
+        tensors = transport.templates, self._evidence, transport.values, self._alpha
         what = "transport attention has costs or scores, divided by gamma,"
         remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
         _refuse_overflow(output, tensors, what, remedy)
@@ -169,7 +172,7 @@ def transport_attention(
     cost: str | Tensor = "dot",
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""Infer one distribution a query over keys and atoms, near the preference in transport, and average the values.
+    r"""Infer one distribution a query over keys and atoms, close to the preference in transport cost; average values.
 
     Templates t are scale·key, then scale·atoms; the preference u is on the keys, and the evidence z is the query.
 
@@ -178,13 +181,12 @@ def transport_attention(
               Z_i = \sum_{t'} e^{(\langle t', \lambda\rangle - M(t', t_i))/\gamma}
 
     with λ = αz at first order (22), :math:`\alpha(I + \tfrac\alpha\gamma\sum_i u_i\Sigma_i)^{-1}z` at second, and the
-    maximiser of (36) for the exact estimator. An atom has no preference of its own: it gets a share of the weight of
-    the keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
+    maximiser of (36) for the exact estimator. An atom has no preference: it gets a share of the weight of
+    the keys that are near it. As γ decreases weight stays on the keys with preference u, whatever the query.
 
-    Two matrix products a query set (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
+    Two matrix products (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
     does not grow with their number beyond that, in the backward pass too. Half types are computed in float32. At first
-    order values are looked at once a call, for which an accelerator waits: whether a factor underflows, where another
-    way is taken.
+    order an accelerator is synchronised once a call, to see whether a factor underflows, which needs other code.
 
     Args:
         query: (B, H, m, d).
@@ -194,21 +196,21 @@ def transport_attention(
         atom_values: Their values, (B or 1, H or 1, a, d_v).
         atom_mask: Bool, True where an atom may be used, of a shape that broadcasts to (B, H, m, a).
         log_preference: log u as in :func:`~fenchel.functional.attention`, broadcasting to (B, H, m, n). A key that is
-            masked, by ``-inf`` or False, can receive no weight either: to say that it is known but not preferred,
-            give it as an atom.
+            masked, by ``-inf`` or False, can receive no weight either; pass templates that are known but not preferred
+            as atoms.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, m).
         gamma: γ > 0, in units of the cost: a number, or a tensor that broadcasts to (B, H, 1): (H, 1) is one a head.
         cost: M: ``"dot"`` (C - aᵀb, the papers'), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., n + a, n +
             a) over keys, then atoms, whose leading dimensions broadcast to (B, H): symmetric, non-negative, ``inf``
             where weight cannot move.
-        scale: Makes templates of keys and atoms: a number, or a tensor with one element.
+        scale: Multiplies keys and atoms: a number, or a tensor with one element.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         tol: Relative tolerance of the exact estimator; by default 1e-5, and 1e-10 in float64.
         max_steps: Largest number of steps of a query.
 
     Returns:
-        (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient
-        on. Gradients reach every tensor given, γ and α too.
+        (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient.
+        Gradients reach all tensors, γ and α included.
 
     Raises:
         ProblemError: If the arguments do not fit together.
@@ -235,60 +237,49 @@ def transport_attention(
 
 
 LOOKED_AT = 1024
-"""Templates among which the first call looks for one that is nearer to another than to itself."""
+"""Number of templates among which the first call looks for one that is nearer to another than to itself."""
 
 _looked_at: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
 class TransportArguments:
-    """Arguments of a call that fit together, in the dtype of the computation.
+    """Checked arguments of a call besides evidence and α, in the dtype of the computation.
 
     Attributes:
-        evidence: z, (B, H, m, d).
         templates: All that p may use, (B, H, n + a, d), those with a preference first.
-        sources: These, (B, H, n, d).
+        sources: Those with a preference, (B, H, n, d).
         values: (B, H, n + a, d_v).
         log_weights: Normalised log u, (B or 1, H or 1, m or 1, n).
-        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None where everything is.
-        alpha: α, (B or 1, H or 1, m or 1, 1).
+        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None where all templates are.
         gamma: γ, (B or 1, H or 1, 1, 1).
         cost: M.
     """
 
-    evidence: Tensor
     templates: Tensor
     sources: Tensor
     values: Tensor
     log_weights: Tensor
     allowed: Tensor | None
-    alpha: Tensor
     gamma: Tensor
     cost: AbstractCost
 
     def part(self, box: Box) -> TransportArguments:
         """The arguments in a box of batch and heads."""
-        given = {name: value for name, value in vars(self).items() if name != "cost"}
-        parts: dict[str, Any] = {n: None if x is None else part_of(x, box) for n, x in given.items()}
-        return TransportArguments(**parts, cost=self.cost.part(box))
+        parts = {name: part_of(x, box) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **parts, cost=self.cost.part(box))
 
 
 def checked_transport(
-    given: AttentionArguments,
-    variant: Transport,
-    scale: float | Tensor,
-    dtype: torch.dtype,
-    *,
-    warn: bool = True,
+    given: AttentionArguments, variant: Transport, scale: float | Tensor, dtype: torch.dtype
 ) -> TransportArguments:
-    """The arguments of transport attention in a dtype, if they fit together.
+    """Check the arguments of transport attention.
 
     Args:
-        given: What was checked as arguments of attention, with scale 1.
-        variant: What belongs to transport.
+        given: Checked arguments of attention, with scale 1.
+        variant: The arguments of transport.
         scale: A number or one tensor element.
         dtype: Of the computation.
-        warn: Whether to look for a cost under which moving is cheaper than staying.
     """
     lead, (templates, values) = given.query.shape[:2], (x.to(dtype) for x in (given.key, given.value))
     n, atoms, atom_values = templates.shape[-2], variant.atoms, variant.atom_values
@@ -306,21 +297,16 @@ def checked_transport(
     scale = checked_scale(scale, templates)
     if isinstance(scale, Tensor) or scale != 1.0:
         templates = templates * (scale.to(dtype) if isinstance(scale, Tensor) else scale)
-    evidence, _, _, alpha = given.problem_in(dtype)
-    arguments = TransportArguments(
-        evidence=evidence,
+    sources = templates[..., :n, :]
+    return TransportArguments(
         templates=templates,
-        sources=templates[..., :n, :],
+        sources=sources,
         values=values,
-        log_weights=normalised_log_weights(given.log_preference, templates[..., :n, :]),
+        log_weights=normalised_log_weights(given.log_preference, sources),
         allowed=_allowed(given, variant.atom_mask, templates.shape[-2] - n),
-        alpha=alpha,
         gamma=_checked_gamma(variant.gamma, given).to(dtype),
         cost=_checked_cost(variant.cost, (*lead, templates.shape[-2]), given.query.device),
     )
-    if warn:
-        _look_at(arguments, variant.cost if isinstance(variant.cost, str) else "a given matrix")
-    return arguments
 
 
 def _checked_atoms(
@@ -385,8 +371,8 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
     return torch.cat([part.expand(*rows, -1) for part in parts], -1)
 
 
-def _look_at(given: TransportArguments, name: str) -> None:
-    """Warn of a cost under which staying is dearer than moving, at the first call that could show it."""
+def _warn_once(given: TransportArguments, name: str) -> None:
+    """Warn at the first call with a cost under which staying costs more than moving."""
     if name in _looked_at or name in ("squared_euclidean", "cosine") or not values_are_known(given.sources):
         return
     _looked_at.add(name)
@@ -406,14 +392,11 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     """The mean of the values under the coupling at λ, (B, H, m, d_v)."""
     keep_freed_memory()
     if not torch.compiler.is_compiling():
-        dual, *own = (
-            once_differentiable(x, "transport attention")
-            for x in (dual, given.templates, given.sources, given.values, given.log_weights, given.gamma)
-        )
-        names = ("templates", "sources", "values", "log_weights", "gamma")
-        given = replace(given, **dict(zip(names, own, strict=True)))
+        names, of = ("templates", "sources", "values", "log_weights", "gamma"), "transport attention"
+        dual = once_differentiable(dual, of)
+        given = replace(given, **{name: once_differentiable(getattr(given, name), of) for name in names})
     cut = [(slice(None), slice(None))]
-    # Elsewhere there is nothing to be kept, and each part would be looked at by itself.
+    # On accelerators cutting saves nothing, and each part would synchronise.
     if is_on_host(dual):
         batch, heads = (max(1, size) for size in dual.shape[:2])
         each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))
@@ -427,7 +410,7 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
 
 
 def _bytes_of_factors(given: TransportArguments, dual: Tensor) -> int:
-    """What the factors of all templates take together."""
+    """Size of the factors of all templates."""
     columns = dual.shape[2] + given.sources.shape[2]
     return dual.shape[:2].numel() * given.templates.shape[2] * columns * dual.element_size()
 
