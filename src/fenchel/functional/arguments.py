@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -143,6 +143,12 @@ class AttentionArguments:
     def has_no_evidence(self) -> bool:
         """Whether there are no sequences, heads, queries or keys, or evidence has no dimension."""
         return self.query.numel() == 0 or self.key.shape[2] == 0
+
+    def to(self, dtype: torch.dtype) -> AttentionArguments:
+        """The arguments in a dtype, but for the preference."""
+        alpha = self.alpha.to(dtype) if isinstance(self.alpha, Tensor) else self.alpha
+        query, key, value = (x.to(dtype) for x in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, alpha=alpha)
 
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""

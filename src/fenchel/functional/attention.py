@@ -47,7 +47,7 @@ class AttentionInference(Inference):
         query, key, own_value, enable_gqa, self._added = broadcast
         super().__init__(query, key, None if value is None else own_value, enable_gqa=enable_gqa, **options)
         other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
-        self._closeness = None if self._given.has_no_evidence else other
+        self._closeness = None if self._call.has_no_evidence else other
         if isinstance(self._closeness, Divergence):
             # Its functions are checked when it is first bound to a preference.
             first = next(self._problems.parts(self._problems.boxes()))
@@ -60,64 +60,62 @@ class AttentionInference(Inference):
 
     @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
-        evidence, templates, log_u, alpha = self._given.problem_in(dtype)
+        evidence, templates, log_u, alpha = self._call.problem_in(dtype)
         assert self._closeness is not None  # noqa: S101 -- softmax has its own code
-        return ProblemRows(evidence, self._given.of_query_heads(templates), log_u, alpha, self._closeness)
+        return ProblemRows(evidence, self._call.of_query_heads(templates), log_u, alpha, self._closeness)
 
     @override
     def _make_point(self) -> Tensor:
         if self._closeness is None:
-            return dual_point(self._given, self._solver)
+            return dual_point(self._call, self._solver)
         if not isinstance(self._solver, FirstOrder):
-            check_finite(always=True, query=self._given.query, key=self._given.key)
+            check_finite(always=True, query=self._call.query, key=self._call.key)
         return super()._make_point()
 
     @override
     def _make_output(self) -> Tensor:
         if self._closeness is None:
-            return output_at(self._given, self._point, self._dropout_p)
+            return output_at(self._call, self._point, self._dropout_p)
         return super()._make_output()
 
     @override
     def _make_weights(self) -> Tensor:
-        return weights_at(self._given, self._point) if self._closeness is None else super()._make_weights()
+        return weights_at(self._call, self._point) if self._closeness is None else super()._make_weights()
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._closeness is not None:
             return super()._make_certificate()
-        given, first_order = self._given, isinstance(self._solver, FirstOrder)
-        log_u = given.log_preference
-        tensors = self._point, given.key, given.value, *(() if log_u is None else (log_u,))
+        call, first_order = self._call, isinstance(self._solver, FirstOrder)
+        log_u = call.log_preference
+        tensors = self._point, call.key, call.value, *(() if log_u is None else (log_u,))
         # One pass over the keys, unless a gradient is wanted, for which the fused kernels are faster.
         wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
         recorded = is_transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
-        others = (given.value,) if wanted and not recorded else ()
-        result, outputs = certificate_at(given, self._point, *others, first_order=first_order)
+        others = (call.value,) if wanted and not recorded else ()
+        result, outputs = certificate_at(call, self._point, *others, first_order=first_order)
         for output in outputs:
-            self._kept["output"] = self._answer(output.to(given.query.dtype))
+            self._kept["output"] = self._answer(output.to(call.query.dtype))
         return result
 
     @override
     def _make_gap(self) -> Tensor:
         if self._closeness is not None:
             return super()._make_gap()
-        given = self._given
         # A difference of means, squared: in half types it would be mostly rounding.
-        dtype = compute_dtype(given.query.dtype)
+        dtype = compute_dtype(self._call.query.dtype)
+        call = self._call.to(dtype)
         # A vector that all keys share changes nothing but rounding.
-        key = given.key.to(dtype)
-        key = key - key.detach().mean(-2, keepdim=True)
-        given = replace(given, query=given.query.to(dtype), key=key, value=key)
-        column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-        same = self._given.query.dtype == dtype
-        dual = self._point if same else dual_point(given, self._solver)
-        queries = 1 if given.log_preference_is_shared else dual.shape[2]
-        mean = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
-        gradient = (mean - output_at(given, dual)) * given.scale
+        key = call.key - call.key.detach().mean(-2, keepdim=True)
+        call = replace(call, key=key, value=key)
+        same = self._call.query.dtype == dtype
+        dual = self._point if same else dual_point(call, self._solver)
+        queries = 1 if call.log_preference_is_shared else dual.shape[2]
+        mean = output_at(call, call.query.new_zeros(call.query[:, :, :queries].shape))
+        gradient = (mean - output_at(call, dual)) * call.scale
         if not isinstance(self._solver, FirstOrder):
-            gradient = gradient + (given.query - dual / column)
-        return (column / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
+            gradient = gradient + (call.query - dual / call.alpha)
+        return (call.alpha / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
 
 
 def infer(

@@ -324,32 +324,32 @@ def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
     return tol, DEFAULT_STEPS if solver.max_steps is None else solver.max_steps
 
 
-def dual_point(given: AttentionArguments, solver: Estimator) -> Tensor:
+def dual_point(call: AttentionArguments, solver: Estimator) -> Tensor:
     """λ, (B, H, m, d), in the dtype of the query; for half types in float32 if it is solved for and α may be above 1.
 
     Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 as much as rounding the query.
 
     Args:
-        given: Checked arguments.
+        call: Checked arguments.
         solver: First order, second order or exact.
 
     Raises:
         ConvergenceError: If the exact estimator does not converge for some query.
     """
-    if isinstance(solver, FirstOrder) or given.has_no_evidence:
-        if isinstance(given.alpha, Tensor):
-            return (given.query * given.alpha).to(given.query.dtype)
-        return given.query if given.alpha == 1.0 else given.query * given.alpha
-    dtype = compute_dtype(given.query.dtype)
+    if isinstance(solver, FirstOrder) or call.has_no_evidence:
+        if isinstance(call.alpha, Tensor):
+            return (call.query * call.alpha).to(call.query.dtype)
+        return call.query if call.alpha == 1.0 else call.query * call.alpha
+    dtype = compute_dtype(call.query.dtype)
     if isinstance(solver, Exact):
-        dual = _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
-    elif given.problem_is_shared:
-        wide = torch.float64 if dtype == torch.float32 and _loses_digits(given) else dtype
-        evidence, templates, preference, alpha = given.problem_in(wide)
-        dual = with_one_covariance(evidence, given.of_query_heads(templates), preference, alpha).to(dtype)
+        dual = _exact_with_gradients(*call.problem_in(dtype), *limits(solver, dtype))
+    elif call.problem_is_shared:
+        wide = torch.float64 if dtype == torch.float32 and _loses_digits(call) else dtype
+        evidence, templates, preference, alpha = call.problem_in(wide)
+        dual = with_one_covariance(evidence, call.of_query_heads(templates), preference, alpha).to(dtype)
     else:
-        dual = _second_order_with_gradients(*given.problem_in(dtype))
-    return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
+        dual = _second_order_with_gradients(*call.problem_in(dtype))
+    return dual if isinstance(call.alpha, Tensor) or call.alpha > 1 else dual.to(call.query.dtype)
 
 
 BLOCK_BYTES = 2**24
@@ -448,13 +448,13 @@ def with_one_covariance(
     return with_one_hessian(templates, weights, alpha, evidence, solve=by_inverse, within=within)
 
 
-def _loses_digits(given: AttentionArguments) -> bool:
+def _loses_digits(call: AttentionArguments) -> bool:
     """Whether rounding αΣ to float32 may move I + αΣ, whose smallest eigenvalue is 1 or little more."""
-    if not values_are_known(given.key):
+    if not values_are_known(call.key):
         return True
     with torch.no_grad():
-        longest = given.key.float().square().sum(-1).amax() * (given.scale**2)
-        size = longest * (given.alpha.max() if isinstance(given.alpha, Tensor) else given.alpha)
+        longest = call.key.float().square().sum(-1).amax() * (call.scale**2)
+        size = longest * (call.alpha.max() if isinstance(call.alpha, Tensor) else call.alpha)
         return not float(size) <= HELD_BY_FLOAT32
 
 

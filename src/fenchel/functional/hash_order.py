@@ -278,13 +278,13 @@ def _gradients_of(
     return to_dual, to_templates, to_values + direct
 
 
-def _all_gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    dual, templates, value, output, log_sum, gradient, order = given
+def _all_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dual, templates, value, output, log_sum, gradient, order = inputs
     result = torch.empty_like(dual), torch.empty_like(templates), torch.empty_like(value)
     for some, part in _blocks(order):
         tensors = dual[some], templates[some], value[some], output[some], log_sum[some], gradient[some]
-        for whole, own in zip(result, _gradients_of(*tensors, part), strict=True):
-            whole[some] = own
+        for whole, block in zip(result, _gradients_of(*tensors, part), strict=True):
+            whole[some] = block
     return result
 
 

@@ -1,4 +1,4 @@
-"""Attention to keys in the same buckets: a preference that is 0 almost everywhere, never written out."""
+"""Attention to keys in the same buckets: a preference that is 0 almost everywhere, never materialised."""
 
 from __future__ import annotations
 
@@ -59,31 +59,31 @@ class HashingInference(Inference):
 
     @override
     def _make_output(self) -> Tensor:
-        given, order = self._given, self._order
-        batch, heads, tokens = given.query.shape[:3]
+        call, order = self._call, self._order
+        batch, heads, tokens = call.query.shape[:3]
         if batch * heads == 0:
-            return torch.zeros_like(given.value)
-        dtype = compute_dtype(given.query.dtype)
-        z, templates, _, alpha = given.problem_in(dtype)
-        templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
+            return torch.zeros_like(call.value)
+        dtype = compute_dtype(call.query.dtype)
+        z, templates, _, alpha = call.problem_in(dtype)
+        templates, values = templates.flatten(0, 1), call.value.to(dtype).flatten(0, 1)
         if isinstance(self._solver, FirstOrder):
             output = hashed_softmax((z * alpha).flatten(0, 1), templates, values, order)
         else:
             each = alpha.expand(batch, heads, tokens, 1).flatten(0, 1)
             output = solved_output(z.flatten(0, 1), templates, values, each, order, self._solver)
-        return output.unflatten(0, (batch, heads)).to(given.query.dtype)
+        return output.unflatten(0, (batch, heads)).to(call.query.dtype)
 
     @property
     def _dense(self) -> AttentionInference:
         """Attention with the preference as an array."""
 
         def made() -> AttentionInference:
-            given = self._given
-            log_u = _log_meetings(self._order, compute_dtype(given.query.dtype))
-            log_u = log_u.unflatten(0, given.query.shape[:2])
+            call = self._call
+            log_u = _log_meetings(self._order, compute_dtype(call.query.dtype))
+            log_u = log_u.unflatten(0, call.query.shape[:2])
             # The key contains a scale that is a tensor.
-            options = {**self._options, "scale": given.scale, "log_preference": log_u}
-            return AttentionInference(given.query, given.key, **options)
+            options = {**self._options, "scale": call.scale, "log_preference": log_u}
+            return AttentionInference(call.query, call.key, **options)
 
         return self._once("dense", made)
 
@@ -114,7 +114,7 @@ class Hashing(Variant):
     Attributes:
         buckets: Whole numbers (B, H, rounds, n), and all that follows as there.
         chunk: Tokens of a chunk.
-        before: Chunks before its own that a token looks at.
+        before: Chunks before its own that a token meets.
         after: Chunks after it.
         causal: Whether a token meets none that comes after it.
         key_padding: Bool (B, n), True where a token is padding.
@@ -165,14 +165,14 @@ def hashing_attention(
     r"""Infer one distribution a token over the tokens that it meets in the order of their buckets.
 
     In every round tokens are sorted by bucket and cut into chunks; a token meets those of its own chunk, and of some
-    before and after it. The rounds' chunks stand in one ring: the first of a round comes after the last of the round
-    before, as in the published code. With :math:`N_{ij}` the number of times that token i meets token j,
+    before and after it. The rounds' chunks form one ring: the first of a round follows the last of the round before,
+    as in the published code. With :math:`N_{ij}` the number of times that token i meets token j,
 
     .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_{ij} \propto u_{ij}\exp\langle t_j, \lambda_i\rangle, \qquad
               u_{ij} \propto N_{ij}\ \text{ or, with count\_meetings=False, }\ [N_{ij} > 0]
 
-    :func:`hashing_log_preference` is log u, and this is :func:`attention` with it, with O(n · rounds · chunk) scores in
-    the place of n². First order computes a softmax a chunk and joins the rounds by their normalisers; the other
+    :func:`hashing_log_preference` is log u, and this is :func:`attention` with it, with O(n · rounds · chunk) scores
+    instead of n². First order computes a softmax a chunk and joins the rounds by their normalisers; the other
     estimators solve for every token's keys of all rounds together, which with one round are those of its chunk.
 
     Args:
@@ -180,16 +180,16 @@ def hashing_attention(
         key: (B, H, n, d); a token's query and key belong together, as in self-attention.
         value: (B, H, n, d_v).
         buckets: Whole numbers (B, H, rounds, n), such as :func:`hash_buckets` gives; or of any other clustering.
-        chunk: Tokens of a chunk; about half of what a bucket holds in the Reformer.
-        before: How many chunks before its own a token looks at.
-        after: How many after it. A ring of few chunks is looked at once.
+        chunk: Tokens of a chunk; about half the size of a bucket in the Reformer.
+        before: Number of chunks before its own that a token meets.
+        after: Number of chunks after it. In a short ring each chunk is met once.
         causal: Whether a token meets none that comes after it.
-        key_padding: True where a token is padding, bool (B, n): met by nobody, and sorted to the end.
+        key_padding: True where a token is padding, bool (B, n): not met by any token, and sorted to the end.
         same_bucket: Whether a token meets those of its own bucket only, as in the Reformer's paper; in published code
-            it meets all of the chunks.
+            it meets all tokens of the chunks.
         count_meetings: Whether a token that is met twice counts twice, as in published code; in the paper it counts
             once.
-        self_last: Whether a token attends to itself only if it meets no other, as the Reformer's do.
+        self_last: Whether a token attends to itself only if it meets no other, as in the Reformer.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, n).
         scale: Makes templates of keys; None is 1/√d. The Reformer's is 1, with key = query / ‖query‖.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
@@ -197,7 +197,7 @@ def hashing_attention(
         max_steps: Largest number of steps of the exact estimator.
 
     Returns:
-        (B, H, n, d_v) in the dtype of the query. A token that meets nothing gets zeros. Buckets pass no gradient on.
+        (B, H, n, d_v) in the dtype of the query. A token that meets no other gets zeros. Buckets pass no gradient.
 
     Raises:
         ProblemError: If the arguments do not fit together.
@@ -237,12 +237,12 @@ def hashing_log_preference(
 ) -> Tensor:
     r"""The preference of :func:`hashing_attention` as an array: :math:`\log N_{ij}`, -inf where i never meets j.
 
-    For looking at, and for what takes a preference; :func:`hashing_attention` does without it.
+    For inspection, and for functions that take a preference; :func:`hashing_attention` does not need it.
 
     Args:
         buckets: As all arguments, the same as in :func:`hashing_attention`: (B, H, rounds, n).
         chunk: Tokens of a chunk.
-        before: Chunks before its own that a token looks at.
+        before: Chunks before its own that a token meets.
         after: Chunks after it.
         causal: Whether a token meets none that comes after it.
         key_padding: Bool (B, n), True where a token is padding.
@@ -270,8 +270,8 @@ def hashing_log_preference(
     )
     order = _order(variant)
     if dtype is not None and dtype not in FLOATING:
-        given = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        raise ProblemError(f"dtype is {given}; expected one of {', '.join(map(str, FLOATING))}, or None")
+        name = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        raise ProblemError(f"dtype is {name}; expected one of {', '.join(map(str, FLOATING))}, or None")
     return _log_meetings(order, dtype).unflatten(0, buckets.shape[:2])
 
 
@@ -322,11 +322,11 @@ _BLOCK_ENTRIES = 2**17
 
 
 def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
-    r"""Angular hashing: the axis, of some at random and their opposites, to which a vector is nearest.
+    r"""Angular hashing: the index of the nearest of several random axes and their opposites.
 
     .. math:: h(x) = \arg\max\,[xR;\, -xR]
 
-    It does not depend on the length of x. No gradient passes.
+    It does not depend on the length of x, and has no gradient.
 
     Args:
         vectors: (B, H, n, d).

@@ -93,7 +93,7 @@ class Inference:
         self._solver = estimator_object(estimator, tol, max_steps)
         if not isinstance(self._solver, FirstOrder):
             refuse_onnx(f"the estimator {self._solver.name!r}")
-        self._given = checked(
+        self._call = checked(
             query,
             key,
             key if value is None else value,  # keys stand for values that were not given
@@ -136,8 +136,8 @@ class Inference:
         """Bounds on the distance from the exact inference, rounding included."""
 
         def made() -> AttentionCertificate:
-            if self._given.has_no_evidence:
-                query = self._given.query
+            if self._call.has_no_evidence:
+                query = self._call.query
                 zeros = query.new_zeros(query.shape[:3], dtype=compute_dtype(query.dtype))
                 bounds = AttentionCertificate(zeros, zeros.clone(), zeros.clone())
             else:
@@ -160,8 +160,8 @@ class Inference:
             )
 
         def made() -> Tensor:
-            if self._given.has_no_evidence:
-                return 0.0 * self.weights.sum(-1).to(compute_dtype(self._given.query.dtype))
+            if self._call.has_no_evidence:
+                return 0.0 * self.weights.sum(-1).to(compute_dtype(self._call.query.dtype))
             return self._answer(self._make_gap())
 
         return self._once("gap", made)
@@ -175,13 +175,13 @@ class Inference:
     def _once(self, name: str, make: Callable[[], T]) -> T:
         """A cached value, computed without autocast: casts are those of :func:`checked`."""
         if name not in self._kept:
-            with without_autocast(self._given.query):
+            with without_autocast(self._call.query):
                 self._kept[name] = make()
         return self._kept[name]
 
     def _answer(self, result: Tensor) -> Tensor:
         """A result for every query, (B, H, m, ...), as it is returned."""
-        return self._given.without_empty_rows(result)
+        return self._call.without_empty_rows(result)
 
     # By the core; ops override the methods for which they have faster code.
 
@@ -195,18 +195,18 @@ class Inference:
     @property
     def _problems(self) -> Any:
         """:class:`ProblemRows`, or all queries as one :class:`~fenchel.problem.Problem`."""
-        return self._once("rows", lambda: self._rows(compute_dtype(self._given.query.dtype)))
+        return self._once("rows", lambda: self._rows(compute_dtype(self._call.query.dtype)))
 
     def _make_point(self) -> Tensor:
         return self._problems.dual_point(self._solver, self.remedy)
 
     def _make_output(self) -> Tensor:
-        given, dual = self._given, self._point
-        values = given.of_query_heads(given.value.to(dual.dtype))
-        return self._problems.average(dual, values, self._dropout_p).to(given.query.dtype)
+        call, dual = self._call, self._point
+        values = call.of_query_heads(call.value.to(dual.dtype))
+        return self._problems.average(dual, values, self._dropout_p).to(call.query.dtype)
 
     def _make_weights(self) -> Tensor:
-        return self._problems.weights(self._point).to(self._given.query.dtype)
+        return self._problems.weights(self._point).to(self._call.query.dtype)
 
     def _make_certificate(self) -> AttentionCertificate:
         dual = self._point.detach()
@@ -336,8 +336,9 @@ class ProblemRows:
 
     def boxes(self) -> list[Box]:
         """Ranges of sequences, not split where the closeness has numbers for each, and of queries."""
-        own = any(len(shape) > 2 and shape[-3] > 1 for shape in self.closeness.query_shapes().values())
-        return boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=own)
+        shapes = self.closeness.query_shapes().values()
+        whole_batch = any(len(shape) > 2 and shape[-3] > 1 for shape in shapes)
+        return boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=whole_batch)
 
     def parts(self, cut: list[Box]) -> Iterator[ProblemRows]:
         """The rows in each of these boxes."""

@@ -1,4 +1,4 @@
-r"""Attention to memories that are distributions: every key a Gaussian, in one fused call, by each estimator."""
+r"""Attention whose keys are Gaussians, in one fused call, by each estimator."""
 
 from __future__ import annotations
 
@@ -56,30 +56,24 @@ class MixtureInference(Inference):
     ) -> None:
         super().__init__(query, means, value, scale=1.0, **options)
         self._has_output, self._returns_memories = True, value is None  # E[x] is an output too
-        variances, given = variant.variances, self._given
+        variances, self._dtype = variant.variances, self._call.query.dtype
         _check_variances(variances, means)
-        self._dtype = given.query.dtype
-        dtype, self._scale = compute_dtype(given.query.dtype), max(query.shape[-1], 1) ** -0.5
+        dtype, self._scale = compute_dtype(self._dtype), max(query.shape[-1], 1) ** -0.5
         if scale is not None:
             scale = checked_scale(scale, query)
             self._scale = scale.to(dtype) if isinstance(scale, Tensor) else scale
         spherical = variances.dim() == 0 or (variances.shape[-1] == 1 and means.shape[-1] != 1)
         spread = variances.to(dtype).expand(*means.shape[:3], 1 if spherical else means.shape[3])
         components = torch.cat([means.to(dtype), spread], -1)
-        self._given = replace(
-            given,
-            query=given.query.to(dtype),
-            key=components,
-            value=components if value is None else given.value.to(dtype),
-            alpha=given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha,
-        )
+        call = self._call.to(dtype)
+        self._call = replace(call, key=components, value=components if value is None else call.value)
 
     @override
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         """The call as problems whose templates are scale·x."""
-        d = self._given.query.shape[-1]
-        evidence, components, preference, alpha = self._given.problem_in(dtype)
-        components = self._given.of_query_heads(components)
+        d = self._call.query.shape[-1]
+        evidence, components, preference, alpha = self._call.problem_in(dtype)
+        components = self._call.of_query_heads(components)
         means, variances = components[..., :d] * self._scale, components[..., d:] * self._scale**2
         return ProblemRows(evidence, means, preference, alpha, KL(), variances)
 
@@ -87,26 +81,26 @@ class MixtureInference(Inference):
         """The call as attention to components, whose query is [ς, ς²/2], and ς = scale·λ."""
         scaled = dual * self._scale
         square = scaled.square()
-        if self._given.key.shape[-1] != 2 * scaled.shape[-1]:
+        if self._call.key.shape[-1] != 2 * scaled.shape[-1]:
             square = square.sum(-1, keepdim=True)
-        return replace(self._given, query=torch.cat([scaled, square / 2], -1), alpha=1.0), scaled
+        return replace(self._call, query=torch.cat([scaled, square / 2], -1), alpha=1.0), scaled
 
     @override
     def _make_point(self) -> Tensor:
-        given, solver = self._given, self._solver
-        if given.has_no_evidence or isinstance(solver, FirstOrder):
-            return given.query * given.alpha
-        if isinstance(solver, SecondOrder) and given.problem_is_shared:
+        call, solver = self._call, self._solver
+        if call.has_no_evidence or isinstance(solver, FirstOrder):
+            return call.query * call.alpha
+        if isinstance(solver, SecondOrder) and call.problem_is_shared:
             rows = self._rows(torch.float64)
             problem = rows.evidence, rows.templates, rows.log_preference, rows.alpha, rows.variances
-            return with_one_covariance(*problem).to(given.query.dtype)
-        check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
+            return with_one_covariance(*problem).to(call.query.dtype)
+        check_not_mapped(f"{solver.name} mixture attention", call.query, call.key)
         return super()._make_point()
 
     @override
     def _make_output(self) -> Tensor:
         lifted, scaled_dual = self._lifted(self._point)
-        if self._given.has_no_evidence:
+        if self._call.has_no_evidence:
             output = plain_attention(lifted, lifted.query, self._dropout_p)
         else:
             query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
@@ -118,7 +112,7 @@ class MixtureInference(Inference):
             output = output[..., :d] + output[..., d:] * scaled_dual
         what = "mixture attention has scores or variances times evidence"
         remedy = "alpha, the query, scale or the variances smaller"
-        refuse_overflow(output, (self._given.query, lifted.key, lifted.value), what, remedy)
+        refuse_overflow(output, (self._call.query, lifted.key, lifted.value), what, remedy)
         return output.to(self._dtype)
 
     @override
@@ -185,7 +179,7 @@ def mixture_attention(
     value: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""Infer which of some uncertain memories a query means, and what is in it.
+    r"""Infer which of several uncertain memories matches a query, and its content.
 
     The preference is a mixture of Gaussians, :math:`u = \sum_k w_k N(m_k, \operatorname{diag} s_k)` over x; templates
     are :math:`t = \mathtt{scale}\cdot x` and the evidence z is the query. With :math:`\varsigma =
@@ -194,19 +188,19 @@ def mixture_attention(
     .. math:: r_k \propto w_k\exp\bigl(\langle m_k, \varsigma\rangle + \tfrac12\langle s_k, \varsigma^2\rangle\bigr),
         \qquad \mathbb{E}[x] = \sum_k r_k\,(m_k + s_k\circ\varsigma),
 
-    one fused call with query [ς, ς²/2], key [m, s] and value [m, s] (fact 11). A memory that is uncertain along the
-    evidence is asked more readily, and moves further. Variances of zero are softmax attention.
+    one fused call with query [ς, ς²/2], key [m, s] and value [m, s] (fact 11). A memory with a larger variance along
+    the evidence gets more weight, and its mean moves further. Variances of zero are softmax attention.
 
     Args:
         query: (B, H, m, d).
         means: (B, H_kv, n, d).
         variances: s ≥ 0, of a shape that broadcasts to that of the means; with a last dimension of 1 they are
-            spherical, which costs one coordinate rather than d. In units of x: scale² multiplies them for templates.
-        value: (B, H_kv, n, d_v), averaged under r; None answers with E[x], (B, H, m, d).
+            spherical, which costs one coordinate rather than d. In units of x: templates multiply them by scale².
+        value: (B, H_kv, n, d_v), averaged under r; None returns E[x], (B, H, m, d).
         log_preference: log w up to a constant a row, or bool with True = attend; as in
             :func:`~fenchel.functional.attention`.
         alpha: α > 0, a number, or a tensor that broadcasts to (B, H, m).
-        scale: Makes templates of x: a number, or a tensor with one element; None is 1/√d.
+        scale: Multiplies x to give templates: a number, or a tensor with one element; None is 1/√d.
         estimator: ``"first_order"``, ``"second_order"`` (exact for one component) or ``"exact"``, which is certified in
             float64 and costs several passes over the components.
         dropout_p: Probability with which a responsibility is dropped; the others are divided by 1 - p.
@@ -216,7 +210,7 @@ def mixture_attention(
 
     Returns:
         (B, H, m, d_v), or (B, H, m, d) without ``value``, in the dtype of the query; half types are computed in
-        float32. A query with nothing to attend to gets zeros, and passes no gradient on.
+        float32. A query with nothing to attend to gets zeros, and passes no gradient.
 
     Raises:
         ProblemError: If the arguments do not fit together, a variance is negative, or a score leaves the dtype's range.
@@ -249,8 +243,8 @@ def mixture_attention_with_certificate(
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h, \qquad h = \mathtt{scale}\cdot\mathbb{E}[x]
 
-    Nothing is solved for it, and at first order the gradient is μ - h (fact 1). The bounds hold with what rounding does
-    to them, for which μ - h is computed of centred means, beside the output.
+    It needs no solve, and at first order the gradient is μ - h (fact 1). The bounds include rounding, for which μ - h
+    is computed from centred means in a second pass.
 
     Args:
         query: As all arguments, the same as in :func:`mixture_attention`.

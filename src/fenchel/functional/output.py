@@ -40,21 +40,21 @@ def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def means_at(given: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
+def means_at(call: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
     """Means under the weights at dual points, (B, H, m, c) each, without gradient, in one pass over the keys.
 
     Args:
-        given: Checked arguments.
+        call: Checked arguments.
         dual: λ, (B, H, m, d).
         key: The keys, less a vector that those of a head may share, which does not change the weights.
         *averaged: (B, H_kv, n, c) each, with the dtype of the key, float32 or float64.
     """
-    lam = dual.to(key.dtype) * given.scale
-    key, *values = (given.of_query_heads(x) for x in (key, *averaged))
+    lam = dual.to(key.dtype) * call.scale
+    key, *values = (call.of_query_heads(x) for x in (key, *averaged))
     cut = boxes_of_queries(lam, key.shape[2], part_bytes=CACHE_BYTES)
 
     def of_part(box: Box) -> list[Tensor]:
-        preference, rows = given.log_preference, (box[0], slice(None), box[1])
+        preference, rows = call.log_preference, (box[0], slice(None), box[1])
         log_u = None if preference is None else part_of(preference, rows)
         weights = _softmax(part_of(lam, rows) @ part_of(key, box[:1]).mT, log_u).to(key.dtype)
         return [weights @ part_of(value, box[:1]) for value in values]
@@ -69,43 +69,43 @@ def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
     return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
-def _wants_preference_gradient(given: AttentionArguments) -> bool:
+def _wants_preference_gradient(call: AttentionArguments) -> bool:
     # Exported graphs use only operations that other runtimes have too.
-    if given.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if call.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return False
-    return needs_gradient(given.log_preference)
+    return needs_gradient(call.log_preference)
 
 
-def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
+def output_at(call: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
     """The output, (B, H, m, d_v).
 
     Args:
-        given: Checked arguments.
+        call: Checked arguments.
         dual: λ, (B, H, m, d), in the dtype in which weights are computed.
         dropout_p: Probability with which a weight is dropped.
     """
-    if given.has_no_evidence:
-        return plain_attention(given, dual, dropout_p)
-    if _wants_preference_gradient(given):
-        return _output_in_parts(given, dual, dropout_p).to(given.query.dtype)
-    key, value = given.key.to(dual.dtype), given.value.to(dual.dtype)
-    output = fused_attention(dual, key, value, given.log_preference, scale=given.scale, dropout_p=dropout_p)
-    return output.to(given.query.dtype)
+    if call.has_no_evidence:
+        return plain_attention(call, dual, dropout_p)
+    if _wants_preference_gradient(call):
+        return _output_in_parts(call, dual, dropout_p).to(call.query.dtype)
+    key, value = call.key.to(dual.dtype), call.value.to(dual.dtype)
+    output = fused_attention(dual, key, value, call.log_preference, scale=call.scale, dropout_p=dropout_p)
+    return output.to(call.query.dtype)
 
 
-def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
-    lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, given.key, given.value))
-    log_preference, given = given.log_preference, replace(given, query=lam, key=key, value=value)
+def _output_in_parts(call: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, call.key, call.value))
+    log_preference, call = call.log_preference, replace(call, query=lam, key=key, value=value)
     assert log_preference is not None  # noqa: S101 -- it wants a gradient
     if torch.compiler.is_compiling():
         # A graph for any size cannot be cut.
-        return plain_attention(given, lam, dropout_p)
+        return plain_attention(call, lam, dropout_p)
     # A second derivative would keep the arrays of all parts.
     log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
     cut = boxes_of_queries(lam, key.shape[2])
 
     def of_part(lam: Tensor, key: Tensor, value: Tensor, log_preference: Tensor) -> Tensor:
-        part = replace(given, query=lam, key=key, value=value, log_preference=log_preference)
+        part = replace(call, query=lam, key=key, value=value, log_preference=log_preference)
         return plain_attention(part, lam, dropout_p)
 
     by_query, by_key = (0, 2), (0, None)
@@ -114,16 +114,16 @@ def _output_in_parts(given: AttentionArguments, dual: Tensor, dropout_p: float) 
     return joined(zip(cut, (recomputed(of_part, *each) for each in pieces), strict=True), by_query)
 
 
-def weights_at(given: AttentionArguments, dual: Tensor) -> Tensor:
+def weights_at(call: AttentionArguments, dual: Tensor) -> Tensor:
     """The weights at dual points, (B, H, m, n) in the dtype of the query."""
     dtype = compute_dtype(dual.dtype)
-    logits = (dual.to(dtype) * given.scale) @ given.of_query_heads(given.key.to(dtype)).mT
-    return _softmax(logits, given.log_preference).to(given.query.dtype)
+    logits = (dual.to(dtype) * call.scale) @ call.of_query_heads(call.key.to(dtype)).mT
+    return _softmax(logits, call.log_preference).to(call.query.dtype)
 
 
-def plain_attention(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+def plain_attention(call: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
     """The output in plain operations, which unlike kernels agree on empty arrays and differentiate everything."""
-    return dropped(weights_at(given, dual), dropout_p) @ given.of_query_heads(given.value)
+    return dropped(weights_at(call, dual), dropout_p) @ call.of_query_heads(call.value)
 
 
 SLOW_IN_HALF_BELOW = 256
@@ -234,7 +234,7 @@ class AttentionCertificate(NamedTuple):
     dual_error: Tensor
 
 
-def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
+def _centred(call: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
     r"""Keys less a vector c for each head, which changes only rounding, but that a lot (fact 3).
 
     The vector is their mean under u where queries share u, else their unweighted mean.
@@ -244,30 +244,30 @@ def _centred(given: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
         mean under u, (B, H, m or 1, d + 1); and the largest :math:`\lVert k - c\rVert` that may get weight, of each
         head, (B, H, 1, 1) in float64.
     """
-    shared, own = given.log_preference_is_shared, given.log_preference
-    wide = given.key.to(compute_dtype(given.key.dtype))
+    shared, preference = call.log_preference_is_shared, call.log_preference
+    key = call.key.to(compute_dtype(call.key.dtype))
 
     def at_rest(templates: Tensor) -> Tensor:
         """Means under u, (B, H, m or 1, c)."""
         if shared:
-            each = given.of_query_heads(templates)
-            return normalised_log_weights(own, each).exp() @ each
+            each = call.of_query_heads(templates)
+            return normalised_log_weights(preference, each).exp() @ each
         # Without coordinates every score is 0.
-        return means_at(given, given.query[..., :0], wide[..., :0], templates)[0]
+        return means_at(call, call.query[..., :0], templates[..., :0], templates)[0]
 
-    means = at_rest(wide).unflatten(1, (given.key.shape[1], -1)).mean(2) if shared else wide
-    key = wide - means.mean(-2, keepdim=True)
+    means = at_rest(key).unflatten(1, (key.shape[1], -1)).mean(2) if shared else key
+    key = key - means.mean(-2, keepdim=True)
     squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
     moments = torch.cat([key, squares], -1)
-    squares = given.of_query_heads(squares)
-    if shared and own is not None:
-        squares = squares.masked_fill(~may_attend(own).mT, 0)
+    squares = call.of_query_heads(squares)
+    if shared and preference is not None:
+        squares = squares.masked_fill(~may_attend(preference).mT, 0)
     return moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt()
 
 
 @torch.no_grad()
 def certificate_at(
-    given: AttentionArguments, dual: Tensor, *others: Tensor, first_order: bool
+    call: AttentionArguments, dual: Tensor, *others: Tensor, first_order: bool
 ) -> tuple[AttentionCertificate, list[Tensor]]:
     r"""The certificate of dual points, rounding included.
 
@@ -282,7 +282,7 @@ def certificate_at(
     the difference of means is mostly rounding.
 
     Args:
-        given: Checked arguments.
+        call: Checked arguments.
         dual: λ, (B, H, m, d).
         *others: Averaged in the same pass over the keys, (B, H_kv, n, any) each.
         first_order: Whether λ is αz, rounded.
@@ -290,27 +290,27 @@ def certificate_at(
     Returns:
         The certificate, and the averages.
     """
-    moments, rest, largest = _centred(given)
-    means, *result = means_at(given, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others))
-    dtype, scale = means.dtype, abs(given.scale)
+    moments, rest, largest = _centred(call)
+    means, *result = means_at(call, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others))
+    dtype, scale = means.dtype, abs(call.scale)
     unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
-    alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
+    alpha = call.alpha.double() if isinstance(call.alpha, Tensor) else call.alpha
     length = norm_of(dual)
-    gradient = (rest[..., :-1] - means[..., :-1]) * given.scale
+    gradient = (rest[..., :-1] - means[..., :-1]) * call.scale
     if first_order and dual.dtype == dtype:
         # z - λ/α is what rounding αz leaves, and nothing where α is 1.
         exact = not isinstance(alpha, Tensor) and alpha == 1
         apart = besides = 0.0 if exact else 2 * unit * length / alpha
     else:
-        evidence = given.query.to(dtype)
+        evidence = call.query.to(dtype)
         unmet = evidence - dual.to(dtype) / (alpha.to(dtype) if isinstance(alpha, Tensor) else alpha)
         gradient = gradient + unmet
         besides = 4 * unit * (norm_of(evidence) + length / alpha)
         apart = norm_of(unmet) + besides
     spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, rest))
     reach = length * (largest * scale)
-    has_levels = given.log_preference is not None and given.log_preference.dtype != torch.bool
-    lost = lost_to_rounding(given, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
+    has_levels = call.log_preference is not None and call.log_preference.dtype != torch.bool
+    lost = lost_to_rounding(call, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
     computed = norm_of(gradient) + besides + lost
     known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
     known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * largest)
@@ -333,7 +333,7 @@ def norm_of(vectors: Tensor) -> Tensor:
 
 
 def lost_to_rounding(
-    given: AttentionArguments,
+    call: AttentionArguments,
     length: Tensor,
     reach: Tensor,
     spreads: tuple[Tensor, Tensor],
@@ -349,23 +349,23 @@ def lost_to_rounding(
     largest are subtracted from it and weigh :math:`e^{-y}`, so that :math:`\sqrt{\mathbb{E}y^2}` is log n + 1 at most.
 
     Args:
-        given: Checked arguments.
+        call: Checked arguments.
         length: ‖λ‖, (B, H, m, 1).
         reach: ‖λ‖ times the largest ‖t‖.
         spreads: Bounds on :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
         dtype: Of the computed means.
         has_levels: Whether log weights are added to the inner products.
     """
-    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device.type)
-    count, dim = given.key.shape[-2:]
+    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, call.query.device.type)
+    count, dim = call.key.shape[-2:]
     of_products = 2 * products + (summed(dim) + 10) * unit
     of_sums = 2 * products + (2 * summed(count) + 10) * unit
     rest, added = of_sums, 0.0
     differing = (3 * (math.log(count) + 2) + 8) * unit
     if has_levels:
         added = 2 * unit
-        differing += added * largest_level(given.query.dtype)
-    if has_levels or given.log_preference is not None:
+        differing += added * largest_level(call.query.dtype)
+    if has_levels or call.log_preference is not None:
         rest += _BEYOND_FIRST_ORDER * differing
     spread, at_rest = spreads
     of_logits = length * spread * of_products + differing

@@ -1,4 +1,4 @@
-"""Attention whose templates differ by query: keys plus a vector of the pair, such as that of its distance."""
+"""Attention whose templates differ by query: keys plus a vector for each pair, such as one for its distance."""
 
 from __future__ import annotations
 
@@ -54,13 +54,11 @@ class RelativeInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(query, key, value, **options)
-        given = self._given
+        call = self._call
         if not self._has_output:
             variant = replace(variant, value_table=None)
-        self._tables, self._closeness = _checked_tables(given, variant, options.get("scale")), closeness
-        self._given = replace(
-            given, key=given.of_query_heads(given.key), value=given.of_query_heads(given.value)
-        )
+        self._tables, self._closeness = _checked_tables(call, variant, options.get("scale")), closeness
+        self._call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
         # At first order templates only score keys, so that <z, r> can be added to the log weights.
         softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
@@ -72,11 +70,11 @@ class RelativeInference(Inference):
         """
         known, parts = self._kept.get("point"), []
         shared = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
-        for rows, tensors, options in _by_query(self._given, self._tables):
+        for rows, tensors, options in _by_query(self._call, self._tables):
             result = AttentionInference(*tensors, **shared, **options)
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
-            sizes = self._given.query.shape[0], rows.stop - rows.start
+            sizes = self._call.query.shape[0], rows.stop - rows.start
             folded = result.dual, *answer(result)
             parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
         point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
@@ -88,9 +86,9 @@ class RelativeInference(Inference):
         """Attention to the keys alone, with the scores of r added to the log weights."""
 
         def made() -> AttentionInference:
-            tensors = self._given.query, self._given.key, self._given.value
+            tensors = self._call.query, self._call.key, self._call.value
             return AttentionInference(
-                *tensors, dropout_p=self._dropout_p, **_scored(self._given, self._tables)
+                *tensors, dropout_p=self._dropout_p, **_scored(self._call, self._tables)
             )
 
         return self._once("shared", made)
@@ -110,7 +108,7 @@ class RelativeInference(Inference):
         if table is None:
             return self._shared.output
         weights = dropped(self.weights, self._dropout_p)
-        return weights @ self._given.value + to_rows(weights, self._tables.index, table.shape[2]) @ table
+        return weights @ self._call.value + to_rows(weights, self._tables.index, table.shape[2]) @ table
 
     @override
     def _make_weights(self) -> Tensor:
@@ -121,14 +119,14 @@ class RelativeInference(Inference):
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
-            return _certificate(self._given, self._tables)
+            return _certificate(self._call, self._tables)
         return AttentionCertificate(*self._in_blocks(lambda block: block.certificate))
 
     @override
     def _make_gap(self) -> Tensor:
         if not self._as_scores:
             return self._in_blocks(lambda block: (block.gap,))[0]
-        call, tables = _centred(self._given, self._tables)
+        call, tables = _centred(self._call, self._tables)
         return (call.alpha / 2 * _shift(call, tables).square()).sum(-1)
 
 
@@ -343,9 +341,9 @@ def relative_gap(
     return infer(query, key, variant=Relative(relative, index), **options).gap
 
 
-def _checked_tables(given: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
+def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | Tensor | None) -> Relative:
     """Check tables (B or 1, H or 1, P, d), multiplied by a scale that is a tensor, and rows (1 or B, 1, m, n)."""
-    query, key, value = given.query, given.key, given.value
+    query, key, value = call.query, call.key, call.value
     relative, index = _checked_table("relative", variant.table, key, query), variant.index
     relative_value = variant.value_table
     if relative_value is not None:

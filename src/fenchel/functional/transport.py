@@ -76,7 +76,7 @@ class TransportInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(query, key, value, scale=1.0, **options)
-        given = self._given
+        given = self._call
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -120,7 +120,7 @@ class TransportInference(Inference):
         what = "transport attention has costs or scores, divided by gamma,"
         remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
         _refuse_overflow(output, tensors, what, remedy)
-        return output.to(self._given.query.dtype)
+        return output.to(self._call.query.dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
