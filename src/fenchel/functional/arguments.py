@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,10 +63,9 @@ def under_autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
-def without_autocast(tensor: Tensor) -> torch.autocast:
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """A context without autocast, in which float32 stays float32."""
-    # The meta device has no autocast.
-    return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)
+    return torch.autocast(tensor.device.type, enabled=False) if is_under_autocast(tensor) else nullcontext()
 
 
 _UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
