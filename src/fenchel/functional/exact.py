@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -295,15 +295,17 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
         >>> halved(8)
         4
     """
-
-    @cache
-    def disabled() -> Callable[Arguments, Found]:
-        return cast("Callable[Arguments, Found]", torch.compiler.disable(function))
+    disabled: Callable[Arguments, Found] | None = None
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        nonlocal disabled
+        if COMPILER not in sys.modules:
+            return function(*args, **kwargs)
         # Once the compiler is loaded, functions that are called from here must not be compiled either.
-        return (disabled() if COMPILER in sys.modules else function)(*args, **kwargs)
+        if disabled is None:
+            disabled = cast("Callable[Arguments, Found]", torch.compiler.disable(function))
+        return disabled(*args, **kwargs)
 
     # The compiler reads these before it traces a call of the function.
     call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
