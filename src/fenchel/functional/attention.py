@@ -87,11 +87,12 @@ class AttentionInference(Inference):
         if self._closeness is not None:
             return super()._make_certificate()
         call, first_order = self._call, isinstance(self._solver, FirstOrder)
-        log_u = call.log_preference
-        tensors = self._point, call.key, call.value, *(() if log_u is None else (log_u,))
+        tensors = self._point, call.key, call.value, call.log_preference
         # One pass over the keys, unless a gradient is wanted, for which the fused kernels are faster.
         wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
-        recorded = is_transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+        recorded = is_transformed() or (
+            torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+        )
         others = (call.value,) if wanted and not recorded else ()
         result, outputs = certificate_at(call, self._point, *others, first_order=first_order)
         for output in outputs:

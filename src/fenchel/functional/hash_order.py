@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,15 @@ from torch import Tensor
 from fenchel.blocks import keep_freed_memory, spans
 from fenchel.estimators.implicit import differentiated_once
 
-if TYPE_CHECKING:
-    from fenchel.functional.hashing import Hashing
+
+@dataclass(frozen=True)
+class Rules:
+    """Which tokens of a window meet, as of :func:`fenchel.functional.hashing_attention`."""
+
+    causal: bool
+    same_bucket: bool
+    count_meetings: bool
+    self_last: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +42,7 @@ class HashOrder:
     window of a chunk.
 
     Attributes:
-        rule: Which tokens meet; of its tensors only those below are used.
+        rules: Which tokens of a window meet.
         buckets: (L, R, n), none shared by two rounds; the last of a round is padding's, which is not attended to.
         padding: Bool (L, n), True where a key is padding; None where none is.
         slots: Tokens by slot, (L, G, c), n where a slot is empty.
@@ -44,7 +51,7 @@ class HashOrder:
         after: Chunks after it; each chunk is in the window once, however few there are.
     """
 
-    rule: Hashing
+    rules: Rules
     buckets: Tensor
     padding: Tensor | None
     slots: Tensor
@@ -53,15 +60,11 @@ class HashOrder:
     after: int
 
     @staticmethod
-    def of(rule: Hashing, buckets: Tensor, padding: Tensor | None) -> HashOrder:
-        """Sort tokens by bucket and cut them into chunks.
-
-        Args:
-            rule: Which tokens meet.
-            buckets: Whole numbers (L, R, n).
-            padding: Bool (L, n), or None.
-        """
-        (lead, rounds, tokens), chunk = buckets.shape, rule.chunk
+    def of(
+        buckets: Tensor, padding: Tensor | None, rules: Rules, *, chunk: int, before: int, after: int
+    ) -> HashOrder:
+        """Sort tokens by bucket and cut them into chunks; arguments as the attributes."""
+        lead, rounds, tokens = buckets.shape
         buckets = buckets - buckets.min()
         count = buckets.max() + 2
         if padding is not None:
@@ -73,15 +76,15 @@ class HashOrder:
         places = torch.empty_like(order).scatter_(-1, order, numbers)
         round_index = torch.arange(rounds, device=order.device).unsqueeze(-1)
         ring = rounds * chunks
-        before = min(rule.before, ring - 1)
+        before = min(before, ring - 1)
         return HashOrder(
-            rule,
+            rules,
             buckets + round_index * count,
             padding,
             slots.reshape(lead, ring, chunk),
             places + round_index * (chunks * chunk),
             before,
-            min(rule.after, ring - 1 - before),
+            min(after, ring - 1 - before),
         )
 
     @property
@@ -143,19 +146,19 @@ class HashOrder:
         """True where a slot does not meet another of its window, (L, G, c, C); nor itself under ``self_last``."""
         queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
         # The number in an empty slot is greater than every token's.
-        result = keys > queries if self.rule.causal else keys == self.tokens
-        if self.rule.self_last:
+        result = keys > queries if self.rules.causal else keys == self.tokens
+        if self.rules.self_last:
             result = result | (keys == queries)
         if self.padding is not None:
             result = result | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
-        if self.rule.same_bucket:
+        if self.rules.same_bucket:
             bucket = self._bucket_of_slots()
             result = result | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
         return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
         """Add log u to the logits (L, G, c, C) of slots for those of their windows: -inf where they do not meet."""
-        if not self.rule.count_meetings:
+        if not self.rules.count_meetings:
             logits.sub_(self.meetings().clamp_min_(1).to(logits.dtype).log_())
         return logits.masked_fill_(self.forbidden(), -torch.inf)
 
@@ -173,7 +176,7 @@ class HashOrder:
             if own != other or self.ring - max(self.before, self.after) < self.ring // self.rounds:
                 # Around the ring.
                 meets |= (back <= self.before - self.ring) | (back >= self.ring - self.after)
-            if self.rule.same_bucket:
+            if self.rules.same_bucket:
                 meets &= buckets[..., own] == looked_at[..., other]
             result += meets
         return result
@@ -187,7 +190,7 @@ class HashOrder:
         """Pairs of rounds, of a query and of a key, that one window may contain."""
         chunks = self.ring // self.rounds
         for own in range(self.rounds):
-            if self.rule.same_bucket:
+            if self.rules.same_bucket:
                 yield own, own
                 continue
             first, last = own * chunks - self.before, (own + 1) * chunks - 1 + self.after
@@ -245,7 +248,7 @@ def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) ->
     total = (total * share).sum(1)
     unmet = total == 0
     mean = (sums * share).sum(1) / total.masked_fill(unmet, 1)
-    if order.rule.self_last:
+    if order.rules.self_last:
         mean = mean.where(~_alone(unmet, order), value)
     return mean, (highest + total.log()).masked_fill(unmet, torch.inf).squeeze(-1)
 
@@ -261,7 +264,7 @@ def _gradients_of(
 ) -> tuple[Tensor, Tensor, Tensor]:
     direct = torch.zeros_like(value)
     unmet = (log_sum == torch.inf).unsqueeze(-1)
-    if order.rule.self_last:
+    if order.rules.self_last:
         alone = _alone(unmet, order)
         direct = gradient.where(alone, direct)
     # An empty slot is no query.

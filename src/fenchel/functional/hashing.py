@@ -16,7 +16,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import compute_dtype
 from fenchel.functional.attention import AttentionInference, attention, infer
-from fenchel.functional.hash_order import HashOrder, hashed_softmax
+from fenchel.functional.hash_order import HashOrder, Rules, hashed_softmax
 from fenchel.functional.inference import Inference, Options, Variant
 from fenchel.functional.output import AttentionCertificate
 from fenchel.tensors import (
@@ -283,8 +283,8 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     allowed = ~order.forbidden()
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
-    met = met if order.rule.count_meetings else met.sign()
-    if order.rule.self_last:
+    met = met if order.rules.count_meetings else met.sign()
+    if order.rules.self_last:
         alone = (met == 0).all(-1)
         if order.padding is not None:
             alone = alone & ~order.padding
@@ -306,15 +306,17 @@ def _order(
     checked_argument("size", variant.chunk, name="chunk")
     for name in ("before", "after"):
         checked_argument("reach", getattr(variant, name), name=name)
-    flags = ("causal", "same_bucket", "count_meetings", "self_last")
-    check_flags(**{name: getattr(variant, name) for name in flags})
+    names = "causal", "same_bucket", "count_meetings", "self_last"
+    flags = {name: getattr(variant, name) for name in names}
+    check_flags(**flags)
     padding = None
     if key_padding is not None:
         form, sizes = "(batch, tokens), True where a token is padding", (buckets.shape[0], buckets.shape[3])
         check_tensor("key_padding", key_padding, form, dtypes=BOOL, sizes=sizes)
         check_device("key_padding", key_padding, buckets.device, "buckets")
         padding = key_padding.unsqueeze(1).expand(-1, buckets.shape[1], -1).flatten(0, 1)
-    return HashOrder.of(variant, buckets.flatten(0, 1).to(torch.int64), padding)
+    reach = {name: getattr(variant, name) for name in ("chunk", "before", "after")}
+    return HashOrder.of(buckets.flatten(0, 1).to(torch.int64), padding, Rules(**flags), **reach)
 
 
 _BLOCK_ENTRIES = 2**17
@@ -442,7 +444,7 @@ def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     """Log u of slots for those of their windows, (L, G, c, C); a key that is met twice has two entries."""
     seen = order.looked_at(order.slots).unsqueeze(-2)
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
-    if not order.rule.self_last:
+    if not order.rules.self_last:
         return log_u
     unmet = order.of_tokens(log_u.isneginf().all(-1)).all(1)
     if order.padding is not None:
