@@ -36,7 +36,7 @@ ORDER = [
     {"tensors", "blocks", "io"},
     {"preference", "closeness"},
     {"family", "plot"},
-    {"conjugate"},
+    {"templates"},
     {"problem"},
     {"estimate"},
     {"reliability", "estimators"},
@@ -301,7 +301,7 @@ def test_everything_else_is_an_extra_and_the_version_is_said_once(project):
 
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
-    "arguments", "blocks", "family", "closeness", "conjugate", "errors", "estimate", "preference", "problem",
+    "arguments", "blocks", "family", "closeness", "errors", "estimate", "preference", "problem", "templates",
     "estimators", "tensors", "version",
 }  # fmt: skip
 

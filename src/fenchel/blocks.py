@@ -1,15 +1,18 @@
-"""Blocks of tensors: grids cut into boxes of a size, the parts of tensors in them, and what parts give side by side."""
+"""Blocks of tensors: grids cut into boxes, the parts of tensors in them and their concatenation; subsets of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fenchel.tensors import listed
 
 CACHE_BYTES = 2**20
 """Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
@@ -99,3 +102,81 @@ def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tenso
         result.setdefault(first.start, []).append(piece)
     rows = [some[0] if len(some) == 1 else torch.cat(some, dims[1]) for some in result.values()]
     return rows[0] if len(rows) == 1 else torch.cat(rows, dims[0])
+
+
+def gather_rows(value: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
+    if value.shape[1] == 1:
+        return value
+    if index.shape[0] == 1:
+        return value.index_select(1, index[0])
+    value = value.expand(index.shape[0], *value.shape[1:])
+    features = value.shape[2:]
+    expanded = index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
+    return value.gather(1, expanded)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a block.
+
+    Attributes:
+        groups: Indices of the groups, (g',); None is all.
+        index: Indices of the rows of these groups, (g', r'); None is all.
+    """
+
+    groups: Tensor | None = None
+    index: Tensor | None = None
+
+    @classmethod
+    def of(cls, marked: Tensor, *, whole: bool) -> Part | None:
+        """The rows that are marked, bool (g, r), or all if ``whole``; None where none is marked.
+
+        Groups with fewer marked rows than others get some that are not marked, so that the part is rectangular.
+        """
+        if whole:
+            return cls() if bool(marked.any()) else None
+        count = marked.sum(1)
+        # One look for all that depends on it.
+        counts = listed(count)
+        largest = max(counts)
+        if largest == 0:
+            return None
+        groups = None if all(counts) else count.nonzero().squeeze(-1)
+        if groups is None and largest == marked.shape[1]:
+            return cls()
+        marked = marked if groups is None else marked[groups]
+        order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
+        return cls(groups, order[:, :largest])
+
+    def split(self, marked: Tensor, width: int, array_bytes: int) -> list[Part]:
+        """Parts of these rows of a block (g, r) whose float64 arrays (rows, width) have about that size at most."""
+        groups, rows = marked.shape if self.index is None else self.index.shape
+        if 8 * groups * rows * width <= array_bytes:
+            return [self]
+        index = self.index
+        if index is None:
+            index = torch.arange(rows, device=marked.device).expand(groups, -1)
+        rows = max(1, array_bytes // (8 * groups * width))
+        return [Part(self.groups, part) for part in index.split(rows, dim=1)]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all rows."""
+        return self.groups is None and self.index is None
+
+    def of_groups(self, x: Tensor) -> Tensor:
+        """The groups of a tensor (g or 1, ...)."""
+        return x if self.groups is None or len(x) == 1 else x[self.groups]
+
+    def pick(self, x: Tensor) -> Tensor:
+        """The rows of a tensor (g or 1, r or 1, ...)."""
+        x = self.of_groups(x)
+        return x if self.index is None else gather_rows(x, self.index)
+
+    def put(self, into: Tensor, rows: Tensor) -> Tensor:
+        """A copy of a tensor (g, r, ...) with these rows replaced."""
+        if self.index is None:
+            return rows
+        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
+        return into.index_put((groups.unsqueeze(-1), self.index), rows)

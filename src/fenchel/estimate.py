@@ -38,14 +38,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.conjugate import Conjugate
 from fenchel.errors import ProblemError
-from fenchel.family import Block, TemplateFamily
+from fenchel.family import Block, Family
 from fenchel.preference import AbstractPreference
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.tensors import UNIT, norm, reference_norm
@@ -99,7 +98,7 @@ class Estimate:
     converged: Tensor
     alpha: Tensor
     modulus: float | Tensor = 1.0
-    conjugate: Conjugate | None = None
+    conjugate: Family | None = None
 
     @property
     def distribution(self) -> AbstractPreference:
@@ -212,13 +211,6 @@ def refuse_gradients(problem: Problem) -> None:
         )
 
 
-UNDERFLOW = 64 * torch.finfo(torch.float64).tiny
-"""What sums of products may lack, in units of what they are made of, since float64 holds no smaller numbers."""
-
-OF_MEANS = 64
-"""Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
-
-
 @dataclass(frozen=True, eq=False)
 class Certificate:
     r"""A dual point of a block of rows, rounded to the problem's dtype, and what it certifies in float64, (g, r, ...).
@@ -260,101 +252,41 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
         tolerance refers to. Where numbers overflow float64 the bounds are infinite.
     """
-    alpha, family = block.alpha.squeeze(-1), block.family.over_templates()
-    weights, mean, errors = (
-        _of_means(block, dual) if family is None else _of_weights(block, family, dual, dtype)
-    )
-    modulus: float | Tensor = 1.0
-    if family is not None:
-        modulus = torch.as_tensor(family.closeness.modulus, dtype=dual.dtype, device=dual.device)
-    rounded_dual, rounded_mean = dual.to(dtype), mean.to(dtype)
-    size = errors.gradient.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    length = size + errors.mean_by_weights
+    alpha, point = block.alpha.squeeze(-1), block.family.at(dual)
+    errors, weights, length = point.rounding_errors(), point.weights, _length(dual)
+    # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
+    size = _length(block.evidence - dual / block.alpha - point.shift) * (1 + (dual.shape[-1] + 4) * UNIT)
+    # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
+    differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
+    size = size + errors.shift + differences
+    if isinstance(errors.fenchel_young, Tensor):
+        # The gap is α/2 times a squared length and this; every bound follows from the gap.
+        size = torch.hypot(size, (2 * errors.fenchel_young / alpha).sqrt())
+    size = size.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    # Rounding the weights to the dtype, which may underflow, moves them and the mean by them.
+    weights_error, by_weights = errors.weights, errors.offset
+    if weights is not None:
+        relative = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
+        underflow = weights.shape[-1] * torch.finfo(dtype).tiny
+        weights_error = (weights_error + relative / 2 + underflow).nan_to_num(nan=torch.inf)
+        by_weights = by_weights + relative * errors.spread + underflow * errors.radius
+    modulus = torch.as_tensor(block.family.modulus, dtype=dual.dtype, device=dual.device)
+    rounded_dual, rounded_mean = dual.to(dtype), point.mean.to(dtype)
+    by_weights = size + by_weights
     # A gap that float64 does not hold is not 0.
-    least = length.clamp(max=torch.finfo(torch.float64).tiny)
+    least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
     of_solution = (alpha / modulus).sqrt() * size / 2
     return Certificate(
         rounded_dual,
         None if weights is None else weights.to(dtype),
         rounded_mean,
         size,
-        gap=alpha / 2 * length.square() + 8 * errors.weights**2 + least,
-        mean_error=size + errors.mean + _moved(rounded_mean, mean),
+        gap=alpha / 2 * by_weights.square() + 8 * weights_error**2 + least,
+        mean_error=size + errors.mean + _moved(rounded_mean, point.mean),
         dual_error=alpha * size + _moved(rounded_dual, dual),
         # Where nothing is strongly convex nothing is known but that it is 1 at most.
-        total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + errors.weights,
-        reference=reference_norm(_length(dual), _length(block.alpha * block.evidence)),
-    )
-
-
-class _Errors(NamedTuple):
-    """What rounding and λ leave of an answer.
-
-    Attributes:
-        gradient: At least ‖∇𝒟(λ)‖, (g, r).
-        mean: How far the mean may be from the exact one at λ.
-        weights: The same of the weights, half their 1-norm; 0 where there are none.
-        mean_by_weights: The same of the mean by the rounded weights.
-    """
-
-    gradient: Tensor
-    mean: Tensor
-    weights: float | Tensor
-    mean_by_weights: Tensor
-
-
-def _of_means(block: Block, dual: Tensor) -> tuple[None, Tensor, _Errors]:
-    """From means, with what their preference says of their rounding."""
-    conjugate, alpha = block.family, block.alpha.squeeze(-1)
-    assert isinstance(conjugate, Conjugate)  # noqa: S101 -- what is not over templates
-    shift, at_rest = conjugate.shift(dual), conjugate.rest_mean()
-    mean = conjugate.mean_by(dual, shift)
-    gradient = block.evidence - dual / block.alpha - shift
-    length = _length(dual)
-    of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
-    of_shift = torch.minimum(of_means, OF_MEANS * UNIT * _length(shift)).where(length == 0, of_means)
-    known = conjugate.preference.rounding(dual)
-    if known is not None:
-        of_shift, of_means = known.expand_as(length), of_means + known
-    besides = conjugate.preference.mean_rounding()
-    if besides is not None:
-        of_means = of_means + besides
-    size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(block.evidence))
-    # What families say of rounding is made of squares.
-    size = torch.add(size, dual.any(-1), alpha=torch.finfo(torch.float64).tiny ** 0.5)
-    return None, mean, _Errors(size, of_means, 0.0, of_means)
-
-
-def _of_weights(
-    block: Block, family: TemplateFamily, dual: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, _Errors]:
-    """From weights, with what the closeness says of their rounding."""
-    evidence, alpha = block.evidence, block.alpha.squeeze(-1)
-    point = family.at(dual)
-    errors, offset, length = point.rounding_errors(), family.rest + point.shift, _length(dual)
-    # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
-    gradient = evidence - dual / block.alpha - point.shift
-    mean = family.centre + offset
-    size = _length(gradient) * (1 + (dual.shape[-1] + 4) * UNIT)
-    # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
-    differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
-    gradient_norm = size + errors.shift + differences
-    if isinstance(errors.fenchel_young, Tensor):
-        # The gap is α/2 times a squared length and this; every bound follows from the gap.
-        gradient_norm = torch.hypot(gradient_norm, (2 * errors.fenchel_young / alpha).sqrt())
-    gradient_norm = gradient_norm + UNDERFLOW * (1 + family.radius.squeeze(-1)) * dual.any(-1)
-    mean_moved = errors.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + errors.offset)
-    of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
-    underflow = point.weights.shape[-1] * torch.finfo(dtype).tiny
-    return (
-        point.weights,
-        mean,
-        _Errors(
-            gradient_norm,
-            mean_moved,
-            (errors.weights + of_dtype / 2 + underflow).nan_to_num(nan=torch.inf),
-            errors.mean + of_dtype * errors.spread + underflow * family.radius.squeeze(-1),
-        ),
+        total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error,
+        reference=reference_norm(length, _length(block.alpha * block.evidence)),
     )
 
 

@@ -1,8 +1,13 @@
-r"""What solvers and certificates ask of a preference and a closeness: φ at rows of dual points.
+r"""The convex function φ of a preference and a closeness, at rows of dual points.
 
-Shapes: g groups of r rows with k coordinates. Everything is written in the shift of the mean, :math:`s(\lambda) =
-\nabla\varphi(\lambda) - \nabla\varphi(0)`, with which the gradient of the dual is :math:`z - \lambda/\alpha -
-s(\lambda)` and two means are never subtracted.
+.. math:: \varphi(\lambda) = D^*(T\lambda), \qquad h(\lambda) = \nabla\varphi(\lambda), \qquad
+          \mathcal{D}(\lambda) = \langle\lambda, \nabla\varphi(0) + z\rangle
+          - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
+
+Problems, solvers, certificates and gradients know a preference and a closeness through φ alone. All is written in the
+shift of the mean, :math:`s(\lambda) = \nabla\varphi(\lambda) - \nabla\varphi(0)`: the gradient of the dual is
+:math:`z - \lambda/\alpha - s(\lambda)`, and two means are never subtracted. Solvers have g groups of r rows with k
+coordinates, problems rows of any leading shape (..., m).
 """
 
 from __future__ import annotations
@@ -15,153 +20,124 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
-from fenchel.closeness import KL, AbstractCloseness
-from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
+from fenchel.blocks import Part
+from fenchel.preference import AbstractPreference
+from fenchel.tensors import UNIT, norm, total
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def _column(number: float | Tensor, like: Tensor) -> Tensor:
-    """One number, or one a row (g or 1, r or 1), so that it multiplies columns (g, r, 1) as ``like`` has them."""
-    result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
-    return result if result.dim() == 0 else result.unsqueeze(-1)
-
-
-def rows_where(mask: Tensor, most: int) -> Tensor:
-    """Indices (g, r') of the rows marked in ``mask`` (g, r), r' = ``most`` being the most that a group has.
-
-    Groups with fewer are filled up with rows that are not marked, so that the result is rectangular.
-    """
-    return torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)[:, :most]
-
-
-def gather_rows(value: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
-    if value.shape[1] == 1:
-        return value
-    if index.shape[0] == 1:
-        return value.index_select(1, index[0])
-    value = value.expand(index.shape[0], *value.shape[1:])
-    features = value.shape[2:]
-    place = index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
-    return value.gather(1, place)
-
-
 @dataclass(frozen=True)
-class Part:
-    """Some rows of a block.
+class RoundingErrors:
+    r"""Bounds on the rounding errors of a point, (..., m).
 
     Attributes:
-        groups: Of which groups, (g',); None is all.
-        index: Which rows of these, (g', r'); None is all.
+        shift: Of the shift of the mean.
+        mean: Of the mean.
+        offset: Of the mean less what all templates share.
+        weights: Of the weights, in total variation.
+        spread: :math:`\sqrt{\sum_ip_i\lVert t_i-h\rVert^2}`, by which relative errors of the weights move the mean.
+        radius: The largest norm of a template less what all share.
+        fenchel_young: Bound on :math:`D(p) + D^*(f) - \langle p, f\rangle` at the computed weights, beyond these.
     """
 
-    groups: Tensor | None
-    index: Tensor | None
-
-    @classmethod
-    def of(cls, wanted: Tensor, *, whole: bool) -> Part | None:
-        """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
-        if whole:
-            return cls(None, None) if bool(wanted.any()) else None
-        of_group = wanted.sum(1)
-        # One look for all that depends on it.
-        counts = listed(of_group)
-        most = max(counts)
-        if most == 0:
-            return None
-        if all(counts):
-            return cls(None, None if most == wanted.shape[1] else rows_where(wanted, most))
-        groups = of_group.nonzero().squeeze(-1)
-        return cls(groups, rows_where(wanted[groups], most))
-
-    def split(self, wanted: Tensor, width: int, array_bytes: int) -> list[Part]:
-        """Parts of these rows whose arrays of ``width`` numbers a row, in float64, are of about that size at most."""
-        groups, rows = wanted.shape if self.index is None else self.index.shape
-        if 8 * groups * rows * width <= array_bytes:
-            return [self]
-        index = self.index
-        if index is None:
-            index = torch.arange(rows, device=wanted.device).expand(groups, -1)
-        each = max(1, array_bytes // (8 * groups * width))
-        return [Part(self.groups, part) for part in index.split(each, dim=1)]
-
-    @property
-    def is_all(self) -> bool:
-        """Whether these are all rows."""
-        return self.groups is None and self.index is None
-
-    def of_groups(self, x: Tensor) -> Tensor:
-        """The groups of a tensor (g or 1, ...)."""
-        return x if self.groups is None or len(x) == 1 else x[self.groups]
-
-    def pick(self, x: Tensor) -> Tensor:
-        """The rows of a tensor (g or 1, r or 1, ...)."""
-        x = self.of_groups(x)
-        return x if self.index is None else gather_rows(x, self.index)
-
-    def put(self, into: Tensor, rows: Tensor) -> Tensor:
-        """A tensor (g, r, ...) with these rows replaced."""
-        if self.index is None:
-            return rows
-        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
-        return into.index_put((groups.unsqueeze(-1), self.index), rows)
+    shift: Tensor
+    mean: Tensor
+    offset: Tensor
+    weights: Tensor
+    spread: float | Tensor = 0.0
+    radius: float | Tensor = 0.0
+    fenchel_young: float | Tensor = 0.0
 
 
 class Point(ABC):
-    r"""Φ at dual points: the shift to rounding relative to itself, and the second derivative."""
+    r"""φ at dual points: the mean, the shift to rounding relative to itself, and the second derivative.
+
+    Args:
+        family: φ.
+        lam: λ, (g, r, k).
+    """
+
+    weights: Tensor | None = None
+    """p as a list of weights, (g, r, n); None where it is none."""
+
+    def __init__(self, family: Family, lam: Tensor) -> None:
+        self.family, self.lam = family, lam
 
     @property
     @abstractmethod
     def shift(self) -> Tensor:
         r""":math:`s(\lambda)`, (g, r, k)."""
 
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        r""":math:`h(\lambda)`, (g, r, k)."""
+
     @abstractmethod
     def product(self, vector: Tensor) -> Tensor:
         r""":math:`\nabla^2\varphi(\lambda)v`, (g, r, k)."""
 
     @abstractmethod
+    def rounding_errors(self) -> RoundingErrors:
+        """Bounds on what rounding does to mean, shift and weights."""
+
     def matrices(self, rows: Tensor) -> Tensor:
         r""":math:`\nabla^2\varphi(\lambda)` of the rows that are marked in ``rows`` (g, r), (any, k, k)."""
+        identity = torch.eye(self.lam.shape[-1], dtype=self.lam.dtype, device=self.lam.device)
+        columns = [self.product(unit.expand_as(self.lam).contiguous())[rows] for unit in identity]
+        return torch.stack(columns, -1)
 
-    @abstractmethod
     def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
-        r"""The line whose value and derivative at t, each (g, r, 1), are those of s in units of ``size``.
+        r"""The function of t, (g, r, 1), that gives the following and its derivative.
 
         .. math:: t \mapsto \langle s(\lambda + t\,\mathtt{size}\,\delta) - s(\lambda), \delta\rangle / \mathtt{size}
 
-        With it what rounding may leave of a value that is 0, (g, r, 1).
+        Returns:
+            The function, and its rounding error where it is 0, (g, r, 1).
         """
 
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            there = self.family.at(self.lam + t * size * direction)
+            moved = total((there.shift - self.shift) * direction) / size
+            return moved, total(there.product(direction) * direction)
+
+        return look, torch.zeros_like(size)
+
     def reach(self, step: Tensor) -> Tensor | None:
-        """How many times a step (g, r, k) stays in the domain, (g, r, 1); None where any number does."""
+        """The multiple of a step (g, r, k) that reaches the border of the domain, (g, r, 1); None if there is none."""
         del step
         return None
 
     def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v` where it has a closed form."""
+        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`; None where it has no closed form."""
         del alpha, vector
         return None
 
 
 class Family(ABC):
-    """Φ for rows of queries."""
+    """φ for rows of queries."""
 
-    selectable = True
+    selectable: bool = False
     """Whether some of the rows can be taken by themselves."""
+
+    bounds_float32: bool = False
+    """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
+
+    modulus: float | Tensor = 1.0
+    """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (g, r)."""
 
     @property
     def inverts(self) -> bool:
-        """Whether :meth:`Point.resolvent` is there: Newton's method then costs no more than mixing."""
+        """Whether :meth:`Point.resolvent` has a closed form: a Newton step then costs no more than mixing."""
         return False
 
     @property
-    def bounds_float32(self) -> bool:
-        """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
-        return False
+    @abstractmethod
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        """The leading shapes (..., m or 1) of its tensors, by name."""
 
     @property
     @abstractmethod
@@ -169,26 +145,54 @@ class Family(ABC):
         """Numbers that a row of a point holds."""
 
     @abstractmethod
-    def shift(self, lam: Tensor) -> Tensor:
-        r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
-
-    @abstractmethod
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> Point:
-        """Φ at dual points (g, r, k).
+        """φ at dual points (g, r, k).
 
         Args:
             lam: λ.
             before: The point from which a step led here, or None.
-            short: Where that step ended early, bool (g, r, 1). Where the gradient has kinks the curvature is then that
-                on both sides: the last piece alone may lead back over the kink, in ever shorter steps.
+            short: Where that step ended early, bool (g, r, 1). Where the gradient has kinks the curvature is then the
+                mean of those on both sides: the last piece alone may lead back over the kink, in ever shorter steps.
         """
 
+    def shift(self, lam: Tensor) -> Tensor:
+        r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
+        return self.at(lam).shift
+
+    def mean(self, lam: Tensor) -> Tensor:
+        r""":math:`h(\lambda) = \nabla\varphi(\lambda)`, (g, r, k)."""
+        return self.at(lam).mean
+
+    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`\nabla^2\varphi(\lambda)` as a function that multiplies vectors (g, r, k)."""
+        return self.at(lam).product
+
     @abstractmethod
+    def rest_mean(self) -> Tensor:
+        r"""The mean at λ = 0, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
+
+    @abstractmethod
+    def value(self, lam: Tensor) -> Tensor:
+        """φ(λ), (g, r)."""
+
+    def primal_value(self, lam: Tensor) -> Tensor:
+        r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, (g, r)."""
+        return (lam * self.mean(lam)).sum(-1) - self.value(lam)
+
+    @abstractmethod
+    def distribution(self, lam: Tensor) -> AbstractPreference:
+        """p(λ) as a distribution, one for each row."""
+
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
         """Bound on the error of :meth:`shift`, or of ``at(lam).shift`` where accurate, (g, r, 1)."""
+        del accurate
+        if lam.dtype != torch.float64:
+            return torch.full_like(lam[..., :1], torch.inf)
+        # Final bounds are those of the certificate.
+        return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
 
     def rounding_of_rows(self, lam: Tensor) -> Tensor:
-        """The same bound for ``at(lam).shift``, from what each row looks like, which is as much work as a point."""
+        """The same bound for ``at(lam).shift`` from each row's own numbers, for the cost of a point."""
         return self.rounding(lam, accurate=True)
 
     @abstractmethod
@@ -203,18 +207,14 @@ class Family(ABC):
         return (1 / bound.clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
 
     def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
-        """The first-order point, or one between it and 0 where it is outside of the domain.
+        """Where to start: the first-order point, or one between it and 0.
 
         Args:
             lam: αz, (g, r, k).
             evidence: z, (g, r, k).
         """
-        del evidence
-        return lam
-
-    def over_templates(self) -> TemplateFamily | None:
-        """The same where p is a list of weights; else None."""
-        return None
+        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
+        return torch.where(norm(self.shift(lam)) <= 10 * norm(evidence), lam, 0)
 
     def take(self, part: Part) -> Family:
         """The same for some of the rows."""
@@ -222,19 +222,19 @@ class Family(ABC):
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
-        """The same in another dtype, computed from what was given."""
+        """The same in another dtype."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries, as solvers see them: g groups of r rows, or where rows are not taken apart of any leading shape.
+    """Some queries for a solver: g groups of r rows, or where rows are not taken apart of any leading shape.
 
     Attributes:
-        family: Φ.
+        family: φ.
         evidence: z, (g, r, d).
         alpha: α, (g or 1, r or 1, 1).
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
-        wide: Gives the same in a wider dtype, where this is what rounding has left of it.
+        wide: Gives the same block in a wider dtype, before it was rounded to this one.
     """
 
     family: Family
@@ -254,7 +254,7 @@ class Block:
         return self._changed(self.family.take(part), part.pick, taken)
 
     def to(self, dtype: torch.dtype) -> Block:
-        """The same rows in another dtype; what they were before they were rounded, where that is the dtype."""
+        """The same rows in another dtype; in a wider one as they were before they were rounded, where that is known."""
         if dtype == self.evidence.dtype:
             return self
         narrower = torch.finfo(dtype).bits < torch.finfo(self.evidence.dtype).bits
@@ -264,299 +264,139 @@ class Block:
         return self._changed(self.family.to(dtype), lambda x: x.to(dtype), wide)
 
 
-def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
-    """The mean of the templates (..., n, d) that some query may use, marked in ``usable`` (..., 1, n), (..., 1, d)."""
-    if usable is None:
-        return templates.mean(-2, keepdim=True)
-    some = usable.to(templates.dtype)
-    return some @ templates / some.sum(-1, keepdim=True).clamp(min=1)
+OF_MEANS = 64
+"""Roundings that computing a mean is taken to cost where the preference has no bound of its own."""
 
 
-class TemplateFamily(Family):
-    r"""Templates under a closeness whose weights are functions of each query's logits.
+class CumulantFamily(Family):
+    r"""φ under Kullback and Leibler's closeness: the cumulant of a preference, log M(λ).
 
-    Solvers take those whose curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12).
+    The inferred distribution is the preference tilted by λ: it has a mean and no list of weights. Outside of the domain
+    of log M the value is infinite and the mean NaN, whatever formulas give there. Rows have the shape (..., m) of the
+    queries and cannot be taken apart.
 
     Args:
-        given: Templates, (g, n, d).
-        log_preference: Log u, normalised, (g or 1, r or 1, n).
-        closeness: D.
+        preference: u.
+
+    Reference:
+        Theorem 1, eqs. (8) and (9).
     """
 
-    def __init__(
-        self, given: Tensor, log_preference: Tensor, closeness: AbstractCloseness | None = None
-    ) -> None:
-        self.given, self.log_preference = given, log_preference
-        self.closeness = KL() if closeness is None else closeness
+    def __init__(self, preference: AbstractPreference) -> None:
+        self.preference = preference
+
+    @property
+    @override
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        return {"preference": tuple(self.preference.lead)}
 
     @property
     @override
     def width(self) -> int:
-        return self.given.shape[-2]
+        return self.preference.width
+
+    def zero(self) -> Tensor:
+        """λ = 0, (..., m or 1, d)."""
+        u = self.preference
+        return torch.zeros((*u.lead, u.dim), dtype=u.dtype, device=u.device)
 
     @property
     @override
-    def bounds_float32(self) -> bool:
-        return self.closeness.is_softmax
-
-    @cached_property
-    def usable(self) -> Tensor | None:
-        """Which templates some query can reach, bool (g or 1, 1, n); None where that is all."""
-        return self.closeness.usable(self.log_preference)
-
-    @cached_property
-    def centre(self) -> Tensor:
-        """A vector that all templates share: without it nothing changes but rounding (fact 3), (g, 1, d)."""
-        return centre(self.given, self.usable)
-
-    @cached_property
-    def templates(self) -> Tensor:
-        """Less their centre, (g, n, d)."""
-        return self.given - self.centre
-
-    @cached_property
-    def radius(self) -> Tensor:
-        """The largest norm of a template that can be used, (g, 1, 1)."""
-        lengths = norm(self.templates)
-        if self.usable is not None:
-            lengths = lengths.masked_fill(~self.usable.mT, 0)
-        return lengths.amax(-2, keepdim=True)
-
-    @cached_property
-    def level(self) -> float | None:
-        """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
-        low, high = listed(torch.stack(self.log_preference.aminmax()))
-        if low == high:
-            return None
-        if low == -torch.inf:
-            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
-        return max(abs(low), abs(high))
-
-    @cached_property
-    def is_plain_softmax(self) -> bool:
-        """Whether weights are a softmax of logits alone: the log weights are known, all equal, and need no gradient."""
-        log_u = self.log_preference
-        known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
-        return known and self.level is None
-
-    @cached_property
-    def rest_weights(self) -> Tensor:
-        """The weights at λ = 0, (g or 1, r or 1, n)."""
-        return self.closeness.rest(self.log_preference)
-
-    @cached_property
-    def rest(self) -> Tensor:
-        """The mean at λ = 0, less the centre, (g, r or 1, d)."""
-        return self.rest_weights @ self.templates
-
-    def _mean(self, lam: Tensor) -> Tensor:
-        if not self.closeness.is_softmax:
-            return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
-        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
-        # One fused attention call; an expanded query takes a slow path.
-        query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
-        return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
+    def inverts(self) -> bool:
+        return CumulantPoint(self, self.zero()).resolvent(self.zero()[..., :1] + 1, self.zero()) is not None
 
     @override
-    def shift(self, lam: Tensor) -> Tensor:
-        return self._mean(lam) - self.rest
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> CumulantPoint:
+        return CumulantPoint(self, lam)
 
     @override
-    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
-        point = TemplatePoint(self, lam)
-        if before is not None and short is not None and not self.closeness.is_softmax:
-            point.average_curvature(before, short)
-        return point
+    def rest_mean(self) -> Tensor:
+        return self.preference.tilted_mean(self.zero())
+
+    @override
+    def value(self, lam: Tensor) -> Tensor:
+        inside, value = self.preference.inside(lam), self.preference.log_mgf(lam)
+        return value if inside is None else value.masked_fill(~inside, torch.inf)
+
+    @override
+    def distribution(self, lam: Tensor) -> AbstractPreference:
+        return self.preference.tilted(lam)
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
-        length = norm(lam)
-        of_logits = (summed(k) + 8) * unit * length * self.radius
-        if self.closeness.is_softmax:
-            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
-            moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
-            return 2 * self.radius * (of_logits + of_weights * moved)
-        if lam.dtype != torch.float64:
-            return torch.full_like(length, torch.inf)
-        _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
-        of_sums = (summed(n) + 8) * unit
-        whole = 2 * self.radius * (2 * _column(lost, lam) + of_sums)
-        if not accurate:
-            return whole.expand_as(length)
-        modulus = _column(self.closeness.modulus, lam)
-        near = length * self.radius <= SMALL * modulus
-        return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
+        known = self.preference.rounding(lam) if lam.dtype == torch.float64 else None
+        if known is None:
+            return super().rounding(lam, accurate=accurate)
+        return known.unsqueeze(-1).expand_as(lam[..., :1])
 
     @override
-    def rounding_of_rows(self, lam: Tensor) -> Tensor:
-        if not self.closeness.is_softmax and lam.dtype != torch.float64:
-            return super().rounding_of_rows(lam)
-        return self.at(lam).rounding_errors().shift.unsqueeze(-1)
+    def smoothness(self) -> Tensor | None:
+        bound = self.preference.smoothness()
+        return None if bound is None else bound.unsqueeze(-1)
 
     @override
-    def smoothness(self) -> Tensor:
-        r""":math:`\max_i\lVert t_i\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
-        return self.radius.square() / _column(self.closeness.modulus, self.radius)
+    def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
+        reach = CumulantPoint(self, torch.zeros_like(lam)).reach(lam)
+        if reach is not None:
+            lam = torch.where(reach > 1, 1, reach / 2) * lam
+        return super().start(lam, evidence)
 
     @override
-    def over_templates(self) -> TemplateFamily:
-        return self
-
-    @override
-    def take(self, part: Part) -> TemplateFamily:
-        closeness = self.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1))
-        return TemplateFamily(part.of_groups(self.given), part.pick(self.log_preference), closeness)
-
-    @override
-    def to(self, dtype: torch.dtype) -> TemplateFamily:
-        if dtype == self.given.dtype:
-            return self
-        return TemplateFamily(self.given.to(dtype), self.log_preference.to(dtype), self.closeness.to(dtype))
+    def to(self, dtype: torch.dtype) -> CumulantFamily:
+        return CumulantFamily(self.preference.to(dtype))
 
 
-@dataclass(frozen=True)
-class RoundingErrors:
-    r"""How far rounding may have moved what a point gives, (..., m).
+class CumulantPoint(Point):
+    """A cumulant at dual points (..., m, d)."""
 
-    Attributes:
-        shift: The shift of the mean.
-        mean: The mean less the centre.
-        weights: The weights, in total variation.
-        spread: Of the point, :math:`\sqrt{\sum_ip_i\lVert t_i-h\rVert^2}`.
-        offset: Of the point, the length of the mean less the centre.
-        fenchel_young: By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 besides, or 0.
-    """
+    family: CumulantFamily
 
-    shift: Tensor
-    mean: Tensor
-    weights: Tensor
-    spread: Tensor
-    offset: Tensor
-    fenchel_young: float | Tensor
-
-
-class TemplatePoint(Point):
-    """Templates at dual points, with explicit weights (g, r, n)."""
-
-    def __init__(self, family: TemplateFamily, lam: Tensor) -> None:
-        self.family, self.templates, self.lam = family, family.templates, lam
-        self._closeness, self._preference = family.closeness, family.log_preference
-        self._logits = lam @ self.templates.mT
-        if family.is_plain_softmax:
-            self.weights = self._logits.softmax(-1)
-        else:
-            self.weights = self._closeness.weights(self._logits, self._preference)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        """Of the weights, in nats, (g, r, 1)."""
-        if not self._closeness.is_softmax:
-            return total(torch.special.entr(self.weights))
-        # From logits: as many logarithms as rows, not as weights. What weighs nothing is far below and counts nothing.
-        below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
-        below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
-        return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
-
-    @cached_property
-    def curved(self) -> Tensor:
-        """The weights q of the curvature."""
-        return self._closeness.curvature_weights(self.weights, self._preference)
-
-    @cached_property
-    def _mass(self) -> Tensor:
-        return total(self.curved)
-
-    @cached_property
-    def _mean(self) -> Tensor:
-        return self.curved @ self.templates / self._mass
-
-    def average_curvature(self, before: TemplatePoint, short: Tensor) -> None:
-        """Take the mean of the curvatures here and at another point where ``short``, bool (g, r, 1)."""
-        self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
+    def _where_finite(self, vectors: Tensor) -> Tensor:
+        """NaN outside of the domain, where formulas may give numbers that mean nothing."""
+        inside = self.family.preference.inside(self.lam)
+        return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
 
     @cached_property
     @override
     def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        moved = self._closeness.displacement(self._logits, self.weights, self._preference)
-        return moved @ self.templates
+        return self._where_finite(self.family.preference.tilted_shift(self.lam))
+
+    @cached_property
+    @override
+    def mean(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # A mean near 0 that is far from that at rest has digits that a sum with the shift would lose.
+        if self.family.preference.resolves_shift:
+            return self._where_finite(self.family.preference.tilted_mean(self.lam))
+        return self.family.rest_mean() + self.shift
+
+    @cached_property
+    def _covariance(self) -> Callable[[Tensor], Tensor]:
+        return self.family.preference.tilted_covariance(self.lam)
 
     @override
     def product(self, vector: Tensor) -> Tensor:
-        lifted = (vector @ self.templates.mT).mul_(self.curved)
-        return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
+        return self._covariance(vector)
 
     @override
-    def matrices(self, rows: Tensor) -> Tensor:
-        centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
-        return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
-
-    @override
-    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
-        lifted = direction @ self.templates.mT
-        lifted = lifted - total(self.curved * lifted) / self._mass
-        here, step = total(self.weights * lifted), size * lifted
-
-        def look(t: Tensor) -> tuple[Tensor, Tensor]:
-            weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
-            along = weights * lifted
-            value = first = total(along)
-            mass: Tensor | float = 1.0
-            if not self._closeness.is_softmax:
-                curved = self._closeness.curvature_weights(weights, self._preference)
-                along, mass = curved * lifted, total(curved)
-                first = total(along)
-            return (value - here) / size, total(along.mul_(lifted)) - first.square() / mass
-
-        return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
-
     def rounding_errors(self) -> RoundingErrors:
-        """How far rounding may have moved weights, mean and shift, by the closeness and by Cauchy and Schwarz."""
-        unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
-        closeness, rest = self._closeness, self.family.rest
-        # Squares in units of the radius, which neither under- nor overflow.
-        one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
-        scale = one.squeeze(-1)
-        squares = (self.templates / one).square().sum(-1, keepdim=True)
-        if self.family.usable is not None:
-            squares = squares.masked_fill(~self.family.usable.mT, 0)
+        u, length = self.family.preference, norm(self.lam).squeeze(-1)
+        mean = OF_MEANS * UNIT * (self.mean.norm(dim=-1) + self.family.rest_mean().norm(dim=-1))
+        shift = torch.minimum(mean, OF_MEANS * UNIT * norm(self.shift).squeeze(-1)).where(length == 0, mean)
+        known, more = u.rounding(self.lam), u.mean_rounding()
+        if known is not None:
+            shift, mean = known.expand_as(length), mean + known
+        if more is not None:
+            mean = mean + more
+        # What families say of rounding is made of squares.
+        shift = torch.add(shift, length > 0, alpha=torch.finfo(torch.float64).tiny ** 0.5)
+        return RoundingErrors(shift, mean, mean, torch.zeros_like(mean))
 
-        def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
-            more = (2 * summed(count) + dim + 4) * unit
-            spread = (moment - (length / scale).square()).clamp(min=0) + 2 * more * moment
-            return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
+    @override
+    def reach(self, step: Tensor) -> Tensor | None:
+        result = self.family.preference.reach(self.lam, step)
+        return None if result is None else result.unsqueeze(-1)
 
-        length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
-        reach = length * radius
-        moment, offset, spread = moments(self.weights, rest + self.shift)
-        moment_at_rest, _, spread_at_rest = moments(self.family.rest_weights, rest)
-        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
-        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
-        largest = each * radius + adding * radius
-        relative, lost = closeness.rounding(
-            each * moment + adding * (moment + moment_at_rest), largest, count
-        )
-        nothing = torch.zeros_like(length)
-        at_zero, _ = closeness.rounding(nothing, nothing, count)
-        if closeness.is_softmax:
-            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
-            relative, at_zero = relative + of_level, at_zero + of_level
-        of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
-        at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
-        shift = relative * spread + of_sums * moment + at_rest
-        modulus = closeness.modulus
-        near = reach <= SMALL * modulus
-        # One row says whether the closeness has displacements that do not cancel.
-        row, u = self._logits[..., :1, :], self._preference[..., :1, :]
-        if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
-            curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
-            shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
-        return RoundingErrors(
-            shift=shift,
-            mean=shift + at_rest,
-            weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
-            spread=spread,
-            offset=offset,
-            fenchel_young=closeness.pairing_error(largest),
-        )
+    @override
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        result = self.family.preference.resolvent(self.lam, alpha.expand_as(vector[..., :1]), vector)
+        return None if result is None else alpha * result

@@ -1,4 +1,4 @@
-"""The inference problem on φ: data, its primal and dual objectives, and its queries as rows of blocks for solvers."""
+"""The data of an inference problem, its primal and dual objectives, and its queries as rows of blocks for solvers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Self
+from typing import Any, Generic, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import TypeVar
 
+from fenchel.arguments import shown
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of, spans
-from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import Conjugate, FiniteConjugate, tensors_of
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
-from fenchel.family import Block, TemplateFamily
-from fenchel.preference import AbstractPreference
+from fenchel.family import Block, CumulantFamily, Family
+from fenchel.preference import AbstractPreference, Discrete
+from fenchel.templates import CoupledFamily, TemplateFamily
 from fenchel.tensors import (
     check_device,
     check_tensor,
@@ -26,8 +29,80 @@ from fenchel.tensors import (
     values_are_known,
 )
 
+P_co = TypeVar("P_co", bound=AbstractPreference, default=AbstractPreference, covariant=True)
 
-class Problem:
+
+def tensors_of(thing: object) -> dict[str, Tensor]:
+    """Every tensor that is reached through attributes, by the name of the attribute that holds it.
+
+    Args:
+        thing: A preference, a closeness or anything made of such; lists, mappings, modules and other objects of classes
+            written in Python are looked into. Where two attributes have one name the later gets a number.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete
+        >>> sorted(tensors_of(Discrete(torch.eye(2))))
+        ['log_weights', 'templates']
+    """
+    result: dict[str, Tensor] = {}
+    for name, tensor in _walk("", thing, set()):
+        key, number = name.lstrip("_"), 2
+        while key in result and result[key] is not tensor:
+            key, number = f"{name.lstrip('_')}_{number}", number + 1
+        result[key] = tensor
+    return result
+
+
+def _walk(name: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(thing, Tensor):
+        yield name, thing
+        return
+    if thing is None or isinstance(thing, str | bytes | int | float | complex | type) or id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
+        yield from thing.named_parameters()
+        yield from thing.named_buffers()
+    elif isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from _walk(str(key), value, seen)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for value in thing:
+            yield from _walk(name, value, seen)
+    else:
+        slots = (slot for kind in type(thing).__mro__ for slot in getattr(kind, "__slots__", ()))
+        own = {**{slot: getattr(thing, slot, None) for slot in slots}, **getattr(thing, "__dict__", {})}
+        for attribute, value in own.items():
+            yield from _walk(attribute, value, seen)
+
+
+def _checked_closeness(
+    preference: AbstractPreference, closeness: AbstractCloseness | str | None
+) -> AbstractCloseness:
+    """D, bound to the templates of a preference that has some."""
+    if not isinstance(preference, AbstractPreference):
+        raise ProblemError(
+            f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
+            "fenchel.Gaussian(mean, covariance) or another distribution"
+        )
+    closeness = KL() if closeness is None else closeness_of(closeness)
+    if not isinstance(closeness, AbstractCloseness):
+        raise ProblemError(
+            f"closeness is {shown(closeness)}; expected one such as fenchel.KL(), fenchel.Tsallis(1.5) or "
+            "fenchel.OptimalTransport(cost, gamma)"
+        )
+    if isinstance(preference, Discrete):
+        return closeness.bind(preference)
+    if not isinstance(closeness, KL):
+        raise ProblemError(
+            f"closeness is {closeness!r} and the preference a {type(preference).__name__}, which has no list of "
+            "templates; expected fenchel.KL(), or a fenchel.Discrete preference"
+        )
+    return closeness
+
+
+class Problem(Generic[P_co]):
     r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.
 
     .. math::
@@ -35,19 +110,20 @@ class Problem:
         \text{dual (7):}\quad & \max_\lambda \mathcal{D}(\lambda) =
             \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
 
-    What solvers see; :class:`fenchel.InferenceProblem` is one that also solves itself.
-
-    Args:
-        conjugate: φ, with μ = ∇φ(0).
-        evidence: z, shape (..., m, d).
-        alpha: α > 0, a number or a tensor that broadcasts to (..., m).
-
-    Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
+    The part that solvers use; arguments and errors are those of :class:`fenchel.InferenceProblem`.
     """
 
-    def __init__(self, conjugate: Conjugate, evidence: Tensor, alpha: float | Tensor = 1.0) -> None:
-        self.conjugate = conjugate
+    def __init__(
+        self,
+        preference: P_co,
+        evidence: Tensor,
+        alpha: float | Tensor = 1.0,
+        closeness: AbstractCloseness | str | None = None,
+    ) -> None:
+        self.closeness = _checked_closeness(preference, closeness)
+        self.preference = preference
+        # Joined here and not when first asked for, which may be where no gradients are recorded.
+        self._support = self.closeness.support(preference) if isinstance(preference, Discrete) else None
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
@@ -110,14 +186,11 @@ class Problem:
         return shape
 
     @property
-    def preference(self) -> AbstractPreference:
-        """U."""
-        return self.conjugate.preference
-
-    @property
-    def closeness(self) -> AbstractCloseness:
-        """D."""
-        return self.conjugate.closeness
+    def conjugate(self) -> Family:
+        """φ, made at every use, so that what it computes from the templates carries their gradients."""
+        if self._support is None:
+            return CumulantFamily(self.preference)
+        return self.finite
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,20 +203,25 @@ class Problem:
         return self.alpha.unsqueeze(-1)
 
     @property
-    def finite(self) -> FiniteConjugate:
+    def finite(self) -> TemplateFamily:
         """φ, where p is a list of weights.
 
         Raises:
             ProblemError: Where it is not.
         """
-        if not isinstance(self.conjugate, FiniteConjugate):
-            raise self.conjugate.refuse_weights()
-        return self.conjugate
+        if not isinstance(self.preference, Discrete):
+            raise ProblemError(
+                f"{type(self.preference).__name__} has no list of templates, so that p is no list of weights; expected "
+                "a fenchel.Discrete preference. The mean, the dual point and their bounds are there, "
+                "estimate.distribution, and problem.primal_at(lam) in the place of problem.primal(weights)"
+            )
+        kind = TemplateFamily if self.closeness.rowwise else CoupledFamily
+        return kind(self.templates, self.preference.log_weights, self.closeness)
 
     @property
     def templates(self) -> Tensor:
         """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness."""
-        return self.finite.templates
+        return self.finite.given if self._support is None else self._support
 
     def _check_queries(self, name: str, rows: Tensor) -> None:
         """Refuse a tensor (..., m, any) of other queries than those of the problem."""
@@ -165,18 +243,22 @@ class Problem:
 
     def potential(self, lam: Tensor) -> Tensor:
         r"""The inner products :math:`T\lambda`, shape (..., m, N) for ``lam`` (..., m, d)."""
-        return self.finite.potential(lam)
+        templates = self.templates
+        self._check_point(lam)
+        return lam @ templates.mT
 
     def rest_weights(self) -> Tensor:
         r"""The weights nearest the preference, shape (..., m or 1, N): u under KL, ũ (37) under transport.
 
         Their mean is the μ, or μ̃ (38), that evidence shifts.
         """
-        return self.finite.rest_weights()
+        return self.finite.rest_weights
 
     def weights(self, lam: Tensor) -> Tensor:
         r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, N) for ``lam`` (..., m, d)."""
-        return self.finite.weights(lam)
+        family = self.finite
+        self._check_point(lam)
+        return family.at(lam).weights
 
     def mean(self, weights: Tensor) -> Tensor:
         r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
@@ -192,7 +274,7 @@ class Problem:
         """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
         self._check_queries("weights", weights)
         shortfall = self.target() - self.mean(weights)
-        value = self.closeness.value(weights, self.finite.log_weights)
+        value = self.closeness.value(weights, self.finite.log_preference)
         return self.alpha / 2 * shortfall.square().sum(-1) + value
 
     def primal_at(self, lam: Tensor) -> Tensor:
@@ -202,8 +284,10 @@ class Problem:
                   + \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)
         """
         self._check_point(lam)
-        shortfall = self.evidence - self.conjugate.shift(lam)
-        return self.alpha / 2 * shortfall.square().sum(-1) + self.conjugate.primal_value(lam)
+        family = self.conjugate
+        point = family.at(lam)
+        shortfall, pairing = self.evidence - point.shift, (lam * point.mean).sum(-1)
+        return self.alpha / 2 * shortfall.square().sum(-1) + pairing - family.value(lam)
 
     def dual(self, lam: Tensor) -> Tensor:
         """The dual objective (7) at ``lam`` (..., m, d), shape (..., m)."""
@@ -217,7 +301,7 @@ class Problem:
     def dual_gradient(self, lam: Tensor) -> Tensor:
         r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
         self._check_point(lam)
-        return self.evidence - self.conjugate.shift(lam) - lam / self.alpha_column
+        return self.evidence - self.conjugate.at(lam).shift - lam / self.alpha_column
 
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
         r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).
@@ -230,7 +314,7 @@ class Problem:
         self._check_point(lam)
         shift = self.mean(self.rest_weights() - weights)
         residual = shift + self.evidence - lam / self.alpha_column
-        pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.finite.log_weights)
+        pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.finite.log_preference)
         return self.alpha / 2 * residual.square().sum(-1) + pairing
 
     def gap_at(self, lam: Tensor) -> Tensor:
@@ -239,7 +323,8 @@ class Problem:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the problem is made of, by name."""
-        return {**tensors_of(self.conjugate), "evidence": self.evidence, "alpha": self.alpha}
+        own = tensors_of((self.preference, self.closeness))
+        return {**own, "evidence": self.evidence, "alpha": self.alpha}
 
     def wants_gradients(self) -> list[str]:
         """Names of the tensors that require gradients, where gradients are recorded; empty where none does.
@@ -274,7 +359,10 @@ class Problem:
         """The problem of some of the m queries."""
         alpha = self.alpha if not self.alpha.dim() or self.alpha.shape[-1] == 1 else self.alpha[..., part]
         result = self._with(
-            conjugate=self.conjugate.queries(part), evidence=self.evidence[..., part, :], alpha=alpha
+            preference=self.preference.queries(part),
+            closeness=self.closeness.queries(part),
+            evidence=self.evidence[..., part, :],
+            alpha=alpha,
         )
         result.shape = result._query_shape()
         return result
@@ -283,8 +371,18 @@ class Problem:
         """The same problem in another floating-point dtype."""
         if dtype == self.dtype:
             return self
+        preference, closeness = self.preference.to(dtype), self.closeness.to(dtype)
+        changes = {}
+        if isinstance(preference, Discrete):
+            # Bound anew: what a closeness computes from the templates is computed from those of the new dtype.
+            closeness = closeness.bind(preference)
+            changes = {"_support": closeness.support(preference)}
         return self._with(
-            conjugate=self.conjugate.to(dtype), evidence=self.evidence.to(dtype), alpha=self.alpha.to(dtype)
+            preference=preference,
+            closeness=closeness,
+            evidence=self.evidence.to(dtype),
+            alpha=self.alpha.to(dtype),
+            **changes,
         )
 
     def _with(self, **changes: object) -> Self:
@@ -297,9 +395,9 @@ class Problem:
             "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
         )
         templates = (
-            f"templates={self.templates.shape[-2]}"
-            if isinstance(self.conjugate, FiniteConjugate)
-            else f"preference={self.preference!r}"
+            f"preference={self.preference!r}"
+            if self._support is None
+            else f"templates={self.templates.shape[-2]}"
         )
         return (
             f"{type(self).__name__}(queries={tuple(self.shape)}, {templates}, "
@@ -344,7 +442,7 @@ class QueryLayout:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.lead = problem, tuple(problem.shape)
-        self._by_rows = isinstance(problem.conjugate, FiniteConjugate) and problem.closeness.rowwise
+        self._by_rows = isinstance(problem.preference, Discrete) and problem.closeness.rowwise
         depth = len(self.lead)
         groups = list(range(depth - 1))
         if self._by_rows:
@@ -364,14 +462,13 @@ class QueryLayout:
         if self._by_rows:
             most = rows_in_block(self.problem.templates, memory_budget // WORKING_ARRAYS, itemsize)
             for box in boxes([self.lead[i] for i in self._order], most):
-                yield box, self._rows(box)
+                yield box, self._block(box)
             return
         *others, queries = self.lead
         row = WORKING_ARRAYS * itemsize * math.prod(others) * self.problem.conjugate.width
         for part in spans(queries, max(1, memory_budget // row)):
-            problem = self.problem.queries(part)
-            evidence, alpha = (x.expand(*problem.shape, -1) for x in (problem.evidence, problem.alpha_column))
-            yield (*(slice(None) for _ in others), part), Block(problem.conjugate, evidence, alpha)
+            box = (*(slice(None) for _ in others), part)
+            yield box, self._block(box)
 
     def solved(
         self,
@@ -410,7 +507,16 @@ class QueryLayout:
     def _wide(self) -> QueryLayout:
         return QueryLayout(self.problem.to(torch.float64))
 
-    def _rows(self, box: Box) -> Block:
+    def _block(self, box: Box) -> Block:
+        # From the problem, whose preference is normalised anew.
+        wide = None if self.problem.dtype == torch.float64 else cache(lambda: self._wide._block(box))
+        if self._by_rows:
+            return self._rows(box, wide)
+        problem = self.problem.queries(box[-1])
+        evidence, alpha = (x.expand(*problem.shape, -1) for x in (problem.evidence, problem.alpha_column))
+        return Block(problem.conjugate, evidence, alpha, wide=wide)
+
+    def _rows(self, box: Box, wide: Callable[[], Block] | None) -> Block:
         problem, n_and_d = self.problem, self.problem.templates.shape[-2:]
         evidence = part_of(self._view(problem.evidence.expand(*self.lead, -1)), box)
         lead = evidence.shape[:-1]
@@ -421,8 +527,5 @@ class QueryLayout:
         groups = [self.lead[i] for i in self._order[: self._groups]]
         templates = problem.templates.reshape(*groups, *n_and_d)[box[: self._groups]].reshape(-1, *n_and_d)
         closeness = problem.closeness.rows(lambda own: take(own.unsqueeze(-1)).squeeze(-1))
-        family = TemplateFamily(templates, take(problem.finite.log_weights), closeness)
-        # From the problem, whose preference is normalised anew.
-        wide = None if problem.dtype == torch.float64 else cache(lambda: self._wide._rows(box))
-        evidence = rows_of(evidence, lead, self._groups)
-        return Block(family, evidence, take(problem.alpha_column), wide=wide)
+        family = TemplateFamily(templates, take(problem.finite.log_preference), closeness)
+        return Block(family, rows_of(evidence, lead, self._groups), take(problem.alpha_column), wide=wide)

@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fenchel import KL, Discrete, Estimate, Exact, InferenceProblem, ProblemError
-from fenchel.conjugate import FiniteConjugate
 from fenchel.preference import Continuous1d, Continuous2d
+from fenchel.templates import TemplateFamily
 from tests.conformance import toys
 from tests.conformance.families import FAMILIES, Family
 from tests.side_effects import assert_checkpointed, in_memory
@@ -69,7 +69,7 @@ def test_the_gap_is_half_the_squared_gradient(family: Family) -> None:
         gap, problem.alpha / 2 * problem.dual_gradient(lam).square().sum(-1), rtol=1e-9, atol=1e-9
     )
     torch.testing.assert_close(problem.gap_at(lam), gap, rtol=1e-9, atol=1e-9)
-    if isinstance(problem.conjugate, FiniteConjugate):
+    if isinstance(problem.conjugate, TemplateFamily):
         p = problem.weights(lam)
         torch.testing.assert_close(problem.primal_at(lam), problem.primal(p), rtol=1e-6, atol=1e-6)
         origin = torch.zeros_like(lam)  # the gap of any pair is primal minus dual
@@ -365,7 +365,7 @@ def test_a_distribution_carries_gradients(family: Family) -> None:
 @every_family
 def test_weights_are_there_or_said_not_to_be(family: Family) -> None:
     problem, estimate = solved(family.name, "first_order")
-    if isinstance(problem.conjugate, FiniteConjugate):
+    if isinstance(problem.conjugate, TemplateFamily):
         torch.testing.assert_close(estimate.weights.sum(-1), torch.ones(problem.shape, dtype=torch.float64))
         return
     with pytest.raises(ProblemError, match=r"no list of templates.*estimate\.distribution"):

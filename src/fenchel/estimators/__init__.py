@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import Conjugate, conjugate_of
 from fenchel.errors import ConvergenceError, DomainError, ProblemError
 from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
 from fenchel.estimators.closed_form import (
@@ -34,9 +33,8 @@ from fenchel.estimators.implicit import (
     StationaryPoint,
     implicit_dual_point,
 )
-from fenchel.family import Block
-from fenchel.preference import AbstractPreference
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem
+from fenchel.family import Block, CumulantFamily
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem
 from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
 
 __all__ = [
@@ -187,7 +185,9 @@ class SecondOrder(Estimator):
         def of_block(block: Block) -> tuple[Certificate, None]:
             block = block.to(torch.float64)
             dual = second_order_point(block)
-            inside = block.family.preference.inside(dual) if isinstance(block.family, Conjugate) else None
+            inside = (
+                block.family.preference.inside(dual) if isinstance(block.family, CumulantFamily) else None
+            )
             if inside is not None and not bool(inside.all()):
                 wide = problem.to(torch.float64)
                 check_domain(wide, second_order_points(wide, budget), self.name, second_order_points)
@@ -439,10 +439,7 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
     return ESTIMATORS[estimator](**options)
 
 
-P = TypeVar("P", bound=AbstractPreference)
-
-
-class InferenceProblem(Problem, Generic[P]):
+class InferenceProblem(Problem[P_co]):
     r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.
 
     .. math::
@@ -477,20 +474,6 @@ class InferenceProblem(Problem, Generic[P]):
         True
     """
 
-    def __init__(
-        self,
-        preference: P,
-        evidence: Tensor,
-        alpha: float | Tensor = 1.0,
-        closeness: AbstractCloseness | str | None = None,
-    ) -> None:
-        super().__init__(conjugate_of(preference, closeness), evidence, alpha)
-
-    @property
-    @override
-    def preference(self) -> P:
-        return cast("P", self.conjugate.preference)
-
     def solve(self, estimator: str | Estimator = "exact", **options: Any) -> Estimate:
         """Solve by ``"first_order"``, ``"second_order"``, ``"exact"``, ``"gradient_ascent"`` or ``"constrained"``.
 
@@ -522,8 +505,8 @@ class InferenceProblem(Problem, Generic[P]):
             return estimate
         _refuse_border(self, estimate)
         dual = solver.joined(self, estimate.dual)
-        weights, shift = self.conjugate.infer(dual)
-        return replace(estimate, dual=dual, inferred=weights, mean=self.conjugate.mean_by(dual, shift))
+        point = self.conjugate.at(dual)
+        return replace(estimate, dual=dual, inferred=point.weights, mean=point.mean)
 
 
 def _refuse_border(problem: Problem, estimate: Estimate) -> None:

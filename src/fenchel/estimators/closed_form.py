@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fenchel.errors import DomainError
 from fenchel.estimators.exact_solver import solved
-from fenchel.family import Block, TemplateFamily
+from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
+from fenchel.templates import TemplateFamily
 
 HALVINGS = 60
 
@@ -39,7 +40,7 @@ def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tens
     whether they do not is added to it.
     """
     family, alpha = block.family, block.alpha
-    shared = unsure is None and alpha.shape[1] == 1
+    shared = unsure is None and family.selectable and alpha.shape[1] == 1
     if shared and isinstance(family, TemplateFamily) and family.log_preference.shape[1] == 1:
         rest = family.closeness.rest(family.log_preference)
         curved = family.closeness.curvature_weights(rest, family.log_preference)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate
+from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
 
@@ -97,7 +97,7 @@ def _root(
         left, right = (f_low <= 0) & binding, (f_high > 0) & binding
         if reach > LARGEST_EXPONENT and bool(right.any()):
             where = tuple(int(i) for i in right.nonzero()[0])
-            finite = isinstance(problem.conjugate, FiniteConjugate)
+            finite = isinstance(problem.preference, Discrete)
             support = "the templates" if finite else "the support of the preference"
             raise ProblemError(
                 f"no distribution on {support} has its mean within the radius of mu + z for {int(right.sum())} of "

@@ -31,8 +31,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.blocks import Part
 from fenchel.estimate import Certificate, certify
-from fenchel.family import Block, Family, Part, Point
+from fenchel.family import Block, Family, Point
 from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
 MIXINGS = 8

@@ -30,13 +30,14 @@ from fenchel.estimators.implicit import (
     row_gradients,
     second_derivative_of,
 )
-from fenchel.family import Block, TemplateFamily
+from fenchel.family import Block
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     normalised_log_weights,
     without_autocast,
 )
+from fenchel.templates import TemplateFamily
 from fenchel.tensors import is_transformed, log_weights, values_are_known
 
 Found = TypeVar("Found")

@@ -18,7 +18,6 @@ from torch import Tensor
 from fenchel.arguments import ESTIMATORS
 from fenchel.blocks import Box, joined, pieces_of
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
-from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
@@ -284,7 +283,7 @@ class ProblemRows:
             preference = Discrete(self.templates, self.log_weights())
         else:
             preference = GaussianMixture(self.templates, self.variances, self.log_weights())
-        return Problem(conjugate_of(preference, self.closeness), self.evidence, self.alpha.squeeze(-1))
+        return Problem(preference, self.evidence, self.alpha.squeeze(-1), self.closeness)
 
     def dual_point(self, solver: Estimator, remedy: str) -> Tensor:
         """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""

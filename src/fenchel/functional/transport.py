@@ -13,7 +13,6 @@ from fenchel.blocks import Box, boxes, joined, keep_freed_memory, part_of, spans
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
-from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.estimators import FirstOrder
@@ -102,8 +101,8 @@ class TransportInference(Inference):
         given, n = self._transport, self._transport.sources.shape[-2]
         atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
         closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
-        conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
-        return Problem(conjugate, self._evidence, self._alpha.squeeze(-1))
+        preference = Discrete(given.sources, given.log_weights)
+        return Problem(preference, self._evidence, self._alpha.squeeze(-1), closeness)
 
     @override
     def _make_point(self) -> Tensor:

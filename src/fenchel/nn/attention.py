@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
-from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
@@ -44,6 +43,7 @@ from fenchel.nn.inference import (
 )
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.templates import template_spread
+from fenchel.problem import tensors_of
 from fenchel.tensors import MASK, check_flags, check_tensor, check_type, without_causal_bias
 
 

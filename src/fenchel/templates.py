@@ -1,0 +1,364 @@
+r"""φ over templates: weights on a list of vectors, under any closeness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from typing_extensions import override
+
+from fenchel.blocks import Part
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.family import Family, Line, Point, RoundingErrors
+from fenchel.preference import Discrete
+from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
+
+
+def _column(number: float | Tensor, like: Tensor) -> Tensor:
+    """A number, or one for each row (g or 1, r or 1), that multiplies columns (g, r, 1) like ``like``."""
+    result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
+    return result if result.dim() == 0 else result.unsqueeze(-1)
+
+
+def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
+    """The mean of the templates (..., n, d) that some query may use, marked in ``usable`` (..., 1, n), (..., 1, d)."""
+    if usable is None:
+        return templates.mean(-2, keepdim=True)
+    some = usable.to(templates.dtype)
+    return some @ templates / some.sum(-1, keepdim=True).clamp(min=1)
+
+
+class TemplateFamily(Family):
+    r"""φ over templates under a closeness whose weights are functions of each query's logits.
+
+    Their curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12). What is derived from the arguments is
+    computed once, when it is first needed: where gradients matter, make a family for every use.
+
+    Args:
+        given: Templates, (g, n, d).
+        log_preference: Log u, normalised, (g or 1, r or 1, n).
+        closeness: D, bound to the templates by its method ``bind``.
+    """
+
+    selectable = True
+
+    def __init__(
+        self, given: Tensor, log_preference: Tensor, closeness: AbstractCloseness | None = None
+    ) -> None:
+        self.given, self.log_preference = given, log_preference
+        self.closeness = KL() if closeness is None else closeness
+        self.bounds_float32, self.modulus = self.closeness.is_softmax, self.closeness.modulus
+
+    @property
+    @override
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        templates = (*self.given.shape[:-2], 1)
+        log_weights = tuple(self.log_preference.shape[:-1])
+        return {"templates": templates, "log_weights": log_weights, **self.closeness.query_shapes()}
+
+    @property
+    @override
+    def width(self) -> int:
+        return max(self.given.shape[-2:])
+
+    @cached_property
+    def usable(self) -> Tensor | None:
+        """Which templates some query can reach, bool (g or 1, 1, n); None where that is all."""
+        return self.closeness.usable(self.log_preference)
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """A vector that all templates share: without it nothing changes but rounding (fact 3), (g, 1, d)."""
+        return centre(self.given, self.usable)
+
+    @cached_property
+    def templates(self) -> Tensor:
+        """Less their centre, (g, n, d)."""
+        return self.given - self.centre
+
+    @cached_property
+    def radius(self) -> Tensor:
+        """The largest norm of a template that can be used, (g, 1, 1)."""
+        lengths = norm(self.templates)
+        if self.usable is not None:
+            lengths = lengths.masked_fill(~self.usable.mT, 0)
+        return lengths.amax(-2, keepdim=True)
+
+    @cached_property
+    def level(self) -> float | None:
+        """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
+        low, high = listed(torch.stack(self.log_preference.aminmax()))
+        if low == high:
+            return None
+        if low == -torch.inf:
+            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
+        return max(abs(low), abs(high))
+
+    @cached_property
+    def is_plain_softmax(self) -> bool:
+        """Whether weights are a softmax of logits alone: the log weights are known, all equal, and need no gradient."""
+        log_u = self.log_preference
+        known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
+        return known and self.level is None
+
+    @cached_property
+    def rest_weights(self) -> Tensor:
+        """The weights nearest the preference, at λ = 0, (g or 1, r or 1, n): u under KL, ũ (37) under transport."""
+        return self.closeness.rest(self.log_preference)
+
+    @cached_property
+    def rest(self) -> Tensor:
+        """The mean at λ = 0, less the centre, (g, r or 1, d)."""
+        return self.rest_weights @ self.templates
+
+    @override
+    def rest_mean(self) -> Tensor:
+        return self.centre + self.rest
+
+    @override
+    def value(self, lam: Tensor) -> Tensor:
+        return self.closeness.conjugate(lam @ self.given.mT, self.log_preference)
+
+    @override
+    def distribution(self, lam: Tensor) -> Discrete:
+        weights = self.closeness.weights(lam @ self.given.mT, self.log_preference)
+        positive = weights > 0
+        return Discrete(self.given, weights.where(positive, 1).log().masked_fill(~positive, -torch.inf))
+
+    def _mean(self, lam: Tensor) -> Tensor:
+        if not self.closeness.is_softmax:
+            return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
+        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
+        # One fused attention call; an expanded query takes a slow path.
+        query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
+        return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._mean(lam) - self.rest
+
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
+        point = TemplatePoint(self, lam)
+        if before is not None and short is not None and not self.closeness.is_softmax:
+            point.average_curvature(before, short)
+        return point
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
+        length = norm(lam)
+        of_logits = (summed(k) + 8) * unit * length * self.radius
+        if self.closeness.is_softmax:
+            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
+            moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
+            return 2 * self.radius * (of_logits + of_weights * moved)
+        if lam.dtype != torch.float64:
+            return torch.full_like(length, torch.inf)
+        _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
+        of_sums = (summed(n) + 8) * unit
+        whole = 2 * self.radius * (2 * _column(lost, lam) + of_sums)
+        if not accurate:
+            return whole.expand_as(length)
+        modulus = _column(self.closeness.modulus, lam)
+        near = length * self.radius <= SMALL * modulus
+        return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
+
+    @override
+    def rounding_of_rows(self, lam: Tensor) -> Tensor:
+        if not self.closeness.is_softmax and lam.dtype != torch.float64:
+            return super().rounding_of_rows(lam)
+        return self.at(lam).rounding_errors().shift.unsqueeze(-1)
+
+    @override
+    def smoothness(self) -> Tensor:
+        r""":math:`\max_i\lVert t_i\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
+        return self.radius.square() / _column(self.closeness.modulus, self.radius)
+
+    @override
+    def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
+        return lam
+
+    @override
+    def take(self, part: Part) -> TemplateFamily:
+        closeness = self.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1))
+        return TemplateFamily(part.of_groups(self.given), part.pick(self.log_preference), closeness)
+
+    @override
+    def to(self, dtype: torch.dtype) -> TemplateFamily:
+        if dtype == self.given.dtype:
+            return self
+        return TemplateFamily(self.given.to(dtype), self.log_preference.to(dtype), self.closeness.to(dtype))
+
+
+class TemplatePoint(Point):
+    """Templates at dual points, with explicit weights (g, r, n)."""
+
+    family: TemplateFamily
+
+    def __init__(self, family: TemplateFamily, lam: Tensor) -> None:
+        super().__init__(family, lam)
+        self.templates = family.templates
+        self._closeness, self._preference = family.closeness, family.log_preference
+        self._logits = lam @ self.templates.mT
+        if family.is_plain_softmax:
+            weights = self._logits.softmax(-1)
+        else:
+            weights = self._closeness.weights(self._logits, self._preference)
+        self.weights: Tensor = weights  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Of the weights, in nats, (g, r, 1)."""
+        if not self._closeness.is_softmax:
+            return total(torch.special.entr(self.weights))
+        # From logits: as many logarithms as rows, not as weights. What weighs nothing is far below and counts nothing.
+        below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
+        below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
+        return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
+
+    @cached_property
+    def curved(self) -> Tensor:
+        """The weights q of the curvature."""
+        return self._closeness.curvature_weights(self.weights, self._preference)
+
+    @cached_property
+    def _mass(self) -> Tensor:
+        return total(self.curved)
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.curved @ self.templates / self._mass
+
+    def average_curvature(self, before: TemplatePoint, short: Tensor) -> None:
+        """Average the curvature with that of another point where ``short``, bool (g, r, 1)."""
+        self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        moved = self._closeness.displacement(self._logits, self.weights, self._preference)
+        return moved @ self.templates
+
+    @property
+    @override
+    def mean(self) -> Tensor:
+        return self.family.rest_mean() + self.shift
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        lifted = (vector @ self.templates.mT).mul_(self.curved)
+        return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
+        return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        lifted = direction @ self.templates.mT
+        lifted = lifted - total(self.curved * lifted) / self._mass
+        here, step = total(self.weights * lifted), size * lifted
+
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
+            along = weights * lifted
+            value = first = total(along)
+            mass: Tensor | float = 1.0
+            if not self._closeness.is_softmax:
+                curved = self._closeness.curvature_weights(weights, self._preference)
+                along, mass = curved * lifted, total(curved)
+                first = total(along)
+            return (value - here) / size, total(along.mul_(lifted)) - first.square() / mass
+
+        return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
+
+    @override
+    def rounding_errors(self) -> RoundingErrors:
+        unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
+        closeness, rest = self._closeness, self.family.rest
+        # Squares in units of the radius, which neither under- nor overflow.
+        one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
+        scale = one.squeeze(-1)
+        squares = (self.templates / one).square().sum(-1, keepdim=True)
+        if self.family.usable is not None:
+            squares = squares.masked_fill(~self.family.usable.mT, 0)
+
+        def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
+            more = (2 * summed(count) + dim + 4) * unit
+            spread = (moment - (length / scale).square()).clamp(min=0) + 2 * more * moment
+            return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
+
+        length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
+        reach = length * radius
+        moment, offset, spread = moments(self.weights, rest + self.shift)
+        moment_at_rest, _, spread_at_rest = moments(self.family.rest_weights, rest)
+        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
+        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
+        largest = each * radius + adding * radius
+        relative, lost = closeness.rounding(
+            each * moment + adding * (moment + moment_at_rest), largest, count
+        )
+        nothing = torch.zeros_like(length)
+        at_zero, _ = closeness.rounding(nothing, nothing, count)
+        if closeness.is_softmax:
+            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
+            relative, at_zero = relative + of_level, at_zero + of_level
+        of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
+        at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
+        shift = relative * spread + of_sums * moment + at_rest
+        modulus = closeness.modulus
+        near = reach <= SMALL * modulus
+        # One row says whether the closeness has displacements that do not cancel.
+        row, u = self._logits[..., :1, :], self._preference[..., :1, :]
+        if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
+            curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
+            shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
+        # Sums of products may lack what is below the smallest number.
+        shift = shift + 64 * torch.finfo(self.lam.dtype).tiny * (1 + radius) * (length > 0)
+        of_offset = shift + at_rest
+        return RoundingErrors(
+            shift=shift,
+            mean=of_offset + 2 * unit * (2 * norm(self.family.centre).squeeze(-1) + offset),
+            offset=of_offset,
+            weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
+            spread=spread,
+            radius=radius,
+            fenchel_young=closeness.pairing_error(largest),
+        )
+
+
+class CoupledFamily(TemplateFamily):
+    """φ over templates under a closeness whose curvature is no function of one list of weights: optimal transport."""
+
+    selectable = False
+
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> CoupledPoint:
+        return CoupledPoint(self, lam)
+
+    shift = Family.shift
+    start = Family.start
+    rounding = Family.rounding
+    rounding_of_rows = Family.rounding_of_rows
+
+
+class CoupledPoint(TemplatePoint):
+    """Such templates at dual points."""
+
+    @cached_property
+    def _curvature(self) -> Callable[[Tensor], Tensor]:
+        return self._closeness.curvature(self._logits, self._preference)
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        return self._curvature(vector @ self.templates.mT) @ self.templates
+
+    matrices = Point.matrices
+    along = Point.along
