@@ -1,8 +1,7 @@
-r"""An estimate and its certificate: what a dual point says of the solution, whatever solver made it.
+r"""Estimates and their certificates: bounds on the distance of any dual point from the solution.
 
 Facts 1 and 2 bound errors by :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` in exact arithmetic. Here the gradient is
-evaluated in float64 and what is returned is rounded to the problem's dtype, so that every bound also has to hold
-what both may have changed.
+evaluated in float64 and results are rounded to the problem's dtype, so that every bound includes both rounding errors.
 
 Let λ be the certified point, c the mean of the templates, :math:`\rho_i = \lVert t_i - c\rVert`, L = ‖λ‖, ε = 2⁻⁵³,
 :math:`\lVert x\rVert_p = (\sum p_i x_i^2)^{1/2}`, and κ_k ε the error of a sum of k terms relative to the sum of their
@@ -38,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,22 +45,22 @@ from fenchel.errors import ProblemError
 from fenchel.family import Block, Family
 from fenchel.preference import AbstractPreference
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
-from fenchel.tensors import UNIT, norm, reference_norm
+from fenchel.tensors import UNIT, first_index, norm, reference_norm
 
-__all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_at", "estimate_of", "refuse_gradients"]
+__all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_at", "estimate_of"]
 
 BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
-"""What an estimate says of its distance from the solution."""
+"""Bounds of an estimate on its distance from the solution."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
-    r"""What a solver found, and how far at most it is from the solution.
+    r"""The result of a solver, with bounds on its distance from the solution.
 
     Attributes:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
         inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use where the closeness
-            has atoms; None where p is none. See ``weights``.
+            has atoms; None where p is no list of weights. See ``weights``.
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
             :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
@@ -78,9 +76,9 @@ class Estimate:
             rounding, below about :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then be wrong in
             every digit. The bounds hold there too, and those on mean and weights say what the answer is worth.
         alpha: α of each query, shape (..., m).
-        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport;
-            :class:`~fenchel.Tsallis` says its own.
-        conjugate: φ of the problem, which knows the distribution of a dual point. See ``distribution``.
+        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport, and
+            for :class:`~fenchel.Tsallis` as documented there.
+        conjugate: φ of the problem, which gives ``distribution``.
 
     The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64
     from the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that
@@ -102,14 +100,14 @@ class Estimate:
 
     @property
     def distribution(self) -> AbstractPreference:
-        r"""P(λ), the inferred distribution of each query, made when asked for: mean, samples, log density.
+        r"""P(λ), the inferred distribution of each query, with mean, samples and log density.
 
         The preference tilted, within its family where that is closed; over templates a :class:`~fenchel.Discrete` of
         the weights. It carries the gradients of ``dual`` and of the preference.
 
         Raises:
             DomainError: Where rounding λ to the problem's dtype put it outside of the domain of log M.
-            ProblemError: If the estimate was made by hand and knows no problem.
+            ProblemError: If the estimate was not made by a problem.
 
         Example:
             >>> from fenchel import Gaussian, InferenceProblem
@@ -120,7 +118,8 @@ class Estimate:
         """
         if self.conjugate is None:
             raise ProblemError(
-                "this estimate knows no distribution, since it was made by hand; expected one that problem.solve gave"
+                "this estimate has no distribution, since it was not made by a problem; expected the result of "
+                "problem.solve"
             )
         return self.conjugate.distribution(self.dual)
 
@@ -150,7 +149,7 @@ class Estimate:
 
 
 def rounded_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 bound in another dtype, never below what it was, or infinity where there is none."""
+    """A float64 bound rounded up to another dtype; NaN becomes infinity."""
     rounded = bound.to(dtype)
     up = torch.where(
         rounded.double() < bound, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded
@@ -159,17 +158,17 @@ def rounded_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def refuse_overflow(estimate: Estimate) -> Estimate:
-    """An answer that its dtype cannot hold is none.
+    """The estimate, if its dtype can hold it.
 
     Raises:
-        ProblemError: Naming how many queries, and the first.
+        ProblemError: With the number of queries that overflow, and the first.
     """
     # A sum is cheap, and not finite where a term is not; weights are only where the mean is.
     if bool(torch.isfinite(estimate.dual.sum() + estimate.mean.sum())):
         return estimate
     unfit = ~torch.isfinite(estimate.dual).all(-1) | ~torch.isfinite(estimate.mean).all(-1)
     if bool(unfit.any()):
-        where = tuple(int(i) for i in unfit.nonzero()[0])
+        where = first_index(unfit)
         dtype = str(estimate.dual.dtype).removeprefix("torch.")
         remedy = "give the problem in float64, or make" if dtype == "float32" else "make"
         raise ProblemError(
@@ -181,77 +180,58 @@ def refuse_overflow(estimate: Estimate) -> Estimate:
 
 
 def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
-    """An answer that is made of integrals which do not converge is none.
+    """The estimate, if the integrals that it is made of converge.
 
     Raises:
-        ProblemError: Naming how many queries, and the first.
+        ProblemError: With the number of queries for which they do not, and the first.
     """
     with torch.no_grad():
         unsettled = problem.preference.unsettled(estimate.dual)
     if unsettled is None or not bool(unsettled.any()):
         return estimate
     unsettled = unsettled.expand(problem.shape)
-    where = tuple(int(i) for i in unsettled.nonzero()[0])
     raise ProblemError(
         f"the integrals of {problem.preference!r} do not converge for {int(unsettled.sum())} of {unsettled.numel()} "
-        "queries "
-        f"(first at index {where}): density or basis change too fast for these places. Make alpha or the evidence "
-        "smaller, "
-        "give breaks= where they jump or bend, or a larger accuracy="
+        f"queries (first at index {first_index(unsettled)}): density or basis change too fast for these places. Make "
+        "alpha or the evidence smaller, give breaks= where they jump or bend, or a larger accuracy="
     )
-
-
-def refuse_gradients(problem: Problem) -> None:
-    """An estimate without the gradient that its user counts on would train in silence on nothing."""
-    wanted = problem.wants_gradients()
-    if wanted:
-        raise ProblemError(
-            f"{' and '.join(wanted)} require gradients, which a solver that is called by itself does not carry: call "
-            "problem.solve, solve under torch.no_grad(), or give detached tensors"
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    r"""A dual point of a block of rows, rounded to the problem's dtype, and what it certifies in float64, (g, r, ...).
+    r"""A dual point of a block of rows, rounded to the problem's dtype, and its bounds in float64, (g, r, ...).
 
     Attributes:
-        dual, weights, mean: As they are returned, in the problem's dtype; weights are None where p is no list of them.
-        gradient_norm: At least :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` at λ before rounding.
+        dual, weights, mean: In the problem's dtype; weights are None where p is no list of weights.
         gap: Fact 1, for the weights that are returned.
         mean_error: Fact 2, :math:`\lVert h(\lambda)-h^\star\rVert \le \lVert\nabla\mathcal{D}(\lambda)\rVert`.
         dual_error: Fact 2, :math:`\lVert\lambda-\lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert`.
         total_variation_error: Fact 2, at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of p(λ).
-        reference: What a relative tolerance is relative to.
+        reference: The norm that a relative tolerance refers to.
     """
 
     dual: Tensor
     weights: Tensor | None
     mean: Tensor
-    gradient_norm: Tensor
     gap: Tensor
     mean_error: Tensor
     dual_error: Tensor
     total_variation_error: Tensor
     reference: Tensor
 
-    def meets(self, tol: float) -> Tensor:
-        """Where the relative tolerance on λ is met, bool (g, r)."""
-        return self.dual_error <= tol * self.reference
-
 
 def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     r"""The certificate of a dual point, from the data of its rows alone.
 
     Args:
-        block: The rows, in float64.
-        dual: λ in float64, shape (g, r, d).
+        block: The rows.
+        dual: λ, shape (g, r, d); that and the bounds are evaluated in float64.
         dtype: The dtype to which the results are rounded.
 
     Returns:
-        Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
-        tolerance refers to. Where numbers overflow float64 the bounds are infinite.
+        The certificate, whose bounds are infinite where numbers overflow float64.
     """
+    block, dual = block.to(torch.float64), dual.double()
     alpha, point = block.alpha.squeeze(-1), block.family.at(dual)
     errors, weights, length = point.rounding_errors(), point.weights, _length(dual)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
@@ -280,11 +260,10 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         rounded_dual,
         None if weights is None else weights.to(dtype),
         rounded_mean,
-        size,
         gap=alpha / 2 * by_weights.square() + 8 * weights_error**2 + least,
         mean_error=size + errors.mean + _moved(rounded_mean, point.mean),
         dual_error=alpha * size + _moved(rounded_dual, dual),
-        # Where nothing is strongly convex nothing is known but that it is 1 at most.
+        # Where nothing is strongly convex the bound is 1.
         total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error,
         reference=reference_norm(length, _length(block.alpha * block.evidence)),
     )
@@ -296,7 +275,7 @@ def _length(vectors: Tensor) -> Tensor:
 
 
 def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
-    """How far rounding moved vectors, (g, r)."""
+    """The distance by which rounding moved vectors, (g, r)."""
     if rounded.dtype == wide.dtype:
         return wide.new_zeros(wide.shape[:-1])
     return _length(rounded.double() - wide).nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -305,28 +284,39 @@ def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
 def estimate_of(
     problem: Problem,
     tol: float,
-    solve: Callable[..., tuple[Certificate, Tensor | None]],
+    solve: Callable[..., tuple[Tensor, Tensor | None]],
     *points: Tensor,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> Estimate:
-    """The estimate that dual points give which are found block by block.
+    """The estimate at dual points that are found block by block.
 
     Args:
-        problem: Whose.
+        problem: The problem.
         tol: Relative tolerance that ``converged`` reports.
-        solve: From a block and the points of its rows to their certificate and the steps that each took, if any.
-        *points: As what follows, of :meth:`~fenchel.problem.QueryLayout.solved`.
-        memory_budget: Likewise.
+        solve: Takes a block and the points of its rows; returns their dual points and the steps of each, or None.
+        *points: As in :meth:`~fenchel.problem.QueryLayout.solved`.
+        memory_budget: As there.
     """
-    refuse_gradients(problem)
+    wanted = problem.wants_gradients()
+    if wanted:
+        # Without the gradient that a user relies on, training would silently do nothing.
+        raise ProblemError(
+            f"{' and '.join(wanted)} require gradients, which a solver that is called by itself does not carry: call "
+            "problem.solve, solve under torch.no_grad(), or pass detached tensors"
+        )
 
-    def numbers(*of_block: Any) -> dict[str, Tensor | None]:
-        result, steps = solve(*of_block)
-        bounds = {name: rounded_up(getattr(result, name), problem.dtype) for name in BOUNDS}
-        converged = result.meets(tol)
-        steps = torch.zeros_like(converged, dtype=torch.int64) if steps is None else steps
-        own = {"mean": result.mean, "inferred": result.weights, "dual": result.dual}
-        return {**own, **bounds, "steps": steps, "converged": converged}
+    def numbers(block: Block, *of_block: Tensor) -> dict[str, Tensor | None]:
+        dual, steps = solve(block, *of_block)
+        result = certify(block, dual, problem.dtype)
+        converged = result.dual_error <= tol * result.reference
+        return {
+            "mean": result.mean,
+            "inferred": result.weights,
+            "dual": result.dual,
+            **{name: rounded_up(getattr(result, name), problem.dtype) for name in BOUNDS},
+            "steps": torch.zeros_like(converged, dtype=torch.int64) if steps is None else steps,
+            "converged": converged,
+        }
 
     with torch.no_grad():
         result: dict[str, Tensor] = QueryLayout(problem).solved(numbers, *points, memory_budget=memory_budget)
@@ -341,13 +331,9 @@ def estimate_of(
 
 
 def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
-    """The estimate that a dual point (..., m, d) gives, with its bounds.
+    """The estimate at a dual point (..., m, d), with its bounds.
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
     """
-
-    def certified(block: Block, lam: Tensor) -> tuple[Certificate, None]:
-        return certify(block.to(torch.float64), lam.double(), problem.dtype), None
-
     tol = 64 * torch.finfo(problem.dtype).eps
-    return estimate_of(problem, tol, certified, dual, memory_budget=memory_budget)
+    return estimate_of(problem, tol, lambda _, lam: (lam, None), dual, memory_budget=memory_budget)

@@ -25,6 +25,7 @@ from fenchel.tensors import (
     check_tensor,
     check_vectors,
     checked_argument,
+    has,
     positive_tensor,
     values_are_known,
 )
@@ -32,55 +33,47 @@ from fenchel.tensors import (
 P_co = TypeVar("P_co", bound=AbstractPreference, default=AbstractPreference, covariant=True)
 
 
-def tensors_of(thing: object) -> dict[str, Tensor]:
-    """Every tensor that is reached through attributes, by the name of the attribute that holds it.
+def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that can be reached through attributes, with the name of its attribute.
 
     Args:
-        thing: A preference, a closeness or anything made of such; lists, mappings, modules and other objects of classes
-            written in Python are looked into. Where two attributes have one name the later gets a number.
+        thing: A preference, a closeness or any object; lists, mappings, modules and objects of Python classes are
+            searched.
+        name: The name of ``thing``, if it is a tensor.
+        seen: Identities of objects that are not searched again.
 
     Example:
         >>> import torch
         >>> from fenchel import Discrete
-        >>> sorted(tensors_of(Discrete(torch.eye(2))))
+        >>> sorted(name for name, _ in tensors_of(Discrete(torch.eye(2))))
         ['log_weights', 'templates']
     """
-    result: dict[str, Tensor] = {}
-    for name, tensor in _walk("", thing, set()):
-        key, number = name.lstrip("_"), 2
-        while key in result and result[key] is not tensor:
-            key, number = f"{name.lstrip('_')}_{number}", number + 1
-        result[key] = tensor
-    return result
-
-
-def _walk(name: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    seen = set() if seen is None else seen
     if isinstance(thing, Tensor):
-        yield name, thing
-        return
-    if thing is None or isinstance(thing, str | bytes | int | float | complex | type) or id(thing) in seen:
+        yield name.lstrip("_"), thing
+    if thing is None or isinstance(thing, Tensor | str | bytes | int | float | type) or id(thing) in seen:
         return
     seen.add(id(thing))
     if isinstance(thing, nn.Module):
-        yield from thing.named_parameters()
-        yield from thing.named_buffers()
+        parts = [*thing.named_parameters(), *thing.named_buffers()]
     elif isinstance(thing, Mapping):
-        for key, value in thing.items():
-            yield from _walk(str(key), value, seen)
+        parts = [(str(key), part) for key, part in thing.items()]
     elif isinstance(thing, list | tuple | set | frozenset):
-        for value in thing:
-            yield from _walk(name, value, seen)
+        parts = [(name, part) for part in thing]
     else:
-        slots = (slot for kind in type(thing).__mro__ for slot in getattr(kind, "__slots__", ()))
-        own = {**{slot: getattr(thing, slot, None) for slot in slots}, **getattr(thing, "__dict__", {})}
-        for attribute, value in own.items():
-            yield from _walk(attribute, value, seen)
+        slots = [slot for kind in type(thing).__mro__ for slot in getattr(kind, "__slots__", ())]
+        parts = [
+            *((slot, getattr(thing, slot, None)) for slot in slots),
+            *getattr(thing, "__dict__", {}).items(),
+        ]
+    for part_name, part in parts:
+        yield from tensors_of(part, part_name, seen)
 
 
 def _checked_closeness(
     preference: AbstractPreference, closeness: AbstractCloseness | str | None
 ) -> AbstractCloseness:
-    """D, bound to the templates of a preference that has some."""
+    """The closeness, bound to the templates if the preference is discrete."""
     if not isinstance(preference, AbstractPreference):
         raise ProblemError(
             f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
@@ -122,7 +115,7 @@ class Problem(Generic[P_co]):
     ) -> None:
         self.closeness = _checked_closeness(preference, closeness)
         self.preference = preference
-        # Joined here and not when first asked for, which may be where no gradients are recorded.
+        # Joined here, since gradients may not be recorded where it is first used.
         self._support = self.closeness.support(preference) if isinstance(preference, Discrete) else None
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
@@ -158,7 +151,7 @@ class Problem(Generic[P_co]):
         return positive_tensor("alpha", alpha, device, dtype, "that broadcasts to (..., m)").to(dtype)
 
     def _query_shape(self) -> torch.Size:
-        """The shape (..., m) of one number a query."""
+        """The shape (..., m) of a tensor with one number for each query."""
         parts = {
             **self.conjugate.leads,
             "evidence": self.evidence.shape[:-1],
@@ -187,27 +180,27 @@ class Problem(Generic[P_co]):
 
     @property
     def conjugate(self) -> Family:
-        """φ, made at every use, so that what it computes from the templates carries their gradients."""
+        """φ, made anew at every use, so that what it computes from the templates carries their gradients."""
         if self._support is None:
             return CumulantFamily(self.preference)
         return self.finite
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the problem is computed and answered: float32 or float64."""
+        """The dtype of computations and results: float32 or float64."""
         return self.preference.dtype
 
     @property
     def alpha_column(self) -> Tensor:
-        """α with a last dimension of 1, so that it multiplies rows."""
+        """α with a last dimension of 1."""
         return self.alpha.unsqueeze(-1)
 
     @property
     def finite(self) -> TemplateFamily:
-        """φ, where p is a list of weights.
+        """φ over templates.
 
         Raises:
-            ProblemError: Where it is not.
+            ProblemError: If the preference is not discrete.
         """
         if not isinstance(self.preference, Discrete):
             raise ProblemError(
@@ -224,17 +217,16 @@ class Problem(Generic[P_co]):
         return self.finite.given if self._support is None else self._support
 
     def _check_queries(self, name: str, rows: Tensor) -> None:
-        """Refuse a tensor (..., m, any) of other queries than those of the problem."""
+        """Raise unless a tensor (..., m, any) broadcasts to one row for each query."""
         check_tensor(name, rows, f"(..., m, *) with (..., m) = {tuple(self.shape)}")
         try:
             fits = torch.broadcast_shapes(rows.shape[:-1], self.shape)[-1] == self.shape[-1]
         except RuntimeError:
             fits = False
         if not fits:
-            have = "have" if name.endswith("s") else "has"
             raise ProblemError(
-                f"{name} {have} shape {tuple(rows.shape)}, which does not broadcast to a row for each query: expected "
-                f"{(*self.shape, rows.shape[-1])}"
+                f"{name} {has(name)} shape {tuple(rows.shape)}, which does not broadcast to a row for each query: "
+                f"expected {(*self.shape, rows.shape[-1])}"
             )
 
     def _check_point(self, lam: Tensor) -> None:
@@ -321,24 +313,27 @@ class Problem(Generic[P_co]):
         r"""Gap of the pair (p(λ), λ), :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1)."""
         return self.alpha / 2 * self.dual_gradient(lam).square().sum(-1)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that the problem is made of, by name."""
-        own = tensors_of((self.preference, self.closeness))
-        return {**own, "evidence": self.evidence, "alpha": self.alpha}
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """Every tensor that the problem is made of, with its name."""
+        return [
+            *tensors_of((self.preference, self.closeness)),
+            ("evidence", self.evidence),
+            ("alpha", self.alpha),
+        ]
 
     def wants_gradients(self) -> list[str]:
-        """Names of the tensors that require gradients, where gradients are recorded; empty where none does.
+        """Names of the tensors that require gradients; empty where none does or gradients are not recorded.
 
-        The dual's gradient at one query is asked too, since what a function holds has no name to be found by.
+        The dual's gradient at one query is evaluated too, to find tensors in closures, which have no name.
         """
         if not torch.is_grad_enabled():
             return []
-        named = [name for name, tensor in self.tensors().items() if tensor.requires_grad]
+        named = list(dict.fromkeys(name for name, tensor in self.tensors() if tensor.requires_grad))
         if named:
             return named
         probe = self.queries(slice(0, 1))
-        at = probe.dual_gradient(probe.evidence.expand(*probe.shape, -1))
-        return ["a tensor of the closeness or the preference"] if at.requires_grad else []
+        gradient = probe.dual_gradient(probe.evidence.expand(*probe.shape, -1))
+        return ["a tensor of the closeness or the preference"] if gradient.requires_grad else []
 
     def with_evidence(self, evidence: Tensor) -> Self:
         """The same problem with other evidence.
@@ -346,62 +341,46 @@ class Problem(Generic[P_co]):
         Raises:
             ProblemError: As for the evidence of a new problem.
         """
-        result = self._with(evidence=self._checked_evidence(evidence))
-        result.shape = result._query_shape()
-        return result
+        return self._with(evidence=self._checked_evidence(evidence))
 
     def _with_alpha(self, alpha: Tensor) -> Self:
-        """The same problem at another α (..., m), brought within what float32 holds."""
+        """The same problem at another α (..., m), clamped to the range of float32."""
         numbers = torch.finfo(torch.float32)
         return self._with(alpha=alpha.clamp(numbers.tiny, numbers.max).to(self.dtype))
 
     def queries(self, part: slice) -> Self:
         """The problem of some of the m queries."""
         alpha = self.alpha if not self.alpha.dim() or self.alpha.shape[-1] == 1 else self.alpha[..., part]
-        result = self._with(
+        return self._with(
             preference=self.preference.queries(part),
             closeness=self.closeness.queries(part),
             evidence=self.evidence[..., part, :],
             alpha=alpha,
         )
-        result.shape = result._query_shape()
-        return result
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point dtype."""
         if dtype == self.dtype:
             return self
         preference, closeness = self.preference.to(dtype), self.closeness.to(dtype)
-        changes = {}
-        if isinstance(preference, Discrete):
-            # Bound anew: what a closeness computes from the templates is computed from those of the new dtype.
-            closeness = closeness.bind(preference)
-            changes = {"_support": closeness.support(preference)}
-        return self._with(
-            preference=preference,
-            closeness=closeness,
-            evidence=self.evidence.to(dtype),
-            alpha=self.alpha.to(dtype),
-            **changes,
-        )
+        # Made anew: what a closeness computes from the templates is computed from those of the new dtype.
+        result = type(self)(preference, self.evidence.to(dtype), self.alpha.to(dtype), closeness)
+        result.given_dtype = self.given_dtype
+        return result
 
     def _with(self, **changes: object) -> Self:
         changed = copy.copy(self)
         vars(changed).update(changes)
+        changed.shape = changed._query_shape()
         return changed
 
     def __repr__(self) -> str:
-        computed = (
-            "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
-        )
-        templates = (
-            f"preference={self.preference!r}"
-            if self._support is None
-            else f"templates={self.templates.shape[-2]}"
-        )
+        finite = self._support is not None
+        data = f"templates={self.templates.shape[-2]}" if finite else f"preference={self.preference!r}"
+        computed = f", computed in {self.dtype} (given {self.given_dtype})"
         return (
-            f"{type(self).__name__}(queries={tuple(self.shape)}, {templates}, "
-            f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"
+            f"{type(self).__name__}(queries={tuple(self.shape)}, {data}, dim={self.preference.dim}, "
+            f"closeness={self.closeness!r}{computed if self.given_dtype != self.dtype else ''})"
         )
 
 
@@ -410,17 +389,17 @@ DEFAULT_MEMORY_BUDGET = 512 * 2**20
 
 
 WORKING_ARRAYS = 24
-"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, the most of all work, in the problem's dtype."""
+"""Arrays of shape (rows, max(n, d)), in the problem's dtype, that are alive at once in a Newton step."""
 
 
 def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_at: int = CACHE_BYTES) -> int:
-    """How many rows to work on at once, at least 1.
+    """Number of rows of a block, at least 1.
 
     Args:
         templates: (..., n, d).
-        array_bytes: What one array of shape (rows, max(n, d)) may take.
+        array_bytes: Maximum size of one array of shape (rows, max(n, d)).
         itemsize: Bytes of one number.
-        aimed_at: Bytes of one array, whatever fits.
+        aimed_at: Preferred size of one array, at which blocks are fastest.
     """
     n, d = templates.shape[-2:]
     fitting = max(1, array_bytes // (max(n, d) * itemsize))
@@ -429,15 +408,14 @@ def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_a
 
 
 class QueryLayout:
-    """How a problem's leading dimensions become groups and rows, and results the problem's shape again.
+    """Maps a problem's leading dimensions to groups and rows of blocks, and results back to the problem's shape.
 
-    Where rows respond over templates, groups are the leading dimensions along which templates differ: heads of a layer
-    that attend to the same templates become rows of one group, so that a product with the templates serves all of
-    them; nothing that is broadcast is copied before its block is asked for. Else groups are all leading dimensions,
-    which a block keeps: φ is asked for a range of queries of all of them.
+    Over templates, groups are the leading dimensions along which templates differ: heads of a layer that attend to the
+    same templates become rows of one group, so that one product with the templates serves all of them; broadcast
+    tensors are expanded a block at a time. Otherwise a block keeps all leading dimensions and is a range of queries.
 
     Args:
-        problem: The problem whose queries are laid out.
+        problem: The problem.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -452,10 +430,10 @@ class QueryLayout:
         self._order, self._groups = [*groups, *(i for i in range(depth) if i not in groups)], len(groups)
 
     def blocks(self, memory_budget: int) -> Iterator[tuple[Box, Block]]:
-        """Blocks of queries, each with its place among leading dimensions, those of groups first.
+        """Blocks of queries, each with its box of the leading dimensions, those of groups first.
 
         Args:
-            memory_budget: Bytes that the block's working arrays may take together.
+            memory_budget: Bytes of all working arrays of a block.
         """
         keep_freed_memory()
         itemsize = self.problem.dtype.itemsize
@@ -476,13 +454,13 @@ class QueryLayout:
         *points: Tensor,
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
     ) -> dict[str, Tensor]:
-        """What a function of a block gives by name, of all queries in the problem's shape (..., m, ...).
+        """Apply a function to every block; results have the problem's shape (..., m, ...).
 
         Args:
-            function: From a block and the points of its rows to tensors that have a number or vector a row, and None
-                for none.
+            function: Takes a block and the points of its rows; returns by name tensors with a number or vector for each
+                row, or None.
             *points: Tensors (..., m, d), such as dual points.
-            memory_budget: Of :meth:`blocks`.
+            memory_budget: As in :meth:`blocks`.
         """
         whole = [self._view(point.expand(*self.lead, -1)) for point in points]
         result: dict[str, Tensor] = {}
@@ -498,7 +476,7 @@ class QueryLayout:
         return result
 
     def _view(self, tensor: Tensor, features: int = 1) -> Tensor:
-        """A tensor that broadcasts to (..., m, features), with the dimensions of groups first."""
+        """View of a tensor that broadcasts to (..., m, features), with the dimensions of groups first."""
         depth = len(self.lead)
         padded = tensor[(None,) * (depth + features - tensor.dim())]
         return padded.permute(*self._order, *range(depth, depth + features))
@@ -508,7 +486,7 @@ class QueryLayout:
         return QueryLayout(self.problem.to(torch.float64))
 
     def _block(self, box: Box) -> Block:
-        # From the problem, whose preference is normalised anew.
+        # From the wide problem, whose preference is normalised anew.
         wide = None if self.problem.dtype == torch.float64 else cache(lambda: self._wide._block(box))
         if self._by_rows:
             return self._rows(box, wide)

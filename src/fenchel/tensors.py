@@ -288,6 +288,11 @@ def first_index(which: Tensor) -> tuple[int, ...]:
     return tuple(which.nonzero()[0].tolist())
 
 
+def index_of(position: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an element of a shape, given its position in the flattened tensor, such as by ``argmin``."""
+    return tuple(int(i) for i in torch.unravel_index(position.cpu(), shape))
+
+
 def check_entries(
     name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
 ) -> None:

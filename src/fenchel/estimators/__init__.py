@@ -1,7 +1,7 @@
-"""Estimators, what each takes for the dual point λ, and the inference problem that solves itself by one of them.
+"""Estimators of the dual point λ, and the inference problem, which is solved by one of them.
 
-Problems and ops take them by their names, ``first_order``, ``second_order``, ``exact`` and for problems
-``gradient_ascent`` and ``constrained``, or as objects with options: ``Exact(tol=1e-6)``.
+Problems and ops accept them by name, ``first_order``, ``second_order``, ``exact`` and for problems ``gradient_ascent``
+and ``constrained``, or as objects with options: ``Exact(tol=1e-6)``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,8 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ConvergenceError, DomainError, ProblemError
-from fenchel.estimate import Certificate, Estimate, certify, estimate_at, estimate_of
-from fenchel.estimators.closed_form import (
-    check_domain,
-    first_order_points,
-    second_order_point,
-    second_order_points,
-)
+from fenchel.estimate import Estimate, estimate_of
+from fenchel.estimators.closed_form import domain_error, second_order_point
 from fenchel.estimators.constrained import within_radius
 from fenchel.estimators.exact_solver import ascended, solved_block
 from fenchel.estimators.implicit import (
@@ -34,8 +29,8 @@ from fenchel.estimators.implicit import (
     implicit_dual_point,
 )
 from fenchel.family import Block, CumulantFamily
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem
-from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
+from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
+from fenchel.tensors import check_flags, check_not_mapped, checked_argument, first_index, index_of, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -56,11 +51,10 @@ class Estimator(ABC):
     """A solver with its options; an option that is None has the solver's own default.
 
     Attributes:
-        name: By which problems, ops and layers know it.
-        equation: What vanishes at its answer, by which gradients pass; None where they pass otherwise or not at all.
-        has_gradients: Whether its answers carry gradients.
-        memory_budget: Bytes of working memory of a problem's solve, besides input and result; ops have a rule of their
-            own.
+        name: Name accepted by problems, ops and layers.
+        equation: Residual that is zero at the solution and defines the implicit gradient; None where there is none.
+        has_gradients: Whether estimates carry gradients.
+        memory_budget: Bytes of working memory for solving a problem, besides input and result; ignored by ops.
     """
 
     memory_budget: int | None = None
@@ -71,21 +65,21 @@ class Estimator(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that were given."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        """The options that are not None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
     @abstractmethod
     def __call__(self, problem: Problem) -> Estimate:
         """Solve a problem, without gradients."""
 
     def joined(self, problem: Problem, dual: Tensor) -> Tensor:
-        """A dual point that it found, (..., m, d), with gradients to everything that the problem is made of."""
-        assert self.equation is not None  # noqa: S101 -- others say themselves how
+        """A dual point of this solver, (..., m, d), with gradients to everything that the problem is made of."""
+        assert self.equation is not None  # noqa: S101 -- others override this
         return implicit_dual_point(problem, self.equation, dual)
 
     def _checked(self, problem: Problem) -> int:
-        """The memory budget, where the estimator is one for the problem."""
+        """The memory budget. Raises ProblemError unless the estimator is defined for the problem."""
         if not isinstance(problem, Problem):
             raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
         check_curved(problem.closeness, self.name)
@@ -95,10 +89,10 @@ class Estimator(ABC):
 
 
 def check_curved(closeness: AbstractCloseness, estimator: str) -> None:
-    """Refuse a closeness whose weights jump where the estimator takes a curvature.
+    """Raise unless the closeness has the curvature that the estimator uses.
 
     Raises:
-        ProblemError: Naming it.
+        ProblemError: If its weights jump and the estimator is not first order.
     """
     if estimator != "first_order" and not closeness.curved:
         raise ProblemError(
@@ -109,7 +103,34 @@ def check_curved(closeness: AbstractCloseness, estimator: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstOrder(Estimator):
+class ClosedForm(Estimator):
+    """Base class of estimators whose dual points have a closed form."""
+
+    @abstractmethod
+    def _points(self, block: Block) -> Tensor:
+        """Dual points of a block, (g, r, d), in float64."""
+
+    @override
+    def __call__(self, problem: Problem) -> Estimate:
+        budget = self._checked(problem)
+
+        def points(problem: Problem) -> Tensor:
+            layout = QueryLayout(problem)
+            return layout.solved(lambda block: {"dual": self._points(block)}, memory_budget=budget)["dual"]
+
+        def of_block(block: Block) -> tuple[Tensor, None]:
+            dual, family = self._points(block), block.to(torch.float64).family
+            if isinstance(family, CumulantFamily):
+                inside = family.preference.inside(dual)
+                if inside is not None and not bool(inside.all()):
+                    raise domain_error(problem, points, self.name)
+            return dual, None
+
+        return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, memory_budget=budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOrder(ClosedForm):
     r"""Take λ = αz: dot-product attention where u is uniform.
 
     .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
@@ -137,20 +158,16 @@ class FirstOrder(Estimator):
     name = "first_order"
 
     @override
-    def __call__(self, problem: Problem) -> Estimate:
-        budget = self._checked(problem)
-        with torch.no_grad():
-            dual = first_order_points(problem)
-            check_domain(problem, dual, self.name, first_order_points)
-        return estimate_at(problem, dual, budget)
+    def _points(self, block: Block) -> Tensor:
+        return (block.alpha * block.evidence).double()
 
     @override
     def joined(self, problem: Problem, dual: Tensor) -> Tensor:
-        return first_order_points(problem).expand_as(dual)
+        return (problem.alpha_column * problem.evidence).expand_as(dual)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondOrder(Estimator):
+class SecondOrder(ClosedForm):
     r"""Take the maximiser of the dual with log M replaced by its second-order expansion (12).
 
     .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
@@ -179,31 +196,18 @@ class SecondOrder(Estimator):
     equation = Expansion()
 
     @override
-    def __call__(self, problem: Problem) -> Estimate:
-        budget = self._checked(problem)
-
-        def of_block(block: Block) -> tuple[Certificate, None]:
-            block = block.to(torch.float64)
-            dual = second_order_point(block)
-            inside = (
-                block.family.preference.inside(dual) if isinstance(block.family, CumulantFamily) else None
-            )
-            if inside is not None and not bool(inside.all()):
-                wide = problem.to(torch.float64)
-                check_domain(wide, second_order_points(wide, budget), self.name, second_order_points)
-            return certify(block, dual, problem.dtype), None
-
-        return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, memory_budget=budget)
+    def _points(self, block: Block) -> Tensor:
+        return second_order_point(block.to(torch.float64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iterative(Estimator):
-    """What iterates until a tolerance is met.
+    """Base class of estimators that iterate until a tolerance is met.
 
     Attributes:
         tol: Relative tolerance on λ; where λ is zero to rounding, it is relative to ‖αz‖. None is 1e-6 in problems; in
             ops 1e-5, and 1e-10 in float64.
-        max_steps: Steps that a query may take.
+        max_steps: Maximum number of steps of a query.
         throw: Raise where the tolerance is not met; ops always do. Else see ``estimate.converged``.
     """
 
@@ -212,29 +216,27 @@ class Iterative(Estimator):
     throw: bool = True
 
     steps: ClassVar[int]
-    """Steps that a query of a problem may take where nothing is said."""
+    """Default of ``max_steps`` in problems."""
 
-    _solve: ClassVar[Callable[[Block, torch.dtype, float, int], tuple[Certificate, Tensor]]] = staticmethod(
-        solved_block
-    )
+    _solve: ClassVar[Callable[[Block, float, int], tuple[Tensor, Tensor]]] = staticmethod(solved_block)
 
     def _limits(self) -> tuple[float, int]:
-        tol = 1e-6 if self.tol is None else checked_argument("tol", self.tol)
-        most = self.steps if self.max_steps is None else self.max_steps
-        checked_argument("solver_steps", most, name="max_steps")
         check_flags(throw=self.throw)
-        return tol, most
+        tol = 1e-6 if self.tol is None else checked_argument("tol", self.tol)
+        if self.max_steps is None:
+            return tol, self.steps
+        return tol, checked_argument("solver_steps", self.max_steps, name="max_steps")
 
     @override
     def __call__(self, problem: Problem) -> Estimate:
-        budget, (tol, most) = self._checked(problem), self._limits()
+        budget, (tol, max_steps) = self._checked(problem), self._limits()
 
-        def of_block(block: Block) -> tuple[Certificate, Tensor]:
-            return self._solve(block, problem.dtype, tol, most)
+        def of_block(block: Block) -> tuple[Tensor, Tensor]:
+            return self._solve(block, tol, max_steps)
 
         estimate = estimate_of(problem, tol, of_block, memory_budget=budget)
         if self.throw:
-            _check_convergence(estimate, tol, most)
+            _check_convergence(estimate, tol, max_steps)
         return estimate
 
 
@@ -246,14 +248,14 @@ class Exact(Iterative):
               \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
               \le \mathtt{tol}\cdot\lVert\lambda\rVert
 
-    Mixing and Newton's method run in the problem's dtype; queries for which rounding leaves too little of the tolerance
-    are solved on in float64, and all are certified there.
+    Mixing and Newton's method run in the problem's dtype; queries for which rounding takes too much of the tolerance
+    continue in float64, and all are certified there.
 
     Returns:
         The estimate, whose bounds come from the problem and λ alone.
 
     Raises:
-        ProblemError: On a tolerance, step limit or closeness that cannot be used.
+        ProblemError: If the tolerance, the step limit or the closeness is invalid.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -276,14 +278,13 @@ class Exact(Iterative):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAscent(Iterative):
-    r"""Climb the dual from αz along its gradient, with a step that doubles on success and halves on failure.
+    r"""Gradient ascent on the dual from αz, with a step size that doubles on success and halves on failure.
 
     .. math:: \lambda \leftarrow \lambda + \eta\,\nabla\mathcal{D}(\lambda)
 
-    A step is kept where the gradient gets shorter. The first and smallest η is one over a bound on the Hessian, with
-    which it always does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` where there are
-    templates. A preference that has no such bound begins with η = α, and no step is smallest. A baseline, the
-    papers' own way, for problems alone.
+    A step is accepted where it shortens the gradient. The first and smallest η is one over a bound on the Hessian, for
+    which every step does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` over templates.
+    Without such a bound η starts at α and has no minimum. The papers' method, a baseline for problems only.
 
     Returns:
         The estimate with its bounds.
@@ -293,7 +294,7 @@ class GradientAscent(Iterative):
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
-        Section 8: "performing gradient ascent".
+        Section 8, "performing gradient ascent".
 
     Example:
         >>> import torch
@@ -357,28 +358,27 @@ class Constrained(Iterative):
 
     @override
     def __call__(self, problem: Problem) -> Estimate:
-        budget, (tol, most) = self._checked(problem), self._limits()
+        budget, (tol, max_steps) = self._checked(problem), self._limits()
 
         def solve(problem: Problem, tol: float, throw: bool) -> Estimate:
             return Exact(tol=tol, max_steps=STEPS_OF_SEARCH, throw=throw, memory_budget=budget)(problem)
 
-        return within_radius(problem, self.radius, solve, tol, most, self.throw)
+        return within_radius(problem, self.radius, solve, tol, max_steps, self.throw)
 
 
 STEPS_OF_SEARCH = 100
-"""Steps that a query may take at one of the α that are tried for a radius."""
+"""Maximum number of steps of a query at each α that is tried for a radius."""
 
 
 def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
-    """Raise if some query does not meet the tolerance, naming how many, the worst and what to do."""
+    """Raise if a query does not meet the tolerance; the message has their number, the worst one and a remedy."""
     missed = ~estimate.converged
     if not bool(missed.any()):
         return
     relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
     relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
-    flat = int(relative.argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), relative.shape))
-    steps = int(estimate.steps.flatten()[flat])
+    worst = index_of(relative.argmax(), relative.shape)
+    steps = int(estimate.steps[worst])
     if steps >= max_steps:
         remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"
     elif estimate.dual.dtype == torch.float32:
@@ -387,13 +387,13 @@ def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
         remedy = "raise tol: float64 cannot certify more on this problem"
     raise ConvergenceError(
         f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| (worst at index "
-        f"{worst}: {float(relative.flatten()[flat]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
+        f"{worst}: {float(relative[worst]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
         "and read estimate.converged"
     )
 
 
 EstimatorName = Literal["first_order", "second_order", "exact"] | str
-"""Name of an estimator of ops and layers; which there are is looked at when it is given."""
+"""Name of an estimator of ops and layers, checked when it is used."""
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     kind.name: kind for kind in (FirstOrder, SecondOrder, Exact, GradientAscent, Constrained)
@@ -402,10 +402,10 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 
 
 def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
-    """The estimator of a name, if it takes the options and is not missing one; or the one that was given.
+    """The estimator with this name and these options, or the object that was given.
 
     Raises:
-        ProblemError: Naming what was given and what can be.
+        ProblemError: If there is no such estimator or option, or a required option is missing.
     """
     if isinstance(estimator, Estimator):
         if options:
@@ -419,22 +419,18 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
         if isinstance(estimator, type) and issubclass(estimator, Estimator):
             expected = f"an object of it, fenchel.{estimator.__name__}(...)"
         raise ProblemError(f"estimator is {shown(estimator)}; expected {expected}")
-    known = fields(ESTIMATORS[estimator])
-    for option in options:
-        if option not in [field.name for field in known]:
-            raise ProblemError(
-                f"{option} is no option of the estimator {estimator!r}; expected some of "
-                f"{', '.join(field.name for field in known)}"
-            )
-    for field in known:
-        if field.default is MISSING and field.name not in options:
-            raise ProblemError(
-                f"{field.name} is missing; the estimator {estimator!r} cannot do without it: pass {field.name}="
-            )
+    known = {field.name: field for field in fields(ESTIMATORS[estimator])}
     for option, value in options.items():
-        if value is None:
+        if option not in known:
             raise ProblemError(
-                f"{option} is None; leave it out for the default of the estimator {estimator!r}"
+                f"{option} is no option of the estimator {estimator!r}; expected some of {', '.join(known)}"
+            )
+        if value is None:
+            raise ProblemError(f"{option} is None; omit it for the default of the estimator {estimator!r}")
+    for option, field in known.items():
+        if field.default is MISSING and option not in options:
+            raise ProblemError(
+                f"{option} is missing; the estimator {estimator!r} requires it: pass {option}="
             )
     return ESTIMATORS[estimator](**options)
 
@@ -483,21 +479,21 @@ class InferenceProblem(Problem[P_co]):
 
         Returns:
             The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
-            ``dual``, ``weights`` and ``mean`` carry them: those of an iterative solver by the implicit function
-            theorem, which takes what was found for the solution, so that where it did not converge they are off as much
-            as it is. Bounds, steps and ``converged`` never do.
+            ``dual``, ``weights`` and ``mean`` carry them. Those of iterative solvers are by the implicit function
+            theorem at the dual point that was found, and as inaccurate as it is where it did not converge. Bounds,
+            steps and ``converged`` carry none.
 
         Raises:
-            ProblemError: If there is no such estimator or option, or data require gradients that it does not carry.
+            ProblemError: If there is no such estimator or option, or it carries no gradients and data require them.
             ConvergenceError: If an iterative solver stops early and ``throw`` is true.
         """
         solver = estimator_with(estimator, options)
-        check_not_mapped("an inference problem", *self.tensors().values())
+        check_not_mapped("an inference problem", *(tensor for _, tensor in self.tensors()))
         wanted = self.wants_gradients()
         if wanted and not solver.has_gradients:
             raise ProblemError(
                 f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not carry; solve under "
-                "torch.no_grad(), or give detached tensors"
+                "torch.no_grad(), or pass detached tensors"
             )
         with torch.no_grad():
             estimate = solver(self)
@@ -510,20 +506,18 @@ class InferenceProblem(Problem[P_co]):
 
 
 def _refuse_border(problem: Problem, estimate: Estimate) -> None:
-    """Refuse gradients at dual points that rounding put out of the domain of log M, where there are none.
+    """Raise where rounding moved dual points out of the domain of log M, where there is no gradient.
 
     Raises:
-        DomainError: Saying how many queries these are.
+        DomainError: With the number of these queries.
     """
     inside = problem.preference.inside(estimate.dual)
     if inside is None or bool(inside.all()):
         return
-    where = tuple(int(i) for i in (~inside).nonzero()[0])
+    where = first_index(~inside)
     raise DomainError(
         f"rounding to {problem.dtype} puts the dual point of {int((~inside).sum())} of {inside.numel()} queries "
-        "(first at "
-        f"index {where}) on the border of the domain of log M, where there is no gradient: give the problem in "
-        "float64, or "
-        "make alpha or the evidence smaller",
+        f"(first at index {where}) on the border of the domain of log M, where there is no gradient: give the problem "
+        "in float64, or make alpha or the evidence smaller",
         query=where,
     )

@@ -1,4 +1,4 @@
-r"""The constrained form: the exact estimate at the α of a radius, found by false position in log α."""
+r"""The constrained form: the exact estimate at the α that belongs to a radius, by false position in log α."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
+from fenchel.tensors import broadcasts_to, checked_argument, first_index, positive_tensor
 
 LARGEST_EXPONENT = 60.0
-"""α is sought within a factor e^±60 of its first guess; a radius not reached by then is out of reach."""
+"""α is searched within a factor e^±60 of its first guess; a radius that is not reached there is infeasible."""
 
 Solve = Callable[[Problem, float, bool], Estimate]
-"""The exact estimate of a problem, given a tolerance and whether to raise where it is not met."""
+"""Takes a problem, a tolerance and whether to raise where it is not met; returns the exact estimate."""
 
 
 def within_radius(
@@ -29,19 +29,19 @@ def within_radius(
     max_steps: int,
     throw: bool,
 ) -> Estimate:
-    """The estimate at the α of each query at which its mean is at the radius; u where that is nearer.
+    """The estimate at the α of each query at which its mean is at the radius, or u where that is within it.
 
     Args:
         problem: Its α is the first guess.
         radius: A number, or a tensor that broadcasts to (..., m).
-        solve: Solves.
+        solve: Exact solver.
         tol: Relative tolerance on the distance, and on λ at the α found.
-        max_steps: Solves in the search.
+        max_steps: Maximum number of solves in the search.
         throw: Raise where the tolerance is not met.
     """
     bound = _checked_radius(radius, problem)
     binding = problem.evidence.double().norm(dim=-1).expand(problem.shape) > bound
-    # Where the constraint does not bind, u is the answer: that of no evidence.
+    # Where the constraint does not bind the solution is u, as without evidence.
     problem = problem.with_evidence(torch.where(binding.unsqueeze(-1), problem.evidence, 0))
     guess = problem.alpha.expand(problem.shape).double().log()
     of_search = max(0.1 * tol, 64 * torch.finfo(problem.dtype).eps)
@@ -90,13 +90,13 @@ def _root(
     tol: float,
     max_steps: int,
 ) -> Tensor:
-    """Where the excess, the log of the distance over the radius, is 0 in log α: positive where α is too small."""
+    """The log α at which the excess, the log of the distance over the radius, is 0; it is positive at smaller α."""
     first = excess(start)
     low, high, f_low, f_high, reach = start, start, first, first, 1.0
     while True:
         left, right = (f_low <= 0) & binding, (f_high > 0) & binding
         if reach > LARGEST_EXPONENT and bool(right.any()):
-            where = tuple(int(i) for i in right.nonzero()[0])
+            where = first_index(right)
             finite = isinstance(problem.preference, Discrete)
             support = "the templates" if finite else "the support of the preference"
             raise ProblemError(

@@ -1,10 +1,9 @@
-r"""Gradients of dual points by the implicit function theorem, never by unrolling a solver (fact 8).
+r"""Gradients of dual points by the implicit function theorem (fact 8); solvers are not unrolled.
 
 A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: for a
-gradient g of λ one solve :math:`\nu = H^{-1}g`, and the gradient of ⟨ν, r⟩ at a fixed λ. Problems leave that to
-autograd, so that whatever they are made of gets its gradient, listed anywhere or not. For rows that are a softmax over
-templates, which ops solve inside of operators where there is no autograd, it is written out: with
-:math:`D_p = \operatorname{diag} p - pp^\top`,
+gradient g of λ one solve :math:`\nu = H^{-1}g`, then the gradient of ⟨ν, r⟩ at a fixed λ. Problems compute that by
+autograd, so that all tensors that they depend on get gradients. For softmax over templates, which ops solve inside of
+custom operators without autograd, it is written out: with :math:`D_p = \operatorname{diag} p - pp^\top`,
 
 .. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2
 """
@@ -28,22 +27,22 @@ from fenchel.tensors import total
 
 
 class AbstractEquation(ABC):
-    r"""A residual that vanishes at the answer, with :math:`H = I/\alpha + \nabla^2\varphi` somewhere."""
+    r"""A residual that is zero at the solution, with :math:`H = I/\alpha + \nabla^2\varphi` at some point."""
 
     @abstractmethod
     def residual(self, problem: Problem, lam: Tensor) -> Tensor:
-        """R at a fixed λ (..., m, d), as a function of everything that the problem is made of, (..., m, d)."""
+        """The residual at a fixed λ (..., m, d), differentiable in the problem's data, (..., m, d)."""
 
     @abstractmethod
     def curved_at(self, lam: Tensor) -> Tensor:
-        """Where the curvature in H is taken, (..., m, d)."""
+        """The dual point at which H has its curvature, (..., m, d)."""
 
     @abstractmethod
     def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of ⟨ν, r⟩ to templates (g, n, d) and log weights (g, r, n), for a softmax.
 
         Args:
-            point: Where the curvature in H is taken.
+            point: φ at the dual point at which H has its curvature.
             dual: λ, (g, r, d).
             nu: ν, (g, r, d).
         """
@@ -97,15 +96,15 @@ class Expansion(AbstractEquation):
 
 
 def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:
-    r"""A dual point that a solver found, joined to the problem's data.
+    r"""A dual point with gradients to everything that the problem is made of.
 
     Args:
         problem: The problem, whose data may require gradients.
-        equation: What the dual point solves.
-        dual: λ, (..., m, d), which is taken for the solution.
+        equation: The equation that the dual point solves.
+        dual: λ, (..., m, d), taken as the exact solution.
 
     Returns:
-        The same numbers, with gradients to everything that the problem is made of.
+        The same numbers, with gradients.
     """
     fixed = dual.detach()
     residual = equation.residual(problem, fixed).expand_as(fixed)
@@ -113,7 +112,7 @@ def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tens
 
 
 class _Implicit(torch.autograd.Function):
-    """λ, as a function of the residual that it makes zero."""
+    """The dual point as a function of its residual."""
 
     @staticmethod
     def forward(residual: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation) -> Tensor:
@@ -133,19 +132,19 @@ class _Implicit(torch.autograd.Function):
 def _of_gradient(
     gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
 ) -> Tensor:
-    """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
+    """H⁻¹ times a gradient. The residual is an argument since a second derivative depends on the data through it."""
     del residual
 
-    def found(block: Block, lam: Tensor, right: Tensor) -> dict[str, Tensor]:
+    def of_block(block: Block, lam: Tensor, right: Tensor) -> dict[str, Tensor]:
         return {"nu": _adjoint(equation, block, lam, right)[1]}
 
-    return QueryLayout(problem).solved(found, dual, gradient)["nu"]
+    return QueryLayout(problem).solved(of_block, dual, gradient)["nu"]
 
 
 def _adjoint(
     equation: AbstractEquation, block: Block, dual: Tensor, gradient: Tensor, **how: Any
 ) -> tuple[Point, Tensor]:
-    """Where the curvature in H is taken, and ν = H⁻¹g, (g, r, d); ``how`` as of :func:`solved`."""
+    """φ where H has its curvature, and ν = H⁻¹g, (g, r, d); ``how`` are options of :func:`solved`."""
     point = block.family.at(equation.curved_at(dual))
     return point, solved(point, gradient, block.alpha, **how)
 
@@ -162,11 +161,11 @@ def row_gradients(
     """Gradients to the data of rows that are a softmax over templates, given that of their dual points.
 
     Args:
-        equation: What the dual points solve.
+        equation: The equation that the dual points solve.
         block: The rows.
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
-        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        rtol: Tolerance of the linear system relative to g, or rounding where that is more.
         unsure: See :func:`~fenchel.estimators.exact_solver.newton_direction`.
 
     Returns:
@@ -180,7 +179,7 @@ def row_gradients(
 
 
 def second_derivative_of(what: str) -> Callable[..., Any]:
-    """The backward pass of a function that has none: it raises, saying of what the second derivative was wanted."""
+    """A backward pass that raises, since the second derivative of ``what`` is not implemented."""
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise ProblemError(
@@ -192,14 +191,14 @@ def second_derivative_of(what: str) -> Callable[..., Any]:
 
 
 def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., Any]:
-    """A function that computes gradients, as one whose own derivative is refused.
+    """A function that computes gradients, without gradients of its own: differentiating its results raises.
 
-    ``torch.autograd.function.once_differentiable`` would do for autograd, but not for ``torch.func``, which records
-    every backward pass as if a second were to follow.
+    Unlike ``torch.autograd.function.once_differentiable`` it works with ``torch.func``, which records every backward
+    pass as if a second were to follow.
 
     Args:
-        gradient: Returns tensors. What it depends on is named by its arguments: those that are tensors.
-        of: What a second derivative would be of, for the error.
+        gradient: Returns tensors that depend on those among its arguments.
+        of: Name of the differentiated function in the error message.
 
     Example:
         >>> square = differentiated_once(lambda x: x * x, "a square")
@@ -217,7 +216,7 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            """Nothing has to be kept in order to refuse."""
+            """Keeps nothing, since the backward pass raises."""
 
     Refusing.backward = staticmethod(second_derivative_of(of))
 
@@ -257,7 +256,7 @@ class _Once(torch.autograd.Function):
 
 
 def once_differentiable(tensor: Tensor, of: str) -> Tensor:
-    """The same tensor, whose gradient has no derivative; ``of`` as of :func:`differentiated_once`."""
+    """The same tensor, whose gradient cannot be differentiated; ``of`` as in :func:`differentiated_once`."""
     result = _Once.apply(tensor, of)
     assert isinstance(result, Tensor)  # noqa: S101 -- as apply is not annotated
     return result

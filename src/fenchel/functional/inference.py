@@ -19,6 +19,7 @@ from fenchel.arguments import ESTIMATORS
 from fenchel.blocks import Box, joined, pieces_of
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
+from fenchel.estimate import certify
 from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.estimators.closed_form import second_order_point
@@ -427,8 +428,10 @@ def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
 
     def solve(block: Block) -> dict[str, Tensor]:
         if isinstance(solver, Exact):
-            result, _ = solved_block(block, problem.dtype, tol, steps)
-            missed = (result.dual_error / result.reference).masked_fill(result.meets(tol), 0)
+            result = certify(block, solved_block(block, tol, steps)[0], problem.dtype)
+            missed = (result.dual_error / result.reference).masked_fill(
+                result.dual_error <= tol * result.reference, 0
+            )
             return {"dual": result.dual, "missed": missed}
         block = block.to(torch.float64) if block.family.selectable else block
         return {"dual": second_order_point(block).to(problem.dtype)}

@@ -481,7 +481,7 @@ def _check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
         )
     if closeness is None:
         return
-    learned = [name for name, part in tensors_of(closeness).items() if part.requires_grad]
+    learned = [name for name, part in tensors_of(closeness) if part.requires_grad]
     if learned:
         raise ProblemError(
             f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
