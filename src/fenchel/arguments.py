@@ -1,8 +1,8 @@
-"""What arguments may be: rules, and the table of those that several functions share.
+"""Rules for the values of arguments, and the table of arguments that several functions share.
 
-A rule is what a value has to be, the words for it, and the value as the package takes it. Ranges are wider than
-anybody's need and narrower than what makes memory or time run out before an error is seen. A number that ends in a
-tensor has to be one in float32, in which most of them compute. torch is imported only by the rules that need it.
+A rule checks and converts a value, and describes what is expected. Ranges are wider than any use needs, and narrow
+enough that an error is raised before memory or time run out. Numbers that become tensors have to be representable in
+float32, in which most computations run. Only the rules that need torch import it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _DIGITS_SHOWN = 20
 
 
 class Unfit(ValueError):  # noqa: N818 - it never leaves this package
-    """A value that a rule refuses. Its message, if any, takes the place of the value in what the user reads."""
+    """Raised by a rule for an invalid value. Its message, if any, replaces "is VALUE" in the error that users see."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value has to be.
+    """A rule for the value of an argument.
 
     Attributes:
-        words: The rule in words, to stand after "expected", or what gives them.
-        take: The value as the rest of the package takes it; raises ``Unfit`` for one that breaks the rule.
-        kind: What is written on a command line for it: ``bool``, ``int``, ``float``, ``str``, names of which it is one,
-            or a list of ``int``, ``float`` or ``str``; ``int`` among names is any whole number.
-        optional: Whether None may be given as well.
+        words: The rule in words, after "expected", or a function that returns them.
+        take: Converts a value to the type that the package uses; raises ``Unfit`` for an invalid one.
+        kind: Type of the command-line option: ``bool``, ``int``, ``float``, ``str``, names to choose from, or a list of
+            ``int``, ``float`` or ``str``; ``int`` among names is any whole number.
+        optional: Whether None is accepted too.
     """
 
     words: str | Callable[[], str]
@@ -51,33 +51,33 @@ class Rule:
         return self.words if isinstance(self.words, str) else self.words()
 
     def fit(self, value: Any) -> Any:
-        """The value as the rest of the package takes it.
+        """The converted value.
 
         Raises:
-            Unfit: If it breaks the rule.
+            Unfit: If it is invalid.
         """
         return None if self.optional and value is None else self.take(value)
 
     def member(self, value: Any) -> Any:
-        """One of several values, by this rule; the message says which."""
+        """The converted value of a member of a collection; the message shows the member."""
         try:
             return self.fit(value)
         except Unfit:
             raise Unfit(f"holds {shown(value)}") from None
 
     def check(self, name: str, value: Any, error: type[FenchelError] = InputError) -> Any:
-        """The value as the rest of the package takes it.
+        """The converted value.
 
         Args:
-            name: What the user calls the argument.
-            value: What was given.
-            error: What to raise.
+            name: Name of the argument in the message.
+            value: The value.
+            error: Type of the error.
 
         Returns:
-            The value: a Python number for a number of numpy, a ``Path`` for the name of one, and so on.
+            The value: a Python number for a number of numpy, a ``Path`` for a path's name, and so on.
 
         Raises:
-            FenchelError: Of the type ``error``, if the value breaks the rule: "NAME is VALUE; expected RULE."
+            FenchelError: Of the type ``error``, if the value is invalid: "NAME is VALUE; expected RULE."
 
         Example:
             >>> from fenchel.arguments import whole
@@ -93,12 +93,12 @@ class Rule:
 
 
 def maybe(rule: Rule) -> Rule:
-    """A rule, or None."""
+    """The same rule, which accepts None too."""
     return replace(rule, optional=True)
 
 
 def shown(value: Any) -> str:
-    """A value in a few words on one line, however large it is.
+    """A short description of a value, on one line.
 
     Example:
         >>> shown("a b"), shown(10**5000), shown([1, 2])
@@ -117,7 +117,7 @@ def shown(value: Any) -> str:
     ):
         try:
             return _cut(" ".join(repr(value).split()))
-        except Exception:  # what somebody else's class, or a number too long to be written, makes of repr
+        except Exception:  # repr of a foreign class, or of a number with too many digits
             return f"a {type(value).__name__}"
     return f"a {type(value).__name__}"
 
@@ -126,14 +126,14 @@ _LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    r"""What an exception says, on one line and without a full stop; in the words of the system where it has some.
+    r"""The message of an exception, on one line and without a full stop; that of the system for errors of it.
 
     Example:
         >>> reason_of(ValueError("two\nlines.")), reason_of(KeyError()), reason_of(OSError(28, "No space left"))
         ('two lines', 'KeyError', 'No space left')
     """
-    said = (isinstance(error, OSError) and error.strerror) or str(error)
-    return " ".join(said.split())[:_LONGEST_REASON].rstrip(".") or type(error).__name__
+    message = (isinstance(error, OSError) and error.strerror) or str(error)
+    return " ".join(message.split())[:_LONGEST_REASON].rstrip(".") or type(error).__name__
 
 
 def _cut(text: str) -> str:
@@ -141,12 +141,12 @@ def _cut(text: str) -> str:
 
 
 def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
-    """What a collection holds, read no further than a limit.
+    """The members of a collection, read up to a limit.
 
     Args:
         value: Neither a string nor a mapping.
-        limit: How many values there may be.
-        hashable: Whether they are to be kept in a dictionary.
+        limit: Maximum number of members.
+        hashable: Whether members have to be hashable.
 
     Raises:
         Unfit: If it is no collection, or empty, or larger.
@@ -167,17 +167,17 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
 
 
 def whole(least: int, most: int, example: str, unit: str = "") -> Rule:
-    """A whole number in a range; True and False are none.
+    """A whole number in a range, not a bool.
 
     Args:
         least: The smallest.
         most: The largest.
-        example: One of them.
+        example: An example for the message.
         unit: What is counted, such as "of bytes".
     """
 
     def fit(value: Any) -> int:
-        # Almost every number is of this type, and the check of an abstract one takes most of the time of a call.
+        # Nearly all numbers are of this type, and isinstance with an abstract class is slow.
         if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise Unfit
         result = int(value)
@@ -202,20 +202,20 @@ def number(
     most: float = math.inf,
     in_float32: bool = False,
 ) -> Rule:
-    """A finite number in a range; True and False are none.
+    """A finite number in a range, not a bool.
 
     Args:
-        example: One of them.
-        above: All are larger.
-        least: All are at least that.
-        below: All are smaller.
-        most: All are at most that.
-        in_float32: Whether float32 has to hold it, neither as infinity nor, if it is not 0, with fewer digits.
+        example: An example for the message.
+        above: Exclusive lower bound.
+        least: Inclusive lower bound.
+        below: Exclusive upper bound.
+        most: Inclusive upper bound.
+        in_float32: Whether it has to be 0 or in the range of normal float32 numbers.
     """
 
     def fit(value: Any) -> float:
         result = value if type(value) is float else _as_float(value)
-        # False for NaN, and for infinity where there are no bounds too; numbers of a graph have no isfinite.
+        # False for NaN, and without bounds for infinity; symbolic numbers have no isfinite.
         if not (above < result < below and least <= result <= most):
             raise Unfit
         if in_float32 and result and not _FLOAT32_LEAST <= abs(result) <= _FLOAT32_MOST:
@@ -238,7 +238,7 @@ def _as_float(value: Any) -> float:
 
 
 def numbers_from_one(most: int) -> Rule:
-    """Whole numbers from 1, such as those of layers, or None; given in any order, taken in order and each once."""
+    """Whole numbers from 1, such as those of layers, or None; sorted, without duplicates."""
     rule = whole(1, most, "1")
 
     def fit(value: Any) -> tuple[int, ...]:
@@ -250,7 +250,7 @@ def numbers_from_one(most: int) -> Rule:
 
 
 def numbers(rule: Rule) -> Rule:
-    """One number or more, each by one rule."""
+    """One or more numbers, each checked by the same rule."""
     return Rule(
         f"1 to 1,000 numbers, each {rule.expected}",
         lambda value: tuple(rule.member(one) for one in listed(value, 1000)),
@@ -259,7 +259,7 @@ def numbers(rule: Rule) -> Rule:
 
 
 def one_of(*names: str) -> Rule:
-    """One of a few names."""
+    """One of several names."""
 
     def fit(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
@@ -270,7 +270,7 @@ def one_of(*names: str) -> Rule:
 
 
 def some_of(*names: str) -> Rule:
-    """One or more of a few names, each taken once, in the order in which they are given."""
+    """One or more of several names, in the given order, without duplicates."""
 
     def fit(value: Any) -> tuple[str, ...]:
         result = dict.fromkeys(listed(value, 1000, hashable=True))
@@ -283,7 +283,7 @@ def some_of(*names: str) -> Rule:
 
 
 def of_type(kind: type, words: str) -> Rule:
-    """An object of a class."""
+    """An instance of a class."""
 
     def fit(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -297,10 +297,10 @@ FLAG: Final = of_type(bool, "True or False")
 
 
 def text(what: str) -> Rule:
-    """Words of which results can be written: neither empty nor with characters that UTF-8 has not.
+    """A string that is not empty and can be written in UTF-8.
 
     Args:
-        what: What they are, such as "the name of a column".
+        what: Its description, such as "the name of a column".
     """
 
     def fit(value: Any) -> str:
@@ -316,10 +316,10 @@ _LONGEST_NAME = 255
 
 
 def path_name(what: str) -> Rule:
-    """The name of a file or folder, whether or not it is there.
+    """The path of a file or folder, which need not exist.
 
     Args:
-        what: What it is of, such as "a folder for the results".
+        what: Its description, such as "a folder for the results".
     """
     return Rule(f"the path of {what}", _as_path)
 
@@ -328,7 +328,7 @@ def _as_path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise Unfit
     name = os.fspath(value)
-    # Path("") is the folder where one happens to be, which nobody who wrote '' has asked for.
+    # Path("") would be the current folder.
     if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
         raise Unfit
     _writable(name)
@@ -352,7 +352,7 @@ def _writable(text: str) -> str:
 
 
 def _as_device(value: Any) -> str:
-    """A device on which tensors can be added, found out by adding two."""
+    """A device that computes, tested by a sum."""
     import torch
 
     if not isinstance(value, str | torch.device):
@@ -391,7 +391,7 @@ _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 
 
 def _as_dtype(value: Any) -> str:
-    """A dtype of torch that attention computes in, or its name; ``auto`` for what there is."""
+    """A floating-point dtype of torch, or its name; ``auto`` for that of the model."""
     if isinstance(value, str):
         if (name := value.removeprefix("torch.")) in _DTYPES:
             return name
@@ -408,23 +408,23 @@ def _as_dtype(value: Any) -> str:
 
 _INT32_MOST: Final = 2**31 - 1
 
-MOST_LAYERS: Final = 10_000  # the largest models have some hundred
+MOST_LAYERS: Final = 10_000  # the largest models have hundreds
 
 ESTIMATORS: Final = ("first_order", "second_order", "exact")
-"""Estimators that attention can take, by name."""
+"""Names of the estimators of attention."""
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
-"""How a layer attends."""
+"""Kind of attention of a layer."""
 
 KINDS: Final[tuple[Kind, ...]] = ("encoder_self", "decoder_self", "cross")
-"""The three ways a transformer attends, in the order in which reports list them."""
+"""The three kinds of attention in a transformer, in the order of reports."""
 
 _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
 _COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other
 
 ARGUMENTS: Final[Mapping[str, Rule]] = {
-    # The problem. α and γ end in tensors, as factors and as divisors.
+    # The problem. α and γ become tensors, as factors and as divisors.
     "alpha": number("1", **_POSITIVE),
     "scale": number("0.125", in_float32=True),
     "radius": number("1", **_POSITIVE),
@@ -437,7 +437,7 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "modulus": number("1", **_POSITIVE),
     "tol": number("1e-4", above=0.0, below=1.0),
     "max_steps": whole(1, 10**6, "100"),
-    # Of a problem, which can be estimated without a step, to see how good the start is.
+    # Of a problem; without a step the estimate is that of the starting point.
     "solver_steps": whole(0, 10**7, "50"),
     "estimator": one_of(*ESTIMATORS),
     "reach": maybe(whole(0, 2**24, "128")),  # of a window, to one side
@@ -478,23 +478,22 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "device": maybe(Rule(_devices, _as_device)),
     "overwrite": FLAG,
 }
-"""Every argument that Python and the command line share, by the name that Python has for it."""
+"""Rules of the arguments that Python and the command line share, by their names in Python."""
 
 
 def checked(
     argument: str, value: Any, *, name: str | None = None, error: type[FenchelError] = InputError
 ) -> Any:
-    """A value by the table's rule for an argument.
+    """The value of an argument, checked and converted by its rule in ``ARGUMENTS``.
 
     Args:
         argument: A name in ``ARGUMENTS``.
-        value: What was given.
-        name: What to call it. Default: the argument with spaces for underscores, which is what it is called in Python
-            and on the command line but for the signs between its words.
-        error: What to raise.
+        value: The value.
+        name: Its name in the message. Default: the argument with spaces for underscores.
+        error: Type of the error.
 
     Returns:
-        The value as the rest of the package takes it, such as an int for an integer of numpy.
+        The converted value, such as an int for an integer of numpy.
 
     Raises:
         FenchelError: Of the type ``error``: "NAME is VALUE; expected RULE."

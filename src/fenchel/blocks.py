@@ -15,15 +15,15 @@ from torch import Tensor
 from fenchel.tensors import listed
 
 CACHE_BYTES = 2**20
-"""Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
+"""Preferred size of one (rows, n) array: elementwise work on larger ones is limited by memory bandwidth."""
 
 
 def keep_freed_memory() -> None:
-    """Keep the C allocator from handing every freed working array back to the operating system.
+    """Keep the C allocator from returning every freed working array to the operating system.
 
     glibc maps arrays above a threshold, 128 KB at first, page by page at every allocation; freeing one large array
-    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults. Once a process;
-    what is compiled has memory of its own.
+    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults. Runs once in a
+    process; compiled code manages its own memory.
     """
     if not torch.compiler.is_compiling():
         _free_one_large_array()
@@ -35,17 +35,17 @@ def _free_one_large_array() -> None:
 
 
 def spans(count: int, each: int) -> Iterator[slice]:
-    """Cut ``count`` things into blocks of ``each`` at most."""
+    """Slices of at most ``each`` of ``count`` elements."""
     for start in range(0, count, each):
         yield slice(start, min(start + each, count))
 
 
 Box = tuple[slice, ...]
-"""A part of a grid, one range for each of its dimensions."""
+"""A part of a grid, one slice for each of its dimensions."""
 
 
 def boxes(sizes: Sequence[int], most: int) -> Iterator[Box]:
-    """Cut a grid into boxes of ``most`` places at most: all of the last dimensions before parts of those before them.
+    """Cut a grid into boxes of at most ``most`` elements, which are whole in the last dimensions where that fits.
 
     Example:
         >>> [[(span.start, span.stop) for span in box] for box in boxes((2, 3), 2)]
@@ -60,14 +60,14 @@ def boxes(sizes: Sequence[int], most: int) -> Iterator[Box]:
 
 
 def part_of(tensor: Tensor, box: Box) -> Tensor:
-    """The part of a tensor in a box of its first dimensions, a view; those of size 1 stand for everything."""
+    """View of a tensor in a box of its first dimensions; dimensions of size 1 are kept."""
     return tensor[tuple(s if size > 1 else slice(None) for s, size in zip(box, tensor.shape, strict=False))]
 
 
 def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | None]) -> list[Any]:
-    """The parts of a tensor, or None, in all boxes of a grid, in their order; what has size 1 stands for everything.
+    """The parts of a tensor, or None, in all boxes of a grid, in their order; dimensions of size 1 are kept.
 
-    By one split of each of two ``dims`` (None where it has none), whose gradient is one array, not one a part.
+    Splits once along each of two ``dims`` (None for a dimension that it lacks), so that its gradient is one array.
     """
 
     def split(x: Tensor | None, axis: int) -> Sequence[Tensor | None]:
@@ -80,23 +80,23 @@ def pieces_of(tensor: Tensor | None, cut: Sequence[Box], dims: tuple[int, int | 
 
 
 def rows_of(part: Tensor, lead: Sequence[int], groups: int) -> Tensor:
-    """A part (..., c) that broadcasts to (*lead, c), as (g or 1, r or 1, c), 1 where all are the same.
+    """Reshape a tensor (..., c) that broadcasts to (*lead, c) to (g or 1, r or 1, c), 1 where all are the same.
 
     Args:
-        part: Of a tensor, in a box.
+        part: The part of a tensor in a box.
         lead: The sizes of the box.
-        groups: How many of its dimensions are groups; the others are rows.
+        groups: Number of its dimensions that are groups; the others are rows.
     """
-    own = part.shape[:-1]
+    shape = part.shape[:-1]
     kept = [
         full if math.prod(dims) > 1 else dims
-        for dims, full in ((own[:groups], lead[:groups]), (own[groups:], lead[groups:]))
+        for dims, full in ((shape[:groups], lead[:groups]), (shape[groups:], lead[groups:]))
     ]
     return part.expand(*kept[0], *kept[1], -1).reshape(*map(math.prod, kept), part.shape[-1])
 
 
 def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tensor:
-    """What boxes of two dimensions give, in the order of :func:`boxes`, side by side along these."""
+    """Concatenate results of boxes of two dimensions, in the order of :func:`boxes`, along these."""
     result: dict[int, list[Tensor]] = {}
     for (first, _), piece in pieces:
         result.setdefault(first.start, []).append(piece)
@@ -137,7 +137,7 @@ class Part:
         if whole:
             return cls() if bool(marked.any()) else None
         count = marked.sum(1)
-        # One look for all that depends on it.
+        # Read once.
         counts = listed(count)
         largest = max(counts)
         if largest == 0:

@@ -1,7 +1,7 @@
-"""Intervals by the bootstrap, of swaps and of compared audits.
+"""Bootstrap intervals, of swaps and of compared audits.
 
-``scipy.stats.bootstrap`` draws other resamples from the same seed, so published intervals would move, and gives none
-where the statistic is undefined in one resample, such as a correlation with a constant.
+``scipy.stats.bootstrap`` draws other resamples from the same seed, so published intervals would change, and gives no
+interval where the statistic is undefined in one resample, such as a correlation with a constant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 _ELEMENTS_AT_ONCE = 500_000
 _LEVEL = 0.95
 FEWEST = 3
-"""Units of which an interval is made at least: of two, every resample is one of three."""
+"""Minimum number of units of an interval; with two there are only three resamples."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Interval:
     """An estimate with its 95 % bootstrap interval.
 
     Attributes:
-        estimate: From the sample itself.
+        estimate: The statistic of the sample.
         low: The lower end; None where no interval can be given.
-        high: The upper end; None likewise.
+        high: The upper end, or None.
     """
 
     estimate: float
@@ -40,7 +40,7 @@ class Interval:
 
     @property
     def direction(self) -> int:
-        """1 if all of it lies above 0, −1 if all of it lies below, else 0; 0 where there is none.
+        """1 if the interval lies above 0, −1 if it lies below, else 0; 0 where there is no interval.
 
         Example:
             >>> Interval(0.2, 0.1, 0.3).direction, Interval(0.0, -0.1, 0.1).direction, Interval(0.2).direction
@@ -52,7 +52,7 @@ class Interval:
 
     @property
     def least(self) -> float:
-        """How far from 0 it is at least.
+        """The distance of the interval from 0.
 
         Example:
             >>> Interval(-0.3, -0.5, -0.2).least, Interval(-0.3, -0.5, 0.2).least, Interval(-0.3).least
@@ -62,7 +62,7 @@ class Interval:
 
 
 Statistic = Callable[[Tensor], Tensor]
-"""From (R, N) weights of the units in R samples to R numbers, or to (R, ...) of several at once."""
+"""Takes weights of the units in R samples, (R, N); returns R numbers, or (R, ...) for several at once."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Bootstrap:
     """Resamples of N units with replacement, the same ones whenever they are asked for.
 
     Attributes:
-        repetitions: How many resamples.
-        seed: Of their random numbers.
+        repetitions: Number of resamples.
+        seed: Seed of their random numbers.
     """
 
     repetitions: int = 2000
@@ -81,8 +81,8 @@ class Bootstrap:
         """A statistic of every resample.
 
         Args:
-            statistic: What to compute.
-            strata: Groups of unit numbers, each resampled for itself; one group is the usual bootstrap.
+            statistic: The statistic.
+            strata: Groups of unit numbers, each resampled separately; one group is the usual bootstrap.
             units: N.
 
         Returns:
@@ -91,10 +91,10 @@ class Bootstrap:
         return torch.cat([statistic(weights) for weights in self._weights(strata, units)])
 
     def interval(self, statistic: Statistic, units: int, strata: Sequence[Tensor] | None = None) -> Interval:
-        """A statistic of the units with its percentile interval; without one for fewer than three units.
+        """A statistic of the units with its percentile interval, if there are three units or more.
 
         Args:
-            statistic: What to compute.
+            statistic: The statistic.
             units: N.
             strata: As in ``samples``. Default: one group.
         """
@@ -106,7 +106,7 @@ class Bootstrap:
 
     @staticmethod
     def around(estimate: float, samples: Tensor) -> Interval:
-        """The percentile interval of resampled values. Resamples in which the statistic is not defined are left out."""
+        """The percentile interval of resampled values, without resamples in which the statistic is undefined."""
         defined = samples[samples.isfinite()]
         if not len(defined):
             return Interval(estimate)
@@ -116,7 +116,7 @@ class Bootstrap:
 
     @staticmethod
     def together(estimates: Tensor, samples: Tensor, units: int) -> list[Interval]:
-        r"""Intervals that all hold at once with probability 0.95.
+        r"""Intervals that hold simultaneously with probability 0.95.
 
         With :math:`s_h` the standard deviation of the resampled values of number h and c the 95 % quantile, over the
         resamples, of the largest :math:`|\theta^*_h - \theta_h| / s_h`, the intervals are
@@ -124,9 +124,9 @@ class Bootstrap:
         normal one, times :math:`\sqrt{D / (D - 1)}`: few units are more alike than their population.
 
         Args:
-            estimates: (H,) of the sample itself.
-            samples: (R, H) of the resamples.
-            units: D, how many units are resampled in the smallest group.
+            estimates: Statistics of the sample, (H,).
+            samples: Statistics of the resamples, (R, H).
+            units: D, the number of units in the smallest group.
 
         Returns:
             H intervals; without ends for fewer than three units, and where a number is not finite in every resample.

@@ -1,7 +1,6 @@
 """Spearman's rank correlation with ties, in thousands of weighted resamples of one sample at once.
 
-scipy's ``spearmanr`` knows no weights, and pairs that are drawn as often as both of their sentences were have nothing
-else.
+scipy's ``spearmanr`` has no weights, which a bootstrap of pairs of resampled sentences needs.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ def midranks(values: Tensor, weights: Tensor) -> Tensor:
 
     Args:
         values: (N,).
-        weights: (R, N), how often each of R samples holds each value.
+        weights: Number of times that each of R samples holds each value, (R, N).
 
     Returns:
-        (R, N) float64; the rank that a value has, or would have, in each sample.
+        The rank that a value has, or would have, in each sample, (R, N) float64.
 
     Example:
         >>> midranks(torch.tensor([30.0, 10.0, 10.0]), torch.ones(1, 3)).tolist()
         [[3.0, 1.5, 1.5]]
     """
     group = values.unique(return_inverse=True)[1]
-    # One sample a column: adding up then moves whole rows, which is several times faster.
+    # One sample in each column, so that whole rows are added, which is several times faster.
     held = weights.to(torch.float64).T
     count = held.new_zeros(int(group.max()) + 1, held.shape[1]).index_add_(0, group, held)
     return count.cumsum(0).sub_(count.sub_(1).div_(2))[group].T
@@ -63,7 +62,7 @@ def spearman(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     Args:
         x: (N,).
         y: (N,).
-        weights: (R, N), how often each of R samples holds each pair. Default: one sample that holds each once.
+        weights: Number of times that each of R samples holds each pair, (R, N). Default: one sample with each once.
 
     Returns:
         (R,) float64; NaN where x or y is constant in a sample.

@@ -1,7 +1,6 @@
-"""What went wrong, what was expected, what to do: every error that a user of ``fenchel`` can meet.
+"""The errors of ``fenchel``, whose messages have the cause, the expected value and a remedy.
 
-Each class has the exit code with which the command line ends when it is raised; the table is in
-``docs/command-line.md``.
+Each class has the exit code of the command line when it is raised; the table is in ``docs/command-line.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
 
 
 class FenchelError(Exception):
-    """Root of the errors that this package raises on purpose."""
+    """Base class of the errors of this package."""
 
     exit_code: ClassVar[int] = 1
 
@@ -40,8 +39,8 @@ class DomainError(ProblemError):
     """A dual point at which the preference has no tilted distribution, its log M being infinite there.
 
     Attributes:
-        query: Index of the query that is farthest outside, None where the error is of no single query.
-        largest_alpha: The largest α that its estimator admits there, likewise.
+        query: Index of the query that is farthest outside, None where the error is not of a single query.
+        largest_alpha: The largest α that the estimator admits there, or None.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class DomainError(ProblemError):
 class NotKeptError(ProblemError, AttributeError):
     """A result of the last call that the layer does not store: set ``keep_certificate`` or ``keep_gap``.
 
-    To ``hasattr`` such an attribute is not there.
+    For ``hasattr`` such an attribute does not exist.
     """
 
 
 class InputError(FenchelError, ValueError):
-    """The text, folder or option that was given cannot be used."""
+    """A text, folder or option cannot be used."""
 
     exit_code = 3
 
@@ -72,7 +71,7 @@ class ModelError(FenchelError, ValueError):
 
 
 class CaptureError(ModelError):
-    """A hook or an attention function that had to be called was not, or was called with something unexpected."""
+    """A hook or an attention function was not called, or was called with unexpected arguments."""
 
 
 class ConvergenceError(FenchelError, RuntimeError):
@@ -82,13 +81,13 @@ class ConvergenceError(FenchelError, RuntimeError):
 
 
 class OutputError(FenchelError, OSError):
-    """A result could not be written; what had been written before is intact."""
+    """A result could not be written; earlier results are intact."""
 
     exit_code = 6
 
 
 def _with_extra(extra: str) -> str:
-    """What pip installs to add an extra: from the clone or the wheel that this package was installed from, if any."""
+    """The requirement with an extra for pip: of the clone or wheel that this package was installed from, if any."""
     import json
     from importlib import metadata
     from urllib.parse import urlsplit
@@ -121,7 +120,7 @@ class MissingExtraError(FenchelError, ImportError):
 
 
 def require_packages(extra: str, *packages: str) -> None:
-    """See that packages are installed, without importing them.
+    """Raise unless packages are installed; they are not imported.
 
     Args:
         extra: The extra of ``fenchel`` that brings them.

@@ -115,11 +115,16 @@ class Problem(Generic[P_co]):
     ) -> None:
         self.closeness = _checked_closeness(preference, closeness)
         self.preference = preference
-        # Joined here, since gradients may not be recorded where it is first used.
-        self._support = self.closeness.support(preference) if isinstance(preference, Discrete) else None
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
+        self._join()
+
+    def _join(self) -> None:
+        """Join the templates of preference and closeness, and the shapes of all parts."""
+        u = self.preference
+        # Not at first use, where gradients may not be recorded.
+        self._support = self.closeness.support(u) if isinstance(u, Discrete) else None
         self.shape = self._query_shape()
 
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
@@ -363,15 +368,16 @@ class Problem(Generic[P_co]):
         if dtype == self.dtype:
             return self
         preference, closeness = self.preference.to(dtype), self.closeness.to(dtype)
-        # Made anew: what a closeness computes from the templates is computed from those of the new dtype.
-        result = type(self)(preference, self.evidence.to(dtype), self.alpha.to(dtype), closeness)
-        result.given_dtype = self.given_dtype
-        return result
+        if isinstance(preference, Discrete):
+            # What a closeness computes from the templates is computed from those of the new dtype.
+            closeness = closeness.bind(preference)
+        evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
+        return self._with(preference=preference, closeness=closeness, evidence=evidence, alpha=alpha)
 
     def _with(self, **changes: object) -> Self:
         changed = copy.copy(self)
         vars(changed).update(changes)
-        changed.shape = changed._query_shape()
+        changed._join()
         return changed
 
     def __repr__(self) -> str:

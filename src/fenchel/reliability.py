@@ -41,7 +41,7 @@ def alpha_from_noise(sigma: float, eta: float = 1.0) -> float:
 
 
 def noise_from_alpha(alpha: float, eta: float = 1.0) -> float:
-    r"""The standard deviation of the noise that an α stands for: :math:`\sigma = 1/\sqrt{\eta\alpha}`.
+    r"""The standard deviation of the noise that corresponds to an α: :math:`\sigma = 1/\sqrt{\eta\alpha}`.
 
     Args:
         alpha: α > 0.
@@ -77,10 +77,10 @@ def radius_of(estimate: Estimate) -> Tensor:
         >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
         >>> problem = InferenceProblem(u, torch.tensor([[0.8]], dtype=torch.float64), alpha=2.0)
         >>> radius = radius_of(problem.solve("exact", tol=1e-10))
-        >>> again = problem.solve("constrained", radius=radius)      # the same problem, the other way round
+        >>> again = problem.solve("constrained", radius=radius)      # recovers alpha
         >>> torch.allclose(again.alpha, problem.alpha)
         True
     """
     if not isinstance(estimate, Estimate):
-        raise ProblemError(f"estimate is a {type(estimate).__name__}; expected what problem.solve returns")
+        raise ProblemError(f"estimate is a {type(estimate).__name__}; expected a result of problem.solve")
     return estimate.dual.norm(dim=-1) / estimate.alpha

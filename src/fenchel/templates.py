@@ -25,7 +25,7 @@ def _column(number: float | Tensor, like: Tensor) -> Tensor:
 
 
 def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
-    """The mean of the templates (..., n, d) that some query may use, marked in ``usable`` (..., 1, n), (..., 1, d)."""
+    """The mean (..., 1, d) of the templates (..., n, d) that are marked in ``usable`` (..., 1, n), or of all."""
     if usable is None:
         return templates.mean(-2, keepdim=True)
     some = usable.to(templates.dtype)
@@ -67,22 +67,22 @@ class TemplateFamily(Family):
 
     @cached_property
     def usable(self) -> Tensor | None:
-        """Which templates some query can reach, bool (g or 1, 1, n); None where that is all."""
+        """Templates to which some query can give weight, bool (g or 1, 1, n); None for all."""
         return self.closeness.usable(self.log_preference)
 
     @cached_property
     def centre(self) -> Tensor:
-        """A vector that all templates share: without it nothing changes but rounding (fact 3), (g, 1, d)."""
+        """The mean of the usable templates, (g, 1, d); subtracting it changes nothing but rounding (fact 3)."""
         return centre(self.given, self.usable)
 
     @cached_property
     def templates(self) -> Tensor:
-        """Less their centre, (g, n, d)."""
+        """The templates less their centre, (g, n, d)."""
         return self.given - self.centre
 
     @cached_property
     def radius(self) -> Tensor:
-        """The largest norm of a template that can be used, (g, 1, 1)."""
+        """The largest norm of a usable template less the centre, (g, 1, 1)."""
         lengths = norm(self.templates)
         if self.usable is not None:
             lengths = lengths.masked_fill(~self.usable.mT, 0)
@@ -90,7 +90,7 @@ class TemplateFamily(Family):
 
     @cached_property
     def level(self) -> float | None:
-        """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
+        """The largest absolute log weight that is finite; None where the preference is uniform."""
         low, high = listed(torch.stack(self.log_preference.aminmax()))
         if low == high:
             return None
@@ -100,7 +100,7 @@ class TemplateFamily(Family):
 
     @cached_property
     def is_plain_softmax(self) -> bool:
-        """Whether weights are a softmax of logits alone: the log weights are known, all equal, and need no gradient."""
+        """Whether weights are a softmax of logits alone: log weights are known, all equal and without gradient."""
         log_u = self.log_preference
         known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
         return known and self.level is None
@@ -196,7 +196,7 @@ class TemplateFamily(Family):
 
 
 class TemplatePoint(Point):
-    """Templates at dual points, with explicit weights (g, r, n)."""
+    """φ over templates at dual points, with explicit weights (g, r, n)."""
 
     family: TemplateFamily
 
@@ -216,14 +216,14 @@ class TemplatePoint(Point):
         """Of the weights, in nats, (g, r, 1)."""
         if not self._closeness.is_softmax:
             return total(torch.special.entr(self.weights))
-        # From logits: as many logarithms as rows, not as weights. What weighs nothing is far below and counts nothing.
+        # From logits, with one logarithm for each row, not each weight; negligible weights have very negative logits.
         below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
         below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
         return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
 
     @cached_property
     def curved(self) -> Tensor:
-        """The weights q of the curvature."""
+        """The weights q of the curvature, (g, r, n)."""
         return self._closeness.curvature_weights(self.weights, self._preference)
 
     @cached_property
@@ -299,7 +299,7 @@ class TemplatePoint(Point):
         reach = length * radius
         moment, offset, spread = moments(self.weights, rest + self.shift)
         moment_at_rest, _, spread_at_rest = moments(self.family.rest_weights, rest)
-        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
+        # Errors of <t, λ>, and of adding log u = log p + φ(λ) - <t, λ>; |φ(λ)| is at most ‖λ‖ times a moment.
         each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
         largest = each * radius + adding * radius
         relative, lost = closeness.rounding(
@@ -315,12 +315,12 @@ class TemplatePoint(Point):
         shift = relative * spread + of_sums * moment + at_rest
         modulus = closeness.modulus
         near = reach <= SMALL * modulus
-        # One row says whether the closeness has displacements that do not cancel.
+        # Whether the closeness has displacements without cancellation is the same for every row.
         row, u = self._logits[..., :1, :], self._preference[..., :1, :]
         if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
             curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
             shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
-        # Sums of products may lack what is below the smallest number.
+        # Sums of products may underflow.
         shift = shift + 64 * torch.finfo(self.lam.dtype).tiny * (1 + radius) * (length > 0)
         of_offset = shift + at_rest
         return RoundingErrors(
@@ -335,7 +335,7 @@ class TemplatePoint(Point):
 
 
 class CoupledFamily(TemplateFamily):
-    """φ over templates under a closeness whose curvature is no function of one list of weights: optimal transport."""
+    """φ over templates under any closeness, such as optimal transport, with the curvature that it defines."""
 
     selectable = False
 
@@ -350,7 +350,7 @@ class CoupledFamily(TemplateFamily):
 
 
 class CoupledPoint(TemplatePoint):
-    """Such templates at dual points."""
+    """φ of a coupled family at dual points."""
 
     @cached_property
     def _curvature(self) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,6 @@
-"""What tensors may be, from what torch knows of them without looking at an element; norms and sums.
+"""Checks of tensors, most of them without reading an element; norms and sums.
 
-Checks run at every call of an attention, and inside of what is compiled, exported or transformed.
+Checks run at every call of an attention, also while it is compiled, exported or transformed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fenchel.arguments import ARGUMENTS, FLAG, shown
 from fenchel.errors import FenchelError, ProblemError
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Dtypes in which, or from which, everything is computed."""
+"""Floating-point dtypes that are accepted."""
 
 BOOL = (torch.bool,)
 MASK = (*FLOATING, torch.bool)
-"""Log weights, or a mask."""
+"""Dtypes of log weights and masks."""
 
 WHOLE = (torch.int64,)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 _REQUIRED = {
     name: replace(rule, optional=False) for name, rule in ARGUMENTS.items()
-}  # callers say what None is
+}  # None is handled by callers
 
 
 Size = int | None | tuple[int, ...]
-"""What one dimension of a tensor has to be: a number, any (None), or one of some."""
+"""Required size of a dimension: a number, any (None), or one of several."""
 
 
 def has_shape(tensor: Tensor, sizes: Sequence[Size | EllipsisType]) -> bool:
-    """Whether a tensor has some sizes; an ellipsis at their start stands for any number of dimensions.
+    """Whether a tensor has the given sizes; an ellipsis at their start stands for any number of dimensions.
 
     Example:
         >>> has_shape(torch.ones(2, 3), (None, (1, 3))), has_shape(torch.ones(2, 3), (..., 2))
@@ -51,8 +51,8 @@ def has_shape(tensor: Tensor, sizes: Sequence[Size | EllipsisType]) -> bool:
         shape = shape[max(0, len(shape) - len(sizes)) :]
     if len(shape) != len(sizes):
         return False
-    for size, wanted in zip(shape, sizes, strict=True):
-        if wanted is not None and not (size in wanted if isinstance(wanted, tuple) else size == wanted):
+    for size, expected in zip(shape, sizes, strict=True):
+        if expected is not None and size not in (expected if isinstance(expected, tuple) else (expected,)):
             return False
     return True
 
@@ -75,21 +75,21 @@ def check_tensor(
     other: str = "query",
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Hold a tensor against what can be computed with: dense, of one of some dtypes, of a shape, on a device.
+    """Raise unless a tensor is dense, of one of several dtypes, and of the given shape and device.
 
     Args:
-        name: What the user calls it; a plural ends in "s".
-        tensor: What was given.
-        form: Its shape in words, such as "(batch, heads, tokens, dim)", and what else there is to say.
-        dtypes: Those that it may have.
-        dims: How many dimensions, if they are fixed.
-        sizes: Those that it has to have, as :func:`has_shape` takes them; messages have them after the form's letters.
-        device: Where it has to be.
-        other: What else is there.
-        error: What to raise.
+        name: Name of the argument; a plural ends in "s".
+        tensor: Its value.
+        form: The expected shape in words, such as "(batch, heads, tokens, dim)", and other requirements.
+        dtypes: Accepted dtypes.
+        dims: Number of dimensions, if it is fixed.
+        sizes: Expected sizes, as for :func:`has_shape`; messages show them after the shape in words.
+        device: Expected device.
+        other: Name of an argument on that device.
+        error: Type of the error.
 
     Raises:
-        FenchelError: Of the type ``error``, naming the argument, what it was and what it should be.
+        FenchelError: Of the type ``error``, with the argument's name, its value and the expected one.
 
     Example:
         >>> check_tensor("query", [1.0], "(batch, heads, tokens, dim)")
@@ -124,10 +124,10 @@ def check_tensor(
         check_device(name, tensor, device, other, error=error)
 
 
-def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to another without making that one larger."""
-    more = len(wanted) - len(shape)
-    return more >= 0 and all([size in (1, full) for size, full in zip(shape, wanted[more:], strict=True)])  # noqa: C419
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a shape can be expanded to another."""
+    more = len(target) - len(shape)
+    return more >= 0 and all([size in (1, full) for size, full in zip(shape, target[more:], strict=True)])  # noqa: C419
 
 
 def check_device(
@@ -138,10 +138,10 @@ def check_device(
     *,
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Hold the device of a tensor against that of another.
+    """Raise unless a tensor is on the device of another.
 
     Raises:
-        FenchelError: Of the type ``error``, naming both.
+        FenchelError: Of the type ``error``, with both devices.
     """
     if tensor.device != device:
         are = "are" if name.endswith("s") else "is"
@@ -149,36 +149,36 @@ def check_device(
 
 
 def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "query") -> None:
-    """Hold the dtype of a tensor against that of another; under autocast they may differ.
+    """Raise unless a tensor has the dtype of another; under autocast they may differ.
 
     Raises:
-        ProblemError: Naming both.
+        ProblemError: With both dtypes.
     """
     if tensor.dtype != dtype and not is_under_autocast(tensor):
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 
 class Placed(Protocol):
-    """Whatever has a dtype and a device."""
+    """An object with a dtype and a device."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its numbers."""
+        """Dtype of its numbers."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of its numbers."""
         ...
 
 
 def check_vectors(
     name: str, tensor: Any, form: str, width: int, like: Placed, other: str = "templates"
 ) -> None:
-    """Hold a tensor of vectors against how long they are, and against the dtype and device of something else.
+    """Raise unless a tensor holds vectors of the given length, with the dtype and device of another object.
 
     Raises:
-        ProblemError: Naming the argument, what it was and what it should be.
+        ProblemError: With the argument's name, its value and the expected one.
     """
     check_tensor(name, tensor, form)
     if tensor.dim() == 0 or tensor.shape[-1] != width:
@@ -188,7 +188,7 @@ def check_vectors(
 
 
 def has(name: str) -> str:
-    """The verb that goes with the name of an argument."""
+    """The verb after the name of an argument."""
     return "have" if name.endswith("s") else "has"
 
 
@@ -200,7 +200,7 @@ def check_type(
     *,
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Hold an argument against a class, or what else ``isinstance`` takes.
+    """Raise unless an argument is an instance of a class, as by ``isinstance``.
 
     Raises:
         FenchelError: Of the type ``error``: "NAME is VALUE; expected EXPECTED."
@@ -215,10 +215,10 @@ def check_type(
 
 
 def check_flags(**flags: Any) -> None:
-    """Every flag is True or False.
+    """Raise unless every flag is True or False.
 
     Raises:
-        ProblemError: Naming the first that is not.
+        ProblemError: With the name of the first that is not.
     """
     for name, flag in flags.items():
         if flag is not True and flag is not False:
@@ -226,7 +226,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def checked_argument(argument: str, value: Any, *, name: str | None = None) -> Any:
-    """A value that has to be given, by the table's rule for it, called in messages what it is called in Python.
+    """A required value, checked by the rule of ``ARGUMENTS``; messages use its name in Python.
 
     Raises:
         ProblemError: "NAME is VALUE; expected RULE."
@@ -240,7 +240,7 @@ def checked_argument(argument: str, value: Any, *, name: str | None = None) -> A
 
 
 def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
-    """A number, or a tensor of one element with the device of another tensor and no dimension.
+    """A number, or a tensor without dimensions on the device of another tensor.
 
     Raises:
         ProblemError: If it is neither.
@@ -258,17 +258,17 @@ def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
 def positive_tensor(
     argument: str, value: Tensor, device: torch.device, dtype: torch.dtype, form: str
 ) -> Tensor:
-    """A tensor of numbers above 0, on a device; one number may come from another one.
+    """A tensor of numbers above 0 on a device; one number is moved there.
 
     Args:
-        argument: Its name in the table, where the rule of each number is.
-        value: What was given.
-        device: Where it is wanted.
-        dtype: In which it will be computed with, and has to be above 0 and finite.
-        form: Its shape in words.
+        argument: Its name in ``ARGUMENTS``, whose rule holds for every entry.
+        value: The tensor.
+        device: The expected device.
+        dtype: The dtype of computations, in which entries have to be above 0 and finite.
+        form: The expected shape in words.
 
     Raises:
-        ProblemError: If it is of another kind, or a number in it breaks the rule.
+        ProblemError: If it is not such a tensor.
     """
     check_tensor(argument, value, form)
     if value.dim() or value.is_meta:
@@ -284,7 +284,7 @@ def positive_tensor(
 
 
 def first_index(which: Tensor) -> tuple[int, ...]:
-    """Where the first True of a bool tensor is."""
+    """Index of the first True of a bool tensor."""
     return tuple(which.nonzero()[0].tolist())
 
 
@@ -296,10 +296,10 @@ def index_of(position: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
 def check_entries(
     name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
 ) -> None:
-    """Hold every entry of a tensor against a rule, where values are known.
+    """Raise unless every entry of a tensor satisfies a condition; where values are not known nothing is checked.
 
     Raises:
-        ProblemError: Naming the first entry that breaks it, and where it is.
+        ProblemError: With the first entry that does not, and its index.
     """
     if not values_are_known(tensor):
         return
@@ -318,44 +318,44 @@ def check_entries(
 
 
 def is_under_autocast(tensor: Tensor) -> bool:
-    """Whether autocast is on where a tensor is; there is none on the meta device."""
+    """Whether autocast is enabled for the device of a tensor; there is none on the meta device."""
     return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
 HOSTS = frozenset({"cpu"})
-"""Types of devices on which looking at an element waits for nothing."""
+"""Types of devices on which reading an element does not synchronise."""
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether looking at an element waits for nothing: on the CPU."""
+    """Whether reading an element does not synchronise: on the CPU."""
     return tensor.device.type in HOSTS
 
 
 def values_are_known(tensor: Tensor) -> bool:
-    """Whether values are looked at, to check them or to leave out what they make superfluous.
+    """Whether values are read, to check them or to skip unnecessary work.
 
-    They are on the CPU. On an accelerator a look waits for all work that is queued, so that they are not, unless
-    ``torch.autograd.set_detect_anomaly`` asks for checks.
+    On the CPU they are. On an accelerator reading waits for all queued work, so they are not, unless
+    ``torch.autograd.set_detect_anomaly`` is on.
     """
     return values_can_be_read(tensor) and (is_on_host(tensor) or torch.is_anomaly_enabled())
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether there are values: not while a graph is made, under ``torch.vmap``, or of a meta or fake tensor."""
+    """Whether there are values: not while compiling, under ``torch.vmap``, or of a meta or fake tensor."""
     if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return False
     return not _is_mapped(tensor)
 
 
 def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
-    """Refuse NaN and infinity while torch's anomaly detection is on.
+    """Raise on NaN and infinity while torch's anomaly detection is on.
 
     Args:
-        always: Whether to refuse them in any case, for estimators that look at values wherever these are.
-        **tensors: By the names that the caller has for them.
+        always: Whether to raise in any case, for estimators that read values on every device.
+        **tensors: By argument name.
 
     Raises:
-        ProblemError: Naming the first tensor that has one.
+        ProblemError: With the name of the first tensor that has one.
     """
     if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
         return
@@ -367,14 +367,15 @@ def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
 
 
 def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
-    """Refuse ``torch.vmap`` where what is computed depends on values that it hides.
+    """Raise under ``torch.vmap`` where the computation depends on values, which it hides.
 
     Raises:
         ProblemError: If a tensor is being mapped.
     """
     if any(tensor is not None and _is_mapped(tensor) for tensor in tensors):
         raise ProblemError(
-            f"torch.vmap cannot map {what}, which looks at values; give what is mapped as one more leading dimension"
+            f"torch.vmap cannot map {what}, which looks at values; pass the mapped dimension as one more leading "
+            "dimension"
         )
 
 
@@ -383,12 +384,12 @@ def is_onnx_export() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
-# Dynamo takes torch's own function to be False (see also fenchel.functional.arguments.unit_of_products).
+# Dynamo evaluates torch's own function as False (see also fenchel.functional.arguments.unit_of_products).
 is_onnx_export._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def refuse_onnx(what: str) -> None:
-    """Refuse ``torch.onnx`` where a computation has no operations of ONNX.
+    """Raise during ``torch.onnx`` export of a computation that ONNX lacks operations for.
 
     Raises:
         ProblemError: If it is exporting.
@@ -400,17 +401,17 @@ def refuse_onnx(what: str) -> None:
 
 
 def is_transformed() -> bool:
-    """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
+    """Whether this runs uncompiled inside of a transform of ``torch.func``, such as ``grad`` or ``vmap``."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def listed(tensor: Tensor) -> list[Any]:
-    """The numbers of a tensor (n,), in one transfer; within ``torch.func``, where torch 2.8 has no ``tolist``, in n."""
+    """The numbers of a tensor (n,); one by one within ``torch.func``, where torch 2.8 has no ``tolist``."""
     return [number.item() for number in tensor] if is_transformed() else tensor.tolist()
 
 
 def _is_mapped(tensor: Tensor) -> bool:
-    """Whether a tensor is mapped by ``torch.vmap``, at whatever depth of transforms."""
+    """Whether a tensor is mapped by ``torch.vmap``, at any level of nested transforms."""
     if not is_transformed():
         return False
     while _functorch.is_functorch_wrapped_tensor(tensor):
@@ -421,7 +422,7 @@ def _is_mapped(tensor: Tensor) -> bool:
 
 
 def needs_gradient(tensor: Tensor) -> bool:
-    """Whether a gradient is recorded for a tensor, or for what ``torch.func`` has made it of."""
+    """Whether a gradient is recorded for a tensor, or for one that ``torch.func`` wraps in it."""
     if not is_transformed():
         return tensor.requires_grad
     while not tensor.requires_grad and _functorch.is_functorch_wrapped_tensor(tensor):
@@ -435,9 +436,9 @@ def _listed(dtypes: Collection[torch.dtype]) -> str:
 
 
 def is_causal_bias(mask: Any) -> bool:
-    """Whether something is a ``torch.nn.attention.bias.CausalBias``.
+    """Whether an object is a ``torch.nn.attention.bias.CausalBias``.
 
-    By name: its module brings torch's compiler, which takes seconds to import.
+    Found by name, since its module imports torch's compiler, which takes seconds.
     """
     kind = type(mask)
     return (
@@ -446,15 +447,14 @@ def is_causal_bias(mask: Any) -> bool:
 
 
 def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: torch.device) -> Any:
-    """A mask of torch's own as a bool tensor (queries, keys), True = attend; whatever else was given as it is.
+    """A ``CausalBias`` as a bool tensor (queries, keys), True = attend; any other mask unchanged.
 
     Args:
-        name: What the user calls it.
-        mask: What was given. A ``CausalBias`` is a tensor whose memory is not initialised; it says what it means by its
-            sizes and its variant alone.
+        name: Name of the argument.
+        mask: The mask. The memory of a ``CausalBias`` is not initialised; only its sizes and variant are used.
         queries: m.
         keys: n.
-        device: Where the tensor is to be.
+        device: Device of the result.
 
     Raises:
         ProblemError: If a ``CausalBias`` was made for other numbers of queries or keys.
@@ -478,12 +478,12 @@ def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: t
 
 
 def may_attend(preference: Tensor) -> Tensor:
-    """Where a log preference or a mask gives weight, bool."""
+    """The mask, bool, of the entries to which a log preference or a mask gives weight."""
     return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
 
 
 def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
-    """A log preference in a dtype, or what a mask is as one.
+    """A log preference, or a mask converted to one, in a dtype.
 
     Example:
         >>> log_weights(torch.tensor([True, False]), torch.float64)
@@ -498,15 +498,15 @@ UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
 
 SMALL = 0.5
-"""Potentials up to this, in units of the modulus, move the weights by less than cancellation would leave of them."""
+"""Potentials up to this, in units of the modulus, use formulas without cancellation."""
 
 
 LINEAR = 0.1
-"""Errors of logarithms up to this are errors of what they are the logarithms of, to a tenth."""
+"""Errors of logarithms up to this are relative errors of their arguments, to a tenth."""
 
 
 SQUARED = (1e-15, 1e15)
-"""Lengths whose squares float32 holds."""
+"""Range of lengths whose squares float32 can hold."""
 
 
 def norm(x: Tensor) -> Tensor:
@@ -526,13 +526,13 @@ def norm(x: Tensor) -> Tensor:
 
 
 def reference_norm(length: Tensor, first_order: Tensor) -> Tensor:
-    r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+    r"""The norm that a relative tolerance refers to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
     rounding = 16 * torch.finfo(length.dtype).eps
     return torch.where(length > rounding * first_order, length, first_order)
 
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """A polynomial, from its constant on, elementwise."""
+    """Evaluate a polynomial elementwise; coefficients start at the constant."""
     result = torch.zeros_like(x)
     for coefficient in reversed(coefficients):
         result = result * x + coefficient
@@ -550,17 +550,17 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def summed(count: int) -> float:
-    r"""By how many units a sum or inner product of ``count`` terms may be off, relative to the sum of their sizes.
+    r"""Bound on the error of a sum or inner product of ``count`` terms, in units of rounding of the sum of their sizes.
 
     At most ``count``, the worst case, and beyond 16 terms :math:`8 + 2\sqrt{\mathtt{count}}`: at least three standard
-    deviations of independent roundings one after another, six and more where terms are of like size (in the manner of
-    Higham and Mary, 2019). Bounds on such sums are statistical and no worst cases.
+    deviations of independent rounding errors, six and more where terms are of similar size (see Higham and Mary,
+    2019). Beyond 16 terms the bound is statistical.
     """
     return min(float(count), 8 + 2 * math.sqrt(count))
 
 
 def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
-    r"""What a small potential (..., m, n) adds to u, to rounding relative to itself.
+    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
 
     .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
     """
