@@ -251,7 +251,8 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         weights_error = (weights_error + relative / 2 + underflow).nan_to_num(nan=torch.inf)
         by_weights = by_weights + relative * errors.spread + underflow * errors.radius
     modulus = torch.as_tensor(block.family.modulus, dtype=dual.dtype, device=dual.device)
-    rounded_dual, rounded_mean = dual.to(dtype), point.mean.to(dtype)
+    mean, rounded_dual = point.mean, dual.to(dtype)
+    rounded_mean = mean.to(dtype)
     by_weights = size + by_weights
     # A gap that float64 does not hold is not 0.
     least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
@@ -261,7 +262,7 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         None if weights is None else weights.to(dtype),
         rounded_mean,
         gap=alpha / 2 * by_weights.square() + 8 * weights_error**2 + least,
-        mean_error=size + errors.mean + _moved(rounded_mean, point.mean),
+        mean_error=size + errors.mean + _moved(rounded_mean, mean),
         dual_error=alpha * size + _moved(rounded_dual, dual),
         # Where nothing is strongly convex the bound is 1.
         total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error,

@@ -159,14 +159,6 @@ class Family(ABC):
         r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
         return self.at(lam).shift
 
-    def mean(self, lam: Tensor) -> Tensor:
-        r""":math:`h(\lambda) = \nabla\varphi(\lambda)`, (g, r, k)."""
-        return self.at(lam).mean
-
-    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        r""":math:`\nabla^2\varphi(\lambda)` as a function that multiplies vectors (g, r, k)."""
-        return self.at(lam).product
-
     @abstractmethod
     def rest_mean(self) -> Tensor:
         r"""The mean at λ = 0, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
@@ -174,10 +166,6 @@ class Family(ABC):
     @abstractmethod
     def value(self, lam: Tensor) -> Tensor:
         """φ(λ), (g, r)."""
-
-    def primal_value(self, lam: Tensor) -> Tensor:
-        r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, (g, r)."""
-        return (lam * self.mean(lam)).sum(-1) - self.value(lam)
 
     @abstractmethod
     def distribution(self, lam: Tensor) -> AbstractPreference:

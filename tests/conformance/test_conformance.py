@@ -51,12 +51,14 @@ def test_the_mean_is_the_gradient_and_the_curvature_its_derivative(family: Famil
     conjugate = family.problem(family.draw()).conjugate
     lam = point_in_domain(family.problem(family.draw()))
     torch.testing.assert_close(
-        torch.func.grad(lambda at: conjugate.value(at).sum())(lam), conjugate.mean(lam)
+        torch.func.grad(lambda at: conjugate.value(at).sum())(lam), conjugate.at(lam).mean
     )
     vector = torch.randn(lam.shape, dtype=lam.dtype, generator=torch.Generator().manual_seed(2))
     step = 1e-6
-    difference = (conjugate.mean(lam + step * vector) - conjugate.mean(lam - step * vector)) / (2 * step)
-    torch.testing.assert_close(conjugate.curvature(lam)(vector), difference, rtol=1e-5, atol=1e-7)
+    difference = (conjugate.at(lam + step * vector).mean - conjugate.at(lam - step * vector).mean) / (
+        2 * step
+    )
+    torch.testing.assert_close(conjugate.at(lam).product(vector), difference, rtol=1e-5, atol=1e-7)
 
 
 @every_family
@@ -98,7 +100,7 @@ def test_second_order_is_one_step_of_newtons_method(family: Family) -> None:
     one = InferenceProblem(several.preference, several.evidence, 0.6, several.closeness)
     for problem in (several, one):  # whose queries share a Hessian where they share a preference
         dual = problem.solve("second_order").dual
-        bent = problem.conjugate.curvature(torch.zeros_like(dual))(dual)
+        bent = problem.conjugate.at(torch.zeros_like(dual)).product(dual)
         torch.testing.assert_close(dual / problem.alpha_column + bent, problem.evidence.expand_as(bent))
 
 
@@ -277,7 +279,7 @@ def test_the_distribution_is_the_one_of_the_answer(family: Family, estimator: st
             found.dual.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
         )
         torch.testing.assert_close(
-            distribution.tilted_covariance(at_rest)(vector), problem.conjugate.curvature(found.dual)(vector)
+            distribution.tilted_covariance(at_rest)(vector), problem.conjugate.at(found.dual).product(vector)
         )
         back = distribution.tilted_mean(-found.dual)
         torch.testing.assert_close(back, problem.conjugate.rest_mean().expand_as(back), rtol=1e-8, atol=1e-9)

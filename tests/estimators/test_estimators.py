@@ -91,7 +91,7 @@ def test_outside_is_infinite_and_nowhere_certified() -> None:
     conjugate = problem(1.0).conjugate
     lam = torch.tensor([[0.5, 1.0, 0.1], [1.5, 3.0, 0.6]], dtype=torch.float64)
     assert torch.isfinite(conjugate.value(lam)).tolist() == [True, False]
-    assert torch.isfinite(conjugate.mean(lam)).all(-1).tolist() == [True, False]
+    assert torch.isfinite(conjugate.at(lam).mean).all(-1).tolist() == [True, False]
     assert float(conjugate.value(lam)[1]) == torch.inf
     assert bool(torch.isnan(conjugate.shift(lam)[1]).all())
 

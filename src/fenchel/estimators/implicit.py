@@ -80,7 +80,7 @@ class Expansion(AbstractEquation):
 
     @override
     def residual(self, problem: Problem, lam: Tensor) -> Tensor:
-        curved = problem.conjugate.curvature(torch.zeros_like(lam))(lam)
+        curved = problem.conjugate.at(torch.zeros_like(lam)).product(lam)
         return problem.evidence - lam / problem.alpha_column - curved
 
     @override
