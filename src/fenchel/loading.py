@@ -193,7 +193,7 @@ class RunModel:
             model = str(model)
             from fenchel.integrations.transformers.loading import load_model
 
-            loaded, own, info = load_model(
+            loaded, own_tokenizer, info = load_model(
                 model,
                 device=device or "cpu",
                 dtype=chosen or "float32",
@@ -201,7 +201,8 @@ class RunModel:
                 with_head=with_head,
                 classifies=classifies,
             )
-            return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision, named=True)
+            tokenizer = own_tokenizer if tokenizer is None else tokenizer
+            return cls(loaded, tokenizer, model, info.revision, named=True)
         if not isinstance(model, nn.Module) or not (hasattr(model, "config") or attention_layers(model)):
             raise ModelError(
                 f"model is {shown(model)}; expected a model of transformers, with a config, or the name or "
@@ -241,7 +242,7 @@ def _weights_digest(model: nn.Module) -> str:
     return PREFIX + tensors_digest([dict(tensors)])
 
 
-def image_processor(found: RunModel, revision: str | None) -> Any:
+def image_processor(run: RunModel, revision: str | None) -> Any:
     """The image processor of a vision model: the one given in place of the tokenizer, or that of a named model.
 
     Raises:
@@ -250,20 +251,20 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
     """
     from fenchel.integrations.transformers.loading import check_reads_images, load_image_processor
 
-    if found.tokenizer is None and not hasattr(found.model, "config") and attention_layers(found.model):
+    if run.tokenizer is None and not hasattr(run.model, "config") and attention_layers(run.model):
         raise InputError(
-            f"{type(found.model).__name__} was given images without an image processor. Give what makes its inputs in "
+            f"{type(run.model).__name__} was given images without an image processor. Give what makes its inputs in "
             "the place of the tokenizer, or ready-made inputs such as [{'images': tensor}]."
         )
-    check_reads_images(found.model, getattr(found.tokenizer, "input_name", "pixel_values"))
-    if found.tokenizer is not None:
-        return found.tokenizer
-    if not found.named:
+    check_reads_images(run.model, getattr(run.tokenizer, "input_name", "pixel_values"))
+    if run.tokenizer is not None:
+        return run.tokenizer
+    if not run.named:
         raise InputError(
-            f"{type(found.model).__name__} was given images without an image processor. Give it in the place of the "
+            f"{type(run.model).__name__} was given images without an image processor. Give it in the place of the "
             "tokenizer, or the name or folder of the model."
         )
-    return load_image_processor(found.name, revision)
+    return load_image_processor(run.name, revision)
 
 
 @contextlib.contextmanager

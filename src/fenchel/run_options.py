@@ -100,17 +100,12 @@ class Option:
         return self.name if self.command is None else self.command
 
     @property
-    def python_default(self) -> str:
-        """Description of the default in Python; empty if the meaning includes it."""
-        if self.default is not None:
-            return repr(self.default)
-        return self.default_text if self.command_default is ... else ""
-
-    @property
     def described(self) -> str:
         """The meaning and the default in Python."""
-        default = self.python_default
-        return f"{self.meaning}{f' Default: {default}.' if default else ''}"
+        default = self.default_text if self.default is None else repr(self.default)
+        # If the defaults in Python and on the command line differ, the meaning includes that in Python.
+        is_stated = self.default is None and self.command_default is not ...
+        return f"{self.meaning} Default: {default}." if default and not is_stated else self.meaning
 
 
 def _option(default: Any, meaning: str, metavar: str = "", rule: Rule | None = None, **how: Any) -> Any:
@@ -178,14 +173,14 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation
             )
             for name, field in model.model_fields.items()
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
+        function.__signature__ = signature.replace(parameters=[*named, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
         function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
         described = "\n".join(f"        {one.name}: {one.described}" for one in declared(model))
         # With python -OO there are no docstrings.

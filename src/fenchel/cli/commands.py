@@ -245,7 +245,7 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
     folder = cast("Path", options.folder)
     measured_swap = load_swap(swap, model)
     with interruptible(observer_of_standard_error(), AUDIT, folder) as observer:
-        report = audit(model, None, text, **_given(options, observer))
+        report = audit(model, None, text, **_arguments(options, observer))
     if measured_swap is not None:
         report = report.beside_swap(measured_swap)
         report.write_files(folder)
@@ -351,7 +351,7 @@ def swap(
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error("swapping"), SWAP, place) as observer:
-        given: dict[str, Any] = {**_given(options, observer), "columns": columns}
+        given = {**_arguments(options, observer), "columns": columns}
         report = swap(model, None, text, pairs=pairs, **given)
     show(terminal_table(report), report.finding)
     typer.echo(f"Page: {place / 'swap.html'}")
@@ -409,7 +409,7 @@ def reproduce(
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:
-        result = reproduce(figure, text, **_given(options, observer))
+        result = reproduce(figure, text, **_arguments(options, observer))
     show(terminal_table(result), f"{result.standing} {finding(result)}")
     typer.echo(f"Table: {place / f'{result.figure}.md'}")
 
@@ -441,8 +441,8 @@ def catalogue(
 ) -> None:
     """Prints :data:`fenchel.catalogue.ENTRIES`, or one of them."""
     if name is None:
-        for option, given in (("--closeness", closeness), ("--seed", seed)):
-            if given is not None:
+        for option, value in (("--closeness", closeness), ("--seed", seed)):
+            if value is not None:
                 raise typer.BadParameter(f"{option} is of one mechanism's example: name the mechanism too.")
     from fenchel.catalogue import ENTRIES
     from fenchel.catalogue import entry as looked_up
@@ -463,7 +463,7 @@ def catalogue(
         print_entry(result, closeness, seed or 0)
 
 
-def _given(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:
+def _arguments(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:
     """The options as arguments of a function of the library."""
     device = best_device() if options.device is None else options.device
     return {**dict(options), "device": device, "observer": observer}

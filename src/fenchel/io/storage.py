@@ -214,8 +214,8 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
 CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
 """Why a file is refused whose digest does not match its content."""
 
-_MOST_BYTES = 1 << 28
-"""Maximum size of a JSON file; larger ones are not ours and are not read."""
+_MAX_BYTES = 1 << 28
+"""Maximum size of a JSON file; larger ones were not written by fenchel and are not read."""
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,12 @@ class Form:
         except Mismatch as error:
             raise self.refused(path, f"is not what fenchel writes: {error}") from error
 
-    def content(self, path: Path, most: int | None = None) -> bytes:
+    def content(self, path: Path, max_bytes: int | None = None) -> bytes:
         """The bytes of a regular file; reading another kind may never end.
 
         Args:
             path: The file.
-            most: Maximum number of bytes.
+            max_bytes: Maximum size.
 
         Raises:
             InputError: If the file does not exist, is not a regular file, or is larger.
@@ -267,8 +267,8 @@ class Form:
             result = path.stat()
             if not stat.S_ISREG(result.st_mode):
                 raise self.refused(path, "is not a file")
-            if most is not None and result.st_size > most:
-                raise self.refused(path, f"has {result.st_size} bytes, and a {self.name} at most {most}")
+            if max_bytes is not None and result.st_size > max_bytes:
+                raise self.refused(path, f"has {result.st_size} bytes, and a {self.name} at most {max_bytes}")
             return path.read_bytes()
         except OSError as error:
             raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
@@ -288,7 +288,7 @@ class Form:
             check_json(self.schema, values)
 
 
-_OWN_KEYS = frozenset({"format", "schema", "digest"})
+_ADDED_KEYS = frozenset({"format", "schema", "digest"})
 
 
 def sealed_text(form: Form, values: Mapping[str, Any]) -> str:
@@ -329,14 +329,14 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         InputError: If the file does not exist, was changed after it was written, is of another form, or does not match
             the schema.
     """
-    content = form.content(path, _MOST_BYTES)
+    content = form.content(path, _MAX_BYTES)
     try:
         found = parse_json(content)
     except InputError as error:
         raise form.refused(path, f"is no {form.name}: {error}") from error
     if not isinstance(found, dict):
         raise form.refused(path, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
-    values = {name: value for name, value in found.items() if name not in _OWN_KEYS}
+    values = {name: value for name, value in found.items() if name not in _ADDED_KEYS}
     kind, version = found.get("format"), found.get("schema")
     if "digest" in found or kind is not None:
         sealed = _sealed({name: value for name, value in found.items() if name != "digest"})

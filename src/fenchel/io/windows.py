@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
@@ -194,9 +194,13 @@ class _Window:
     counted: list[bool]
     decoder: tuple[int, ...]
     counted_decoder: list[bool]
-    document: int = 0
-    after: Cursor = _BEGINNING
-    fraction: float | None = None
+    document: int
+    after: Cursor
+    fraction: float | None
+
+
+_Cut = tuple[tuple[int, ...], list[bool], tuple[int, ...], float]
+"""Tokens of a window, those that count, tokens of the decoder, and the share of the document up to its end."""
 
 
 class TokenWindows:
@@ -310,26 +314,19 @@ class TokenWindows:
             if document.index < start.document or not self.shard.takes(document.index):
                 continue
             begun += 1
-            for number, (window, share) in enumerate(self._cut(document), start=1):
+            for number, (tokens, counted, decoder, share) in enumerate(self._cut(document), start=1):
                 if document.index == start.document and number <= start.window:
                     continue
-                counted = _first(window.counted, budget - place.tokens)
-                shared = window.counted_decoder is window.counted
+                counted = _first(counted, budget - place.tokens)
                 place = Cursor(
                     document=document.index,
                     window=number,
                     tokens=place.tokens + sum(counted),
                     documents=place.documents + (number == 1),
                 )
+                counted_decoder = counted if document.target is None else [True] * len(decoder)
                 fraction = max(document.fraction_at(share) or 0.0, place.tokens / budget) or None
-                yield replace(
-                    window,
-                    counted=counted,
-                    counted_decoder=counted if shared else window.counted_decoder,
-                    document=document.number,
-                    after=place,
-                    fraction=fraction,
-                )
+                yield _Window(tokens, counted, decoder, counted_decoder, document.number, place, fraction)
                 if place.tokens >= budget:
                     return
         if begun and place.tokens == 0:
@@ -338,7 +335,7 @@ class TokenWindows:
                 "documents into nothing. Check the file, the text column and the tokenizer."
             )
 
-    def _cut(self, document: Document) -> Iterator[tuple[_Window, float]]:
+    def _cut(self, document: Document) -> Iterator[_Cut]:
         if document.target is not None:
             yield from self._pair(document, document.target)
             return
@@ -349,7 +346,7 @@ class TokenWindows:
             counted = [
                 position < len(self._prefix) or position >= first_new for position in range(len(tokens))
             ]
-            yield _Window(tokens, counted, self._shifted(tokens), counted), share
+            yield tokens, counted, self._shifted(tokens), share
             overlap = self._room - self.stride
 
     def _texts(self, text: str) -> Iterator[tuple[list[int], float]]:
@@ -365,11 +362,11 @@ class TokenWindows:
         if waiting:
             yield waiting, 1.0
 
-    def _pair(self, document: Document, target: str) -> Iterator[tuple[_Window, float]]:
+    def _pair(self, document: Document, target: str) -> Iterator[_Cut]:
         if self._decoder_start is None:
             raise InputError(
-                f"{self.description} was given with a target column, but the model has no decoder to read "
-                "it. Leave the target column out, or audit an encoder-decoder model."
+                f"{self.description} was given with a target column, but the model has no decoder to read it. Leave "
+                "the target column out, or audit an encoder-decoder model."
             )
         source = token_ids(self.tokenizer, document.text)
         target_ids = token_ids(self.tokenizer, target, target=True)
@@ -385,7 +382,7 @@ class TokenWindows:
                 f"{len(target_ids)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
                 f"{' and '.join(map(str, dict.fromkeys(rooms)))}. Shorten the pair or raise the max length."
             )
-        yield _Window(tokens, [True] * len(tokens), self._shifted(targets), [True] * len(targets)), 1.0
+        yield tokens, [True] * len(tokens), self._shifted(targets), 1.0
 
     @cached_property
     def _around_target(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
