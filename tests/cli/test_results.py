@@ -80,13 +80,8 @@ def test_two_audits_are_compared(command, audits, tmp_path, monkeypatch):
     assert [audit["name"] for audit in saved["audits"]] == [str(one), str(other)]
     assert "max_length" in saved["differing"]
     assert len(saved["heads"]) == 8
-    files = files_of(out)
-    assert set(files) == {"compare.json", "compare.html"}
-    assert command("compare", one, other).code == 0
-    assert files_of(out) == files
-    reverse = command("compare", other, one)
-    assert reverse.code == 3
-    assert "holds another comparison" in reverse.line
+    assert set(files_of(out)) == {"compare.json", "compare.html"}
+    assert "holds another comparison" in command("compare", other, one).line
     assert command("compare", other, one, "--overwrite").code == 0
 
 

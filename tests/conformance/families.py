@@ -202,6 +202,11 @@ FAMILIES = [
         batch=(2,),
     ),
     Family(
+        "somebody's cumulant",
+        {"mean": (DIM,), "variance_scale": (DIM,)},
+        lambda p: toys.Cumulant(p["mean"], p["variance_scale"]),
+    ),
+    Family(
         "Gaussian", {"mean": (DIM,), "root": (DIM, DIM)}, lambda p: Gaussian(p["mean"], _square(p["root"]))
     ),
     Family(

@@ -288,7 +288,7 @@ def test_the_distribution_is_the_one_of_the_answer(family: Family, estimator: st
     torch.testing.assert_close(part.mean(), distribution.mean()[..., 1:3, :])
 
 
-OTHERS = (Discrete, Continuous1d, Continuous2d, toys.Gaussian, toys.Exponential)
+OTHERS = (Discrete, Continuous1d, Continuous2d, toys.Gaussian, toys.Cumulant, toys.Exponential)
 """On templates or places, or without a method ``sample``."""
 SAMPLED = [family for family in FAMILIES if not isinstance(family.preference(family.draw()), OTHERS)]
 every_sampled = pytest.mark.parametrize("family", SAMPLED, ids=lambda family: family.name)

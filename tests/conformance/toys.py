@@ -122,6 +122,17 @@ class Gaussian(AbstractPreference):
         return lambda vector: vector @ self.factor @ self.factor.mT
 
 
+class Cumulant(AbstractPreference):
+    """N(mean, diag(variance)), by its cumulant alone."""
+
+    def __init__(self, mean: Tensor, variance: Tensor) -> None:
+        self.center, self.variance = mean, variance
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        return lam @ self.center + (self.variance * lam.square()).sum(-1) / 2
+
+
 class Exponential(AbstractPreference):
     """Independent exponential coordinates of given means: log M is finite where λ < 1/mean only."""
 

@@ -1,6 +1,5 @@
 """``swap.html`` and docs/swap.md: their numbers are those of swaps, and the page runs nothing."""
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from fenchel.drawing import decimal, level, position, short, signed
 from fenchel.swap import SwapReport
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
+from tests.examples.test_recorded_pages import compare, numbers, recorded, table
 from tests.pages import ROOT, page, run_blocks
 from tests.swap.small_swaps import SCORED, small_swap
 
@@ -123,49 +123,31 @@ def test_blocks_run(monkeypatch: pytest.MonkeyPatch):
     assert report.arm("exact")["hidden_change"] > 0.05
 
 
-def recorded(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "docs" / "results" / name).read_text())
-
-
-def shown_rows(text: str) -> dict[str, str]:
-    return dict(
-        re.findall(r"^\| (the model|α = [\d.]+|second order|exact) \| (.* \|.*)\|$", text, flags=re.MULTILINE)
-    )
-
-
-def label(record: dict[str, Any]) -> str:
-    names = {"model": "the model", "second_order": "second order", "exact": "exact"}
-    return names.get(record["estimator"], f"α = {record['alpha']:g}")
-
-
 def test_the_table_holds_the_recorded_numbers():
-    shown = shown_rows(page(PAGE).split("## What was found")[1])
-    arms = recorded("swap-sick-test.json")["arms"]
-    told = ["the model", "α = 0.8", "α = 0.9", "α = 1.3", "second order", "exact"]
-    assert list(shown) == told
-    assert set(told) < {label(record) for record in arms}
-    scores = {label(record): record["score_correlation"] for record in arms}
-    assert (
-        f"to 0.5 the score falls to {scores['α = 0.5']:.4f}, from 0.9 to 1.3 to {scores['α = 1.3']:.4f}"
-        in page(PAGE)
-    )
-    for record in arms:
-        if label(record) not in told:
-            continue
-        cells = [cell.strip() for cell in shown[label(record)].split("|")]
-        assert cells[0] == f"{record['score_correlation']:.4f}"
-        assert float(cells[2]) == pytest.approx(record["embedding_change"], abs=5.1e-5)
-        assert float(cells[3]) == pytest.approx(record["ranking_agreement"], abs=5.1e-5)
-        assert float(cells[4]) == pytest.approx(record["hidden_change"], abs=5.1e-4)
-        found = [float(number.replace("−", "-")) for number in re.findall(r"[+−][\d.]+", cells[1])]
-        names = ["score_correlation_difference" + end for end in ("", "_low", "_high")]
-        assert found == [] or found == pytest.approx([record[name] for name in names], abs=5.1e-5)
+    shown = table(page(PAGE).split("## What was found")[1])
+    names = {"model": "the model", "second_order": "second order", "exact": "exact"}
+    arms = {
+        names.get(record["estimator"], f"α = {record['alpha']:g}"): record
+        for record in recorded("swap-sick-test")["arms"]
+    }
+    assert list(shown) == ["the model", "α = 0.8", "α = 0.9", "α = 1.3", "second order", "exact"]
+    scores = [f"{arms[name]['score_correlation']:.4f}" for name in ("α = 0.5", "α = 1.3")]
+    assert "to 0.5 the score falls to {}, from 0.9 to 1.3 to {}".format(*scores) in page(PAGE)
+    for name, cells in shown.items():
+        record = arms[name]
+        ends = [record.get(f"score_correlation_difference{end}") for end in ("", "_low", "_high")]
+        compare(cells[0], [record["score_correlation"]])
+        assert numbers(cells[1]) == [] or numbers(cells[1]) == pytest.approx(ends, abs=5.1e-5)
+        for cell, of in zip(
+            cells[2:], ("embedding_change", "ranking_agreement", "hidden_change"), strict=True
+        ):
+            compare(cell, [record[of]])
 
 
 def test_the_sentences_hold_the_recorded_intervals():
     text = page(PAGE)
     for name in ("swap-sick-test.json", "swap-sick-1500.json"):
-        found = recorded(name)
+        found = recorded(name.removesuffix(".json"))
         exact = next(record for record in found["arms"] if record["estimator"] == "exact")
         control = next(record for record in found["against_control"] if record["estimator"] == "exact")
         for record, key in ((exact, "score_correlation_difference"), (control, "difference")):

@@ -128,20 +128,6 @@ def test_a_fused_map_is_taken_apart(part: int, interleaved: bool) -> None:
     torch.testing.assert_close(again, key)
 
 
-def test_the_fused_map_of_gpt2_is_transposed() -> None:
-    from transformers.pytorch_utils import Conv1D
-
-    fused = Conv1D(36, INPUTS).requires_grad_(False)
-    fused.weight.normal_(generator=torch.Generator().manual_seed(0))
-    fused.bias.normal_(generator=torch.Generator().manual_seed(1))
-    given = trace(fused)
-    key = heads(given.output[..., 12:24])
-    inputs, found = find(key, given)
-    torch.testing.assert_close(
-        torch.einsum("bnw,hdw->bhnd", inputs, found.weight) + found.bias[:, None, :], key
-    )
-
-
 def test_a_flattened_batch_is_unflattened() -> None:
     given = trace(linear(12))
     flat = Trace("flat", given.map, given.input.flatten(0, 1), given.output.flatten(0, 1))
