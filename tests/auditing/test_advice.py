@@ -119,10 +119,6 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     assert effects is not None
     wanted = report.suggestions[0].heads[:MOST_HEADS]
     assert {head.key for head in effects.heads} >= set(wanted)
-    for head in effects.heads:
-        module = report.modules[head.key.kind, head.key.layer]
-        arm = swap.arm("exact", layer=module.number, head=head.key.head)
-        assert head.effect == arm["hidden_change"]
     assert main([*audited, "--out", "beside", "--swap", words[words.index("--out") + 1]]) == 0
     beside = json.loads((tmp_path / "beside" / "summary.json").read_text())["effects"]
     assert beside["note"] == ""
