@@ -16,7 +16,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.comparing import compare
-from fenchel.errors import InputError
+from fenchel.errors import FenchelError, InputError
 from fenchel.io.storage import read_document, read_tensors
 from fenchel.reproducing import reproduce
 from fenchel.swap import SwapReport
@@ -52,7 +52,8 @@ class Kind:
 
 
 def audited(folder: Path, number: int = 0, **how: Any) -> AuditReport:
-    return small_audit(some_texts(3, seed=number), directory=folder, baseline="twin", **how)
+    given: dict[str, Any] = {"texts": some_texts(3, seed=number), "baseline": "twin", **how}
+    return small_audit(directory=folder, **given)
 
 
 def stopped_audit(folder: Path, number: int = 0) -> None:
@@ -245,3 +246,34 @@ def test_overwriting_replaces_what_is_damaged(make: Any, state: str, tmp_path: P
     make(tmp_path, overwrite=True)
     (tmp_path / "copy").unlink()
     assert files_of(tmp_path) == before
+
+
+OF_BOTH: list[dict[str, Any]] = [{"texts": [" ", ""]}, {"max_length": 1}, {"tol": -1.0}]
+CANNOT_BE: list[tuple[Any, list[dict[str, Any]]]] = [
+    (audited, [*OF_BOTH, {"layers": [99]}, {"heads": [99]}, {"space": "bogus"}]),
+    (swapped, [*OF_BOTH, {"per_layer": True, "layers": [99]}, {"per_head": True, "heads": [99]}]),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong"), CANNOT_BE, ids=["audit", "swap"])
+def test_a_folder_is_of_one_run_at_a_time_and_what_cannot_be_deletes_nothing(
+    make: Any, wrong: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    refused, folder = [], tmp_path / "run"
+
+    class Second(Interrupting):
+        def started(self, manifest: Any) -> None:
+            for how in ({}, {"resume": True}, {"overwrite": True}):
+                with pytest.raises(InputError, match="is in use: another process is writing its results"):
+                    make(folder, 1, **how)
+                refused.append(manifest)
+
+    make(folder, observer=Second(-1, RuntimeError()))
+    assert len(refused) == 3
+    make(tmp_path / "alone")
+    before = files_of(folder)
+    assert before == files_of(tmp_path / "alone")
+    for options in wrong:
+        with pytest.raises(FenchelError):
+            make(folder, overwrite=True, **options)
+        assert files_of(folder) == before

@@ -15,7 +15,7 @@ from fenchel.auditing import run, table
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.auditing.table import QUERIES
-from fenchel.errors import FenchelError, InputError, OutputError
+from fenchel.errors import InputError, OutputError
 from fenchel.io.storage import read_document, write_document
 from tests.auditing.small_audits import (
     Interrupting,
@@ -150,42 +150,6 @@ def test_another_audit_is_not_resumed(interrupted: Path, options: dict[str, Any]
     with pytest.raises(InputError, match=r"was interrupted after \d+ tokens\. Finish it with --resume"):
         AuditReport.load(interrupted)
     assert files_of(interrupted) == files
-
-
-def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path) -> None:
-    refused = []
-
-    class Second(Interrupting):
-        def started(self, manifest: Any) -> None:
-            for how in ({}, {"resume": True}, {"overwrite": True}):
-                with pytest.raises(InputError, match="is in use: another process is writing its results"):
-                    small_audit(directory=tmp_path, heads=[1], **how)
-                refused.append(manifest)
-
-    small_audit(directory=tmp_path, observer=Second(-1, RuntimeError()))
-    assert len(refused) == 3
-    assert_same_audit(tmp_path, whole)
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"layers": [99]}, FenchelError),
-        ({"heads": [99]}, InputError),
-        ({"texts": [" ", ""]}, InputError),
-        ({"max_length": 1}, InputError),
-        ({"tol": -1.0}, InputError),
-        ({"space": "bogus"}, InputError),
-    ],
-)
-def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(
-    whole: Path, tmp_path: Path, options: dict[str, Any], error: type
-) -> None:
-    there = tmp_path / "there"
-    shutil.copytree(whole, there)
-    with pytest.raises(error):
-        small_audit(directory=there, overwrite=True, **options)
-    assert files_of(there) == files_of(whole)
 
 
 def test_a_full_disk_loses_nothing_that_was_saved(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.errors import FenchelError, InputError
+from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
 from fenchel.io.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
 from fenchel.swap.run import STATE_FILE, STATE_FORM, SwapState
-from tests.auditing.small_audits import Interrupting, files_of
+from tests.auditing.small_audits import Interrupting
 from tests.damage import field, refuses
 from tests.swap.small_swaps import SCORED, small_swap
 
@@ -171,31 +171,3 @@ def test_published_tables_without_a_digest_are_read(tmp_path: Path, name: str) -
     shutil.copy(ROOT / "docs" / "results" / name, tmp_path / "swap.json")
     report = SwapReport.load(tmp_path)
     assert report.finding == json.loads((tmp_path / "swap.json").read_text())["finding"]
-
-
-def test_a_folder_is_of_one_swap_at_a_time_and_an_option_that_cannot_be_used_deletes_nothing(
-    tmp_path: Path,
-) -> None:
-    refused = []
-
-    class Second(Interrupting):
-        def started(self, manifest: Any) -> None:
-            for how in ({}, {"resume": True}, {"overwrite": True}):
-                with pytest.raises(InputError, match="is in use: another process is writing its results"):
-                    small_swap("bert", **OPTIONS, directory=tmp_path, seed=1, **how)
-                refused.append(manifest)
-
-    small_swap("bert", **OPTIONS, directory=tmp_path, observer=Second(-1, RuntimeError()))
-    assert len(refused) == 3
-    assert SwapState.read(tmp_path).manifest["seed"] == 0
-    before = files_of(tmp_path)
-    wrong = (
-        {"per_layer": True, "layers": [99]},
-        {"per_head": True, "heads": [99]},
-        {"texts": [" "]},
-        {"tol": -1.0},
-    )
-    for options in wrong:
-        with pytest.raises(FenchelError):
-            small_swap("bert", **{**OPTIONS, **options}, directory=tmp_path, overwrite=True)
-        assert files_of(tmp_path) == before
