@@ -348,17 +348,13 @@ class AttentionInputs:
             )
         for of, count in (("query", self.queries), ("key", self.keys)):
             padding_form = f"(batch, tokens), True where a {of} is padding"
-            self._check_tensor(f"{of}_inputs", "(batch, tokens, width)", FLOATING, 3, count)
-            self._check_tensor(f"{of}_padding", padding_form, BOOL, 2, count)
-
-    def _check_tensor(
-        self, name: str, form: str, dtypes: tuple[torch.dtype, ...], dims: int, tokens: int
-    ) -> None:
-        tensor: Tensor | None = getattr(self, name)
-        if tensor is None:
-            return
-        sizes = (self.batch, tokens, None)[:dims]
-        check_tensor(name, tensor, form, dtypes=dtypes, sizes=sizes, device=self.device, other="the layer")
+            for name, form, dtypes, sizes in (
+                (f"{of}_inputs", "(batch, tokens, width)", FLOATING, (self.batch, count, None)),
+                (f"{of}_padding", padding_form, BOOL, (self.batch, count)),
+            ):
+                tensor, rule = getattr(self, name), {"dtypes": dtypes, "sizes": sizes, "device": self.device}
+                if tensor is not None:
+                    check_tensor(name, tensor, form, **rule, other="the layer")
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
         """The tensor ``query_inputs`` or ``key_inputs``, for a preference that requires it.

@@ -157,7 +157,6 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         check_widths(embed_dim, num_heads, kdim, vdim, dropout)
         _check_problem(preference, evidence)
         self._infer_by(estimator, tol, max_steps)
-        check_positive("MultiheadAttention", alpha=alpha)
         closeness = closeness_of(closeness)
         _check_closeness(closeness, learn_order, self.estimator)
         check_flags(

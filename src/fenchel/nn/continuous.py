@@ -49,7 +49,7 @@ from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.preference.abstract import widened
-from fenchel.tensors import check_entries, check_flags, checked_argument, refuse_onnx
+from fenchel.tensors import check_entries, check_flags, refuse_onnx
 
 EVIDENCE = ("content", "query")
 
@@ -151,7 +151,6 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         check_sizes(owner, basis=basis)
         check_choice(owner, EVIDENCE, evidence=evidence)
         check_positive(owner, ridge=ridge, width=width, preference_width=preference_width)
-        checked_argument("alpha", alpha, name=f"alpha of {owner}")
         self._infer_by(estimator, tol, max_steps)
         check_flags(
             learn_preference=learn_preference, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first
@@ -177,13 +176,11 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
         self._width = float(preference_width)
         keep_number(self, "alpha", alpha, learned=learn_alpha)
-        like = self.out_proj.weight.new_empty(num_heads, dimensions)
         for name in ("preference_mean", "preference_log_width"):
-            start = torch.empty_like(like)
-            if learn_preference:
-                self.register_parameter(name, nn.Parameter(start))
-            else:
-                self.register_buffer(name, start, persistent=False)
+            start = self.out_proj.weight.new_empty(num_heads, dimensions)
+            setattr(
+                self, name, nn.Parameter(start) if learn_preference else nn.Buffer(start, persistent=False)
+            )
         self._reset_preference()
 
     def _reset_preference(self) -> None:

@@ -73,15 +73,17 @@ class AbstractEvidence(nn.Module):
 
     Args:
         scale: Factor of the templates; None is :math:`1/\sqrt d`.
+        **sizes: Arguments that are sizes, checked here.
 
     Raises:
-        ProblemError: If the scale is not a positive number.
+        ProblemError: If the scale is not a positive number, or a size not a whole number of at least 1.
     """
 
-    def __init__(self, scale: float | None = None) -> None:
+    def __init__(self, scale: float | None = None, **sizes: int) -> None:
         super().__init__()
         if scale is not None:
             check_positive(type(self).__name__, scale=scale)
+        check_sizes(type(self).__name__, **sizes)
         self.scale = scale
 
     def extra_repr(self) -> str:
@@ -189,9 +191,8 @@ class General(AbstractEvidence):
     def __init__(
         self, heads: int, query_dim: int, key_dim: int | None = None, scale: float | None = None
     ) -> None:
-        super().__init__(scale)
         key_dim = query_dim if key_dim is None else key_dim
-        check_sizes("General", heads=heads, query_dim=query_dim, key_dim=key_dim)
+        super().__init__(scale, heads=heads, query_dim=query_dim, key_dim=key_dim)
         self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
         self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
 
@@ -225,16 +226,12 @@ class Content(AbstractEvidence):
     """
 
     def __init__(self, heads: int, sharpness: float = 10.0, learned: bool = True) -> None:
-        super().__init__()
-        check_sizes("Content", heads=heads)
+        super().__init__(heads=heads)
         check_positive("Content", sharpness=sharpness)
         check_flags(learned=learned)
         self.heads, self.learned = heads, learned
         log_sharpness = torch.full((heads,), math.log(sharpness))
-        if learned:
-            self.log_sharpness = nn.Parameter(log_sharpness)
-        else:
-            self.register_buffer("log_sharpness", log_sharpness)
+        self.log_sharpness = nn.Parameter(log_sharpness) if learned else nn.Buffer(log_sharpness)
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
         """Both normalised, the query times the sharpness."""
@@ -415,8 +412,7 @@ class RelativeKeys(AbstractPositionalEvidence):
     """
 
     def __init__(self, heads: int, dim: int, max_distance: int, scale: float | None = None) -> None:
-        super().__init__(scale)
-        check_sizes("RelativeKeys", heads=heads, dim=dim)
+        super().__init__(scale, heads=heads, dim=dim)
         checked("reach", max_distance, name="max_distance of RelativeKeys", error=ProblemError)
         self.heads, self.dim, self.max_distance = heads, dim, max_distance
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
@@ -463,8 +459,7 @@ class RelativeGridKeys(AbstractPositionalEvidence):
 
     def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
         check_positive("RelativeGridKeys", scale=scale)
-        super().__init__(scale)
-        check_sizes("RelativeGridKeys", heads=heads, dim=dim)
+        super().__init__(scale, heads=heads, dim=dim)
         self.grid = check_grid("RelativeGridKeys", grid)
         checked("reach", reach, name="reach of RelativeGridKeys", error=ProblemError)
         if dim % 2:
@@ -541,8 +536,7 @@ class TransformerXL(AbstractPositionalEvidence):
     def __init__(
         self, heads: int, dim: int, width: int, base: float = 10_000.0, scale: float | None = None
     ) -> None:
-        super().__init__(scale)
-        check_sizes("TransformerXL", heads=heads, dim=dim)
+        super().__init__(scale, heads=heads, dim=dim)
         frequencies(width, base, owner="TransformerXL")
         self.heads, self.dim, self.width, self.base = heads, dim, width, base
         self.distance_weight = nn.Parameter(0.02 * torch.randn(heads, dim, width))

@@ -18,7 +18,6 @@ from fenchel.nn.arguments import (
     check_choice,
     check_indices,
     check_parameters,
-    check_positive,
     check_widths,
     combined,
     keep_number,
@@ -130,9 +129,6 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
-        check_positive(_OWNER, alpha=alpha)
-        if gamma is not None:
-            check_positive(_OWNER, gamma=gamma)
         checked_argument("scale", scale, name=f"scale of {_OWNER}")
         check_choice(_OWNER, EXTRA_PREFERENCES, extra_preference=extra_preference)
         self._infer_by(estimator, tol, max_steps)
