@@ -31,7 +31,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
     """Raise unless every size is a whole number of at least 1, within the limits of layers.
 
     Raises:
-        ProblemError: Naming the argument, its owner and what was got.
+        ProblemError: With the argument, its owner and its value.
 
     Example:
         >>> check_sizes("ALiBi", heads=2.5)
@@ -46,7 +46,7 @@ def check_positive(owner: str, **numbers: Any) -> None:
     """Raise unless every number is finite and above 0, in float32 too.
 
     Raises:
-        ProblemError: Naming the argument, its owner and what was got.
+        ProblemError: With the argument, its owner and its value.
     """
     for name, number in numbers.items():
         rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
@@ -89,7 +89,7 @@ def check_grid(owner: str, grid: Any, argument: str = "grid", rule: str = "size"
     """Rows and columns of a grid, or of another argument with two sizes, each by a rule of the table.
 
     Raises:
-        ProblemError: Naming the owner and what was got.
+        ProblemError: With the owner and the value.
 
     Example:
         >>> check_grid("GridWindow", 14)
@@ -134,7 +134,7 @@ def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None
     """Raise unless indices, where values are known, are below a count and at least -1, which is none.
 
     Raises:
-        ProblemError: Naming the argument, a wrong index, and what was expected.
+        ProblemError: With the argument, a wrong index, and the expected ones.
     """
     if indices.numel() and values_are_known(indices):
         smallest, largest = (int(end) for end in indices.aminmax())
@@ -147,7 +147,7 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
     """Raise unless every name is one of the choices.
 
     Raises:
-        ProblemError: Naming the argument, its owner and what was got.
+        ProblemError: With the argument, its owner and its value.
     """
     for argument, name in names.items():
         one_of(*choices).check(f"{argument} of {owner}", name, ProblemError)

@@ -391,7 +391,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         )
 
     def _extended(self, sequence: Tensor, bias: Tensor | None) -> Tensor:
-        """Keys or values (B, H, n, d) with what add_bias_kv and add_zero_attn append."""
+        """Keys or values (B, H, n, d) with the additions of add_bias_kv and add_zero_attn."""
         one = (sequence.shape[0], self.num_heads, 1, self.head_dim)
         added = [] if bias is None else [bias.view(1, *one[1:]).expand(one).to(sequence.dtype)]
         if self.add_zero_attn:

@@ -29,7 +29,7 @@ def use_estimator(
 ) -> Iterator[None]:
     r"""Have the attention layers of ``model`` infer by another estimator until the block ends.
 
-    Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
+    The output of each chosen head is :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
     preference and evidence. Every other head, and every other layer, stays as it is. The counterpart of
     :func:`fenchel.integrations.transformers.use_backend` for modules with :class:`~fenchel.nn.MultiheadAttention`,
     :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention` or
@@ -42,13 +42,13 @@ def use_estimator(
     Args:
         model: Any module; itself such a layer, or one that holds some. In eval or training mode.
         estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
-            ``fenchel.Exact(tol=1e-6)``, of which those that are None are the layer's own.
-        alpha: α > 0 for the chosen heads; None is the layer's own.
+            ``fenchel.Exact(tol=1e-6)``; options that are None are the layer's.
+        alpha: α > 0 for the chosen heads; None is the layer's.
         layers: Which layers: numbers from 1 in the order in which the model holds them, or qualified names. None is
             all.
         heads: Which heads of those layers, numbers from 1. None is all.
-        tol: Tolerance of "exact"; None is the layer's own.
-        max_steps: Steps that "exact" may take; None is the layer's own.
+        tol: Tolerance of "exact"; None is the layer's.
+        max_steps: Steps of "exact" at most; None is the layer's.
 
     Raises:
         ModelError: If the model has no such layer; and if the block ends without any having been called, or without one

@@ -205,11 +205,11 @@ class OtherInference:
             return replace(Exact(tol=layer.tol, max_steps=layer.max_steps), **self.estimator.options)
         return layer.solver if self.estimator is None else self.estimator
 
-    def reliability(self, own: float | Tensor) -> float | Tensor:
-        """α, given the layer's."""
+    def reliability(self, alpha: float | Tensor) -> float | Tensor:
+        """α for a layer with the given one."""
         if self.alpha is not None:
             return self.alpha
-        return own if self.times == 1.0 else own * self.times
+        return alpha if self.times == 1.0 else alpha * self.times
 
 
 class AttendingLayer:
@@ -280,9 +280,10 @@ class AttendingLayer:
     @property
     def _switched(self) -> list[int] | None:
         """Indices of the heads with a temporary inference; None if all heads infer in the same way."""
-        heads = None if self.other is None else self.other.heads
-        chosen = [head for head in range(self.num_heads) if heads and head + 1 in heads]
-        return None if heads is None or len(chosen) == self.num_heads else chosen
+        if self.other is None or self.other.heads is None:
+            return None
+        chosen = [head for head in range(self.num_heads) if head + 1 in self.other.heads]
+        return chosen if len(chosen) < self.num_heads else None
 
     def answer(self, call: LayerCall, **options: Any) -> Inferred:
         """The inference of the heads, by the current estimators.
@@ -309,10 +310,10 @@ class AttendingLayer:
         )
 
     def _reset_parameters(self) -> None:
-        own: Any = super()
+        base: Any = super()
         self._qkv_same_embed_dim = getattr(self, "in_proj_weight", None) is not None
-        own._reset_parameters()
-        # False from here on: torch's transformer layers take that for "cannot be fused", and call forward.
+        base._reset_parameters()
+        # With False torch's transformer layers disable their fused path, and call forward.
         self._qkv_same_embed_dim = False
 
     def reset_parameters(self) -> None:
@@ -359,22 +360,24 @@ def lies_in(part: Tensor, whole: Tensor) -> bool:
 
 
 def _of_heads(problem: Problem, index: Tensor) -> Problem:
-    def taken(tensor: Tensor) -> Tensor:
+    """The problem of the heads of an index."""
+
+    def selected(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
 
     alpha, closeness, variant = problem.alpha, problem.closeness, problem.variant
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
     parts = {} if variant is None else vars(variant)
-    own = {name: taken(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
+    tensors = {name: selected(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
     return replace(
         problem,
-        evidence=taken(problem.evidence),
-        templates=taken(problem.templates),
-        values=taken(problem.values),
+        evidence=selected(problem.evidence),
+        templates=selected(problem.templates),
+        values=selected(problem.values),
         alpha=alpha,
         closeness=closeness and closeness.heads(index),
-        variant=variant and replace(variant, **own),
+        variant=variant and replace(variant, **tensors),
     )
 
 

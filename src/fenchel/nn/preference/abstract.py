@@ -97,7 +97,7 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class AbstractPreference(nn.Module):
-    r"""A belief u about the weights before any query meets a key.
+    r"""Base class of preferences u, the prior of the weights.
 
     .. math:: p_i \propto u_i \exp\langle t_i, \lambda\rangle, \qquad \log (u \cdot u')_i = \log u_i + \log u'_i
 
@@ -134,14 +134,14 @@ class AbstractPreference(nn.Module):
         """The log-weights, unnormalised.
 
         Args:
-            inputs: What is known before any query meets a key.
+            inputs: Sizes, positions and inputs of the layer.
 
         Returns:
             Float log-weights, -inf where forbidden, or a bool mask, True = attend; of four dimensions that broadcast to
-            (B, H, m, n), with size 1 wherever they are constant. None if everything is as likely as everything else.
+            (B, H, m, n), with size 1 wherever they are constant. None if the preference is uniform.
 
         Raises:
-            ProblemError: If the inputs lack what this preference looks at, or have other heads or another device.
+            ProblemError: If a required input is None, or the number of heads or the device differs.
         """
         self.check(inputs)
         weight, mask = self.checked_log_weight(inputs), self.checked_mask(inputs)
@@ -206,7 +206,7 @@ class AbstractPreference(nn.Module):
         """:meth:`mask_mod` whose results are checked: any log-weight but 0 would count as True.
 
         Raises:
-            ProblemError: As :meth:`mask_mod`; when the function is called, if what it returns is not bool.
+            ProblemError: As :meth:`mask_mod`; when the function is called, if its result is not bool.
         """
         advice = "bool, True = attend. Log-weights belong in log_weight"
         return self._checked("mask_mod", self.mask_mod(inputs), None, advice)
@@ -273,7 +273,7 @@ class AbstractPreference(nn.Module):
         return Uniform() if isinstance(self, Uniform) else power
 
     def extra_repr(self) -> str:
-        """What it was built with, where that is not the default."""
+        """Arguments that are not the default."""
         return shown_arguments(self)
 
     def __repr__(self) -> str:
@@ -327,7 +327,7 @@ class AbstractGridPreference(AbstractPreference):
 
 
 class Uniform(AbstractPreference):
-    r"""Everything is as likely as everything else, :math:`\log u_i = 0`: plain dot-product attention.
+    r"""The uniform preference, :math:`\log u_i = 0`: plain dot-product attention.
 
     It is the identity of multiplication, and returns None instead of a tensor.
 

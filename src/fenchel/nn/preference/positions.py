@@ -441,7 +441,7 @@ def frequencies(
     """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,), on a device.
 
     Raises:
-        ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner and what it calls them.
+        ProblemError: If ``width`` is odd, or an argument is not positive, with the owner's name of the argument.
     """
     check_sizes(owner, **{argument: width})
     check_positive(owner, base=base)

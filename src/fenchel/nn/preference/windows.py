@@ -62,8 +62,8 @@ class Window(AbstractPreference):
     i is the query's position on the keys' axis.
 
     Args:
-        before: How many keys before its own position a query sees; None for all of them.
-        after: How many keys after its own position a query sees; None for all of them.
+        before: Number of keys before its own position that a query sees; None for all.
+        after: Number of keys after its own position that a query sees; None for all.
         dilation: j - i has to be divisible by it.
 
     Raises:
@@ -117,7 +117,7 @@ class GridWindow(AbstractGridPreference):
 
     Args:
         grid: Rows and columns of the image.
-        reach: How many rows and columns away a pixel may be: (k − 1) / 2 for a window of k × k.
+        reach: Largest distance in rows and in columns: (k − 1) / 2 for a window of k × k.
 
     Raises:
         ProblemError: If the grid is no two numbers or the reach negative; when called, if tokens do not fill the grid.
@@ -289,7 +289,7 @@ class ProportionalWindow(_AbstractGaussian):
     r"""A Gaussian around the proportional place, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
 
     Of m queries and n keys, query i is at the share :math:`(i + \tfrac12)/m` of its own sequence, and
-    :math:`c_i = (i + \tfrac12)\,n/m - \tfrac12` at the same share of the other. m and n count what is not padding,
+    :math:`c_i = (i + \tfrac12)\,n/m - \tfrac12` at the same share of the other. m and n do not count padding,
     which is taken to stand at the end; queries before the first one, ``query_offset`` of them, count too: it is 0
     where all queries are given at once. The logarithm of :math:`\sigma_h` is a parameter.
 
