@@ -94,7 +94,6 @@ def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, r
     if not of_decoder and not (asked.asks_itself and evidence.shape[2] == _own_keys(asked)):
         real, padding = RealQueries({}, None, None), None
     counted = real(site.name, evidence, empty, decoder=of_decoder)
-    padding = padding if asked.query_padding is None else asked.query_padding
     return counted if padding is None or padding.shape != counted.shape else counted & ~padding
 
 

@@ -221,13 +221,7 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
 
 
 def check_widths(
-    embed_dim: int,
-    num_heads: int,
-    kdim: int | None,
-    vdim: int | None,
-    dropout: float,
-    *,
-    owner: str = "MultiheadAttention",
+    owner: str, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float
 ) -> None:
     """Check the arguments that ``torch.nn.MultiheadAttention`` has, too."""
     optional = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size is not None}

@@ -154,7 +154,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         tol: float | None = None,
         max_steps: int = 50,
     ) -> None:
-        check_widths(embed_dim, num_heads, kdim, vdim, dropout)
+        owner = type(self).__name__
+        check_widths(owner, embed_dim, num_heads, kdim, vdim, dropout)
         _check_problem(preference, evidence)
         self._infer_by(estimator, tol, max_steps)
         closeness = closeness_of(closeness)
@@ -173,7 +174,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             keep_norm_penalty=keep_norm_penalty,
         )
         _check_radius(radius, learn_radius, normalize_templates)
-        check_parameters("MultiheadAttention", device, dtype)
+        check_parameters(owner, device, dtype)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(*shape, device=device, dtype=dtype)
         self.preference = preference

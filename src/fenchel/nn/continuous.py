@@ -143,7 +143,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     ) -> None:
         super().__init__()
         owner = "ContinuousAttention"
-        check_widths(embed_dim, num_heads, None, None, 0.0)
+        check_widths(owner, embed_dim, num_heads, None, None, 0.0)
         if dimensions not in (1, 2) or isinstance(dimensions, bool):
             raise ProblemError(
                 f"dimensions is {shown(dimensions)}; expected 1, for signals, or 2, for images"

@@ -167,7 +167,6 @@ class LayerCall(NamedTuple):
         key_padding: In a capture, True where a key is padding, bool (B, n without added templates), or None.
         asks_itself: In a capture, whether queries and keys are of the same sequence.
         added: Number of templates that follow those of the keys.
-        query_padding: In a capture, True where a query is padding, bool (B, m), or None.
     """
 
     problem: Problem
@@ -176,7 +175,6 @@ class LayerCall(NamedTuple):
     key_padding: Tensor | None = None
     asks_itself: bool = False
     added: int = 0
-    query_padding: Tensor | None = None
 
 
 @dataclass

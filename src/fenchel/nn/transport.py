@@ -128,7 +128,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
+        check_widths(_OWNER, embed_dim, num_heads, None, None, dropout)
         checked_argument("scale", scale, name=f"scale of {_OWNER}")
         check_choice(_OWNER, EXTRA_PREFERENCES, extra_preference=extra_preference)
         self._infer_by(estimator, tol, max_steps)
