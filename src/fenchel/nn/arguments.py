@@ -340,15 +340,15 @@ class AttentionInputs:
             raise ProblemError(
                 f"dtype is {shown(self.dtype)}; expected one of {', '.join(map(str, FLOATING))}"
             )
+        place: dict[str, Any] = {"device": self.device, "other": "the layer"}
         for of, count in (("query", self.queries), ("key", self.keys)):
-            padding_form = f"(batch, tokens), True where a {of} is padding"
-            for name, form, dtypes, sizes in (
-                (f"{of}_inputs", "(batch, tokens, width)", FLOATING, (self.batch, count, None)),
-                (f"{of}_padding", padding_form, BOOL, (self.batch, count)),
-            ):
-                tensor, rule = getattr(self, name), {"dtypes": dtypes, "sizes": sizes, "device": self.device}
-                if tensor is not None:
-                    check_tensor(name, tensor, form, **rule, other="the layer")
+            inputs, padding = getattr(self, f"{of}_inputs"), getattr(self, f"{of}_padding")
+            if inputs is not None:
+                form, sizes = "(batch, tokens, width)", (self.batch, count, None)
+                check_tensor(f"{of}_inputs", inputs, form, sizes=sizes, **place)
+            if padding is not None:
+                form, sizes = f"(batch, tokens), True where a {of} is padding", (self.batch, count)
+                check_tensor(f"{of}_padding", padding, form, dtypes=BOOL, sizes=sizes, **place)
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
         """The tensor ``query_inputs`` or ``key_inputs``, for a preference that requires it.

@@ -293,7 +293,8 @@ class AttendingLayer:
         problem, log_u, chosen = call.problem, call.log_preference, self._switched
         if chosen is None:
             alpha, solver = self._for_now(problem.alpha)
-            return infer(replace(problem, alpha=alpha), log_u, estimator=solver, **options)
+            problem = problem if alpha is problem.alpha else replace(problem, alpha=alpha)
+            return infer(problem, log_u, estimator=solver, **options)
         rest = [head for head in range(self.num_heads) if head not in chosen]
         chosen, rest = (
             torch.tensor(heads, dtype=torch.int64, device=problem.evidence.device) for heads in (chosen, rest)
@@ -441,7 +442,7 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     )
 
 
-_KEPT = ("last_certificate", "last_gap", "last_norm_penalty")
+_KEPT = {name: f"_{name}" for name in ("last_certificate", "last_gap", "last_norm_penalty")}
 
 
 class LastCall:
@@ -469,15 +470,15 @@ class LastCall:
 
     def forget_last_call(self) -> None:
         """Delete the stored results, and the graphs that they keep."""
-        for name in _KEPT:
+        for attribute in _KEPT.values():
             # A layer that stores nothing does not change when it is called, so that it can be exported.
-            if getattr(self, f"_{name}") is not None:
-                setattr(self, f"_{name}", None)
+            if getattr(self, attribute) is not None:
+                setattr(self, attribute, None)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _KEPT:
             return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
-        result = getattr(self, f"_{name}")
+        result = getattr(self, _KEPT[name])
         if result is None:
             option, words = name.replace("last_", "keep_"), name.removeprefix("last_").replace("_", " ")
             raise NotKeptError(
@@ -487,4 +488,4 @@ class LastCall:
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies do not have results of calls: a tensor with a graph cannot be copied.
-        return {name: value for name, value in self.__dict__.items() if name.removeprefix("_") not in _KEPT}
+        return {name: value for name, value in self.__dict__.items() if name not in _KEPT.values()}
