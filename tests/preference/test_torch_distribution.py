@@ -100,8 +100,8 @@ def test_gradients_reach_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("u", "message"),
     [
-        (Discrete(drawn(5, D)), "no distribution of templates; expected that of their numbers"),
-        (Gaussian(drawn(D), variance=0.0), "numbers above 0 where a density is asked for"),
+        (Discrete(drawn(5, D)), "no distribution of templates; expected that of their indices"),
+        (Gaussian(drawn(D), variance=0.0), "numbers above 0, as a density needs"),
         (Gaussian(drawn(D), FACTOR @ FACTOR.mT), "singular matrix"),
         (Continuous1d("quadratic", Gaussian(drawn(1), variance=1.0)), "no counterpart of Continuous1d"),
     ],
@@ -157,7 +157,9 @@ def test_queries_may_have_rows_of_their_own() -> None:
         def lead(self) -> torch.Size:
             return self.center.shape[:-1]
 
-    with pytest.raises(NotImplementedError, match=r"Unnamed has rows of its own .* name them in rows"):
+    with pytest.raises(
+        NotImplementedError, match=r"Unnamed has one row per query: name these attributes in rows"
+    ):
         Unnamed(drawn(3, D), ABOVE).queries(slice(1))
 
 

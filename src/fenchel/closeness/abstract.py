@@ -1,4 +1,4 @@
-"""What a closeness must compute; that of Kullback and Leibler, whose weights are softmax attention; and its limit."""
+"""Abstract closenesses; the Kullback-Leibler divergence, which gives softmax attention; and its limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checked_positive(
     """A positive number as a float, or a tensor of positive numbers.
 
     Raises:
-        ProblemError: If it breaks the rule that the table of arguments has for it.
+        ProblemError: If it breaks the rule for this argument.
     """
     if not isinstance(value, Tensor):
         return float(checked_argument(argument, value))
@@ -45,23 +45,23 @@ def checked_positive(
 class AbstractCloseness(Replaceable, ABC):
     r"""A convex function :math:`D(\cdot, u)` of the weights.
 
-    A member writes ``value`` and ``weights`` in terms of the log preference (..., m or 1, n); the modulus by which D is
-    strongly convex, if that is not 1; and the names of ``numbers`` of its own that may differ by query. What follows
-    from these it may write too, where there are formulas: ``conjugate`` and ``curvature``.
+    Subclasses implement ``value`` and ``weights`` as functions of the log preference (..., m or 1, n), and ``modulus``,
+    the modulus of strong convexity of D, if it is not 1. Parameters that may differ by query are named in ``numbers``.
+    ``conjugate`` and ``curvature`` follow from these unless overridden.
 
-    The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry for each of the N templates that p may
-    use: those of the preference, N = n, unless :meth:`support` says more.
+    The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry for each of the N templates in the support
+    of p: those of the preference, N = n, unless :meth:`support` is overridden.
     """
 
     numbers: ClassVar[tuple[str, ...]] = ()
-    """Attributes, called as the constructor calls them, that are numbers, or tensors that broadcast to (..., m)."""
+    """Names of the attributes that are numbers, or tensors that broadcast to (..., m), as in the constructor."""
 
     def bind(self, preference: Discrete) -> Self:
-        """This closeness, knowing the templates of a preference; itself where templates do not matter to it."""
+        """This closeness for the templates of a preference; itself if it does not depend on them."""
         return self
 
     def support(self, preference: Discrete) -> Tensor:
-        """The templates that p may use, (..., N, d), those of the preference first."""
+        """The templates in the support of p, (..., N, d), those of the preference first."""
         return preference.templates
 
     @abstractmethod
@@ -69,22 +69,22 @@ class AbstractCloseness(Replaceable, ABC):
         r""":math:`D(p, u)` for weights (..., m, N), shape (..., m)."""
 
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`D^*(f) = \sup_p \langle p, f\rangle - D(p, u)`, shape (..., m): here at the weights that reach it."""
+        r""":math:`D^*(f) = \sup_p \langle p, f\rangle - D(p, u)`, shape (..., m), at the maximising weights."""
         p = self.weights(potential, log_preference)
         inside = p > 0
-        # A common shift moves f and D* alike; what is added up is then of the size of the differences.
+        # A common shift of f shifts D* by the same; without it the sum has the size of the differences.
         level = potential.detach().masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
         pairing = (p * torch.where(inside, potential - level, 0)).sum(-1)
         return level.squeeze(-1) + pairing - self.value(p, log_preference)
 
     @abstractmethod
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`\nabla D^*(f)`: the weights that reach the supremum, shape (..., m, N)."""
+        r""":math:`\nabla D^*(f)`: the weights that attain the supremum, shape (..., m, N)."""
 
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
         r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N).
 
-        Here by :meth:`curvature_weights` where ``rowwise`` is true, else by autograd of weights.
+        From :meth:`curvature_weights` if ``rowwise`` is true, otherwise by autograd of the weights.
         """
         if self.rowwise:
             q = self.curvature_weights(self.weights(potential, log_preference), log_preference)
@@ -93,21 +93,21 @@ class AbstractCloseness(Replaceable, ABC):
         return jacobian_of_gradient(lambda f: self.weights(f, log_preference), potential)
 
     def rest(self, log_preference: Tensor) -> Tensor:
-        r"""The weights at which :math:`D(\cdot, u)` is least, :math:`\nabla D^*(0)`, shape (..., m or 1, N)."""
+        r"""The weights that minimise :math:`D(\cdot, u)`, :math:`\nabla D^*(0)`, shape (..., m or 1, N)."""
         return self.weights(torch.zeros_like(log_preference), log_preference)
 
     def displacement(self, potential: Tensor, weights: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla D^*(f) - \nabla D^*(0)` given the weights at f, shape (..., m, N).
 
-        Where f is small it is right to rounding relative to itself, not to the weights.
+        Where f is small its relative error is some roundings, without cancellation.
         """
         level: Any = SMALL * self._modulus_column()
-        # Further templates, as of transport, have no log weight.
+        # Templates added by support have no log weight.
         masks = log_preference if log_preference.shape[-1] == potential.shape[-1] else None
         small = counted_and_small(potential.detach(), masks, level)[1]
         known, near = values_are_known(small), None
         if not known or bool(small.any()):
-            # Rows that are small are not changed by this.
+            # Clamping does not change small rows.
             near = self.near_displacement(potential.clamp(-level, level), log_preference)
             if near is not None and known and bool(small.all()):
                 return near
@@ -117,20 +117,18 @@ class AbstractCloseness(Replaceable, ABC):
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor | None:
         r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`.
 
-        None where it is not known; bounds at small potentials are then those of a difference.
+        None if it is not implemented; bounds at small potentials are then those of a difference.
         """
         return None
 
     def usable(self, log_preference: Tensor) -> Tensor | None:
-        """Which templates weight of some query can reach, bool (..., 1, N); None where that is all of them."""
+        """Which templates may have weight for some query, bool (..., 1, N); None if all may."""
         return None
 
     def rounding(
         self, mean_error: Tensor, largest_error: Tensor, count: int
     ) -> tuple[Tensor, float | Tensor]:
-        r"""How far at most :meth:`weights`, evaluated in float64, are from :math:`\nabla D^*(f)`.
-
-        Where :attr:`is_softmax`, in the dtype of the errors.
+        r"""A bound on the error of :meth:`weights` evaluated in float64, or the dtype of the errors for softmax.
 
         Args:
             mean_error: Error of the potential's entries, root mean square under p, (..., m).
@@ -138,16 +136,16 @@ class AbstractCloseness(Replaceable, ABC):
             count: N.
 
         Returns:
-            Their relative error up to a factor that all share, root mean square under p, (..., m); and the part of all
-            weight that may be lost. Here no error is relative, and what is lost is what strong convexity allows for the
-            potential's error and some roundings a weight.
+            Their relative error up to a common factor, root mean square under p, (..., m); and the total weight that
+            may be lost. By default the relative error is 0, and the loss is the bound from strong convexity for the
+            potential's error plus some roundings of each weight.
         """
         return torch.zeros_like(mean_error), largest_error / self.modulus + 16 * count * UNIT
 
     def pairing_error(self, largest_error: Tensor) -> float | Tensor:
-        r"""By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 at evaluated weights, (..., m).
+        r"""A bound on :math:`D(p) + D^*(f) - \langle p, f\rangle` at evaluated weights p, (..., m).
 
-        Beyond what :meth:`rounding` says of how far they are from p(f): for weights that jump, to others as good.
+        In addition to the effect of :meth:`rounding`: for weights that jump, to others that are as good.
 
         Args:
             largest_error: The largest error of the potential, (..., m).
@@ -155,10 +153,10 @@ class AbstractCloseness(Replaceable, ABC):
         return 0.0
 
     curved: bool = True
-    """Whether weights have a derivative almost everywhere, of which steps are made; else there is first order alone."""
+    """Whether weights are differentiable almost everywhere; otherwise only first order is available."""
 
     rowwise: bool = False
-    r"""Whether weights depend on a query's potential and preference alone, and the curvature is that of weights q."""
+    r"""Whether weights depend only on a query's potential and preference, with a curvature given by weights q."""
 
     is_softmax: bool = False
     """Whether weights are proportional to the preference times the exponential of the potential."""
@@ -166,10 +164,10 @@ class AbstractCloseness(Replaceable, ABC):
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         r"""The q of :math:`\nabla^2 D^* = \operatorname{diag} q - qq^\top/\sum_i q_i` (fact 12), (..., m, n).
 
-        Asked for where ``rowwise`` is true, with tensors whose rows have been taken by :meth:`rows`.
+        Called if ``rowwise`` is true, with tensors whose rows have been selected by :meth:`rows`.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} says that it is rowwise and has no curvature_weights"
+            f"{type(self).__name__} is rowwise but does not implement curvature_weights"
         )
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -178,53 +176,53 @@ class AbstractCloseness(Replaceable, ABC):
         return {name: number for name, number in numbers.items() if isinstance(number, Tensor)}
 
     def with_numbers(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same closeness with the numbers changed that are tensors; itself where none is."""
+        """The same closeness with ``numbers`` that are tensors changed; itself if there are none."""
         changed = {name: change(tensor) for name, tensor in self._tensors().items()}
         return self._changed(**changed) if changed else self
 
     def queries(self, part: slice) -> Self:
-        """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
-        return self.with_numbers(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
+        """The closeness of some of the m queries; itself if no number has one row per query."""
+        return self.with_numbers(lambda x: x if not x.dim() or x.shape[-1] == 1 else x[..., part])
 
     def heads(self, index: Tensor) -> Self:
-        """The same for some of the heads by their indices, where tensors of its own have the shape (..., H, m or 1)."""
+        """The closeness of some of the heads, given their indices, where numbers have the shape (..., H, m or 1)."""
 
-        def chosen(own: Tensor) -> Tensor:
-            several = own.dim() > 1 and own.shape[-2] > 1
-            return own.index_select(-2, index.to(own.device)) if several else own
+        def select(x: Tensor) -> Tensor:
+            several = x.dim() > 1 and x.shape[-2] > 1
+            return x.index_select(-2, index.to(x.device)) if several else x
 
-        return self.with_numbers(chosen)
+        return self.with_numbers(select)
 
     def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
-        """The same for rows of a block, where tensors of its own have rows for queries; else itself.
+        """The closeness of the rows of a block; itself if no number has one row per query.
 
         Args:
-            take: Gives (g or 1, r or 1) of a tensor that broadcasts to (..., m).
+            take: Selects (g or 1, r or 1) from a tensor that broadcasts to (..., m).
         """
-        return self.with_numbers(lambda own: take(own) if own.dim() else own)
+        return self.with_numbers(lambda x: take(x) if x.dim() else x)
 
     @property
     def modulus(self) -> float | Tensor:
-        """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (..., m)."""
+        """σ > 0, the modulus of strong convexity of D in the 1-norm of the weights, broadcasting to (..., m)."""
         return 1.0
 
     def _modulus_column(self) -> float | Tensor:
         return self.modulus.unsqueeze(-1) if isinstance(self.modulus, Tensor) else self.modulus
 
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes (..., m or 1) of what it has for each query, by the name that the constructor gives it."""
+        """Shapes (..., m or 1) of the parameters with one row per query, by name."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors().items() if tensor.dim()}
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same closeness in another dtype."""
-        return self.with_numbers(lambda own: own.to(dtype))
+        return self.with_numbers(lambda x: x.to(dtype))
 
     def fenchel_young_gap(self, weights: Tensor, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r"""How far weights and potential are from belonging together, shape (..., m).
+        r"""The gap of the Fenchel–Young inequality, shape (..., m).
 
         .. math:: D(p, u) + D^*(f) - \langle p, f\rangle \ge 0,
 
-        zero exactly where :math:`p = \nabla D^*(f)` (the Fenchel–Young inequality).
+        zero if and only if :math:`p = \nabla D^*(f)`.
 
         Example:
             >>> import torch
@@ -243,7 +241,7 @@ class AbstractCloseness(Replaceable, ABC):
 
 
 class KL(AbstractCloseness):
-    r"""Kullback–Leibler divergence from the preference to the weights.
+    r"""Kullback-Leibler divergence from the preference to the weights.
 
     .. math:: K(p, u) = \sum_i p_i \log\frac{p_i}{u_i}, \qquad
               K^*(f) = \log \sum_i u_i e^{f_i}, \qquad \nabla K^*(f)_i \propto u_i e^{f_i}.
@@ -275,7 +273,7 @@ class KL(AbstractCloseness):
         return torch.softmax(log_preference + potential, -1)
 
     def rest(self, log_preference: Tensor) -> Tensor:
-        """U itself."""
+        """The preference u."""
         return log_preference.softmax(-1)
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
@@ -283,18 +281,18 @@ class KL(AbstractCloseness):
         return near_displacement(potential, self.rest(log_preference))
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
-        """Weights are exponentials; under p the root mean square of log p is at most about log N."""
+        """Of exponentials; the root mean square of log p under p is at most about log N."""
         numbers = torch.finfo(mean_error.dtype)
         relative = 2.2 * mean_error + (2 * math.log(count) + 8) * numbers.eps
         lost = count * numbers.tiny
         return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
 
     def usable(self, log_preference: Tensor) -> Tensor:
-        """Those with a preference."""
+        """Those with a positive preference."""
         return log_preference.amax(-2, keepdim=True) > -torch.inf
 
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
-        """P itself."""
+        """The weights p."""
         return weights
 
     def __repr__(self) -> str:
@@ -302,20 +300,20 @@ class KL(AbstractCloseness):
 
 
 TIED = 32
-"""Roundings of the largest score by which scores are the same."""
+"""Roundings of the largest score within which scores count as equal."""
 
 
 class Hard(AbstractCloseness):
-    r"""No closeness but to the support of the preference: the limit of temperature 0.
+    r"""Closeness to the support of the preference only: the limit of temperature 0.
 
     .. math:: D(p, u) = \begin{cases}0 & p_i = 0 \text{ wherever } u_i = 0\\ \infty & \text{else}\end{cases}, \qquad
               D^*(f) = \max_{u_i > 0} f_i
 
-    All weight goes to the largest score; those that share it get weight in proportion to u, as in the limit
-    :math:`\theta \to 0` of :math:`\theta K(p, u)` and of every :class:`~fenchel.Tsallis` closeness in Csiszár's sense,
-    and equally where u is uniform. Scores that rounding could have told apart share the largest too. Weights jump, so
-    that there is no curvature, and an exact answer need not be the weights of any dual point: first order only. Its
-    bounds on the gap, the mean and the dual point hold; total variation has no bound below 1.
+    All weight goes to the largest score; equal largest scores share it in proportion to u, as in the limit
+    :math:`\theta \to 0` of :math:`\theta K(p, u)` and of every :class:`~fenchel.Tsallis` closeness of the Csiszár form.
+    Scores that differ by rounding count as equal. Weights jump, so that there is no curvature, and the exact solution
+    need not be the weights of any dual point: first order only. Its bounds on the gap, the mean and the dual point
+    hold; total variation has no bound below 1.
 
     Example:
         >>> from fenchel import Discrete, InferenceProblem
@@ -335,9 +333,9 @@ class Hard(AbstractCloseness):
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         scores = potential.detach().masked_fill(log_preference < LEAST_LOG_WEIGHT, -torch.inf)
-        most = scores.amax(-1, keepdim=True)
+        highest = scores.amax(-1, keepdim=True)
         size = scores.masked_fill(scores == -torch.inf, 0).abs().amax(-1, keepdim=True)
-        largest = scores >= most - TIED * torch.finfo(scores.dtype).eps * size
+        largest = scores >= highest - TIED * torch.finfo(scores.dtype).eps * size
         return torch.where(largest, log_preference, -torch.inf).softmax(-1)
 
     @override
@@ -352,11 +350,11 @@ class Hard(AbstractCloseness):
         return log_preference.amax(-2, keepdim=True) >= LEAST_LOG_WEIGHT
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
-        """Weights are what they are; which score is the largest is in :meth:`pairing_error`."""
+        """Weights are exact; the choice of the largest score is in :meth:`pairing_error`."""
         return torch.zeros_like(mean_error), 0.0
 
     def pairing_error(self, largest_error: Tensor) -> Tensor:
-        """The largest of scores that are off may be lower than the largest by twice that, and what is tied by more."""
+        """Errors may lower the largest score by twice their size, and tied scores by more."""
         return TIED * largest_error
 
     @property

@@ -1,17 +1,18 @@
-r"""The coupling of optimal transport: where the weight of each source goes, in two matrix products.
+r"""The coupling of optimal transport, by two matrix products.
 
-Source i spreads its weight u_i over the templates as
+The conditional distribution of templates given source i, which has weight u_i, is
 
 .. math:: p_i(t) = \frac{a(t)\,K(t, i)}{Z_i}, \qquad a(t) = e^{f(t)/\gamma}, \quad K(t, i) = e^{-M(t, t_i)/\gamma},
           \quad Z_i = \sum_t a(t) K(t, i),
 
-so that Z = AK and P = A ⊙ ((u/Z)Kᵀ) for all queries at once (fact 6): nothing of shape (m, N, n) is ever made.
+so that Z = AK and P = A ⊙ ((u/Z)Kᵀ) for all queries at once (fact 6), without an array of shape (m, N, n).
 
-Each factor is divided by its own largest entry. What then falls below the smallest number is lost from Z, at most N
-times that number in all: where Z is larger than that by the dtype's precision, weights are right to rounding. The other
-(query, source) pairs, the stray ones, whose maxima of a and K lie far apart, are normalised one by one from logarithms.
+Each factor is divided by its largest entry. Entries that then underflow are lost from Z, at most N times the smallest
+number in total: where Z is larger than that by the precision of the dtype, weights are accurate to rounding. The other
+(query, source) pairs, in which the maxima of a and K are far apart, are called stray, and normalised one by one from
+logarithms.
 
-The value of the transport between two given distributions is by Sinkhorn's algorithm in the log domain.
+The value of the transport between two distributions is computed by Sinkhorn's algorithm in the log domain.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fenchel.errors import ConvergenceError
 LOG2_E = math.log2(math.e)
 
 STRAY_BYTES = 128 * 2**20
-"""Size aimed at for the logarithms of stray pairs that are worked on at once."""
+"""Target size of the logarithms of stray pairs that are processed at once."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Part:
     """A span of the templates.
 
     Attributes:
-        span: Which.
-        logarithms: Gives log a, (..., m, b), and log K, (..., b, n), there; -inf where p may not or cannot go.
+        span: The templates.
+        logarithms: Returns log a, (..., m, b), and log K, (..., b, n), of these templates; -inf where masked.
     """
 
     span: slice
@@ -48,13 +49,13 @@ class Part:
 
 
 class Coupling:
-    r"""The conditional distributions :math:`p_i` of all queries.
+    r"""The conditional distributions :math:`p_i` for all queries.
 
-    With one part its logarithms and factors are kept. With several they are computed anew whenever they are needed, in
-    the backward pass too, so that memory does not grow with the number of templates.
+    The logarithms and factors of a single part are stored. Those of several parts are recomputed whenever they are
+    needed, also in the backward pass, so that memory does not grow with the number of templates.
 
     Args:
-        parts: The templates, part by part. Every query must be allowed one that every source of weight reaches.
+        parts: The templates, part by part. For every query and source with weight a template must be reachable.
         log_weights: log u, (..., m or 1, n).
     """
 
@@ -94,13 +95,13 @@ class Coupling:
         return _exponential(log_tilt - self._tilt_top), _exponential(log_kernel - self._kernel_top)
 
     def _each(self, function: Callable[..., Tensor], *arguments: Tensor) -> Iterator[Tensor]:
-        """What a function of a, K and the span gives, part by part."""
+        """The values of a function of a, K and the span for each part."""
         for part in self._parts:
             if self._kept is not None:
                 yield function(*self._kept, part.span, *arguments)
             else:
                 yield _recomputed(
-                    lambda *given, p=part: function(*self._factors(p), p.span, *given), *arguments
+                    lambda *inputs, p=part: function(*self._factors(p), p.span, *inputs), *arguments
                 )
 
     def _sum(self, function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class Coupling:
         return functools.reduce(torch.add, rest, first)
 
     def log_partition(self) -> Tensor:
-        r""":math:`\log Z_i`, shape (..., m, n); of sources without weight, some finite number."""
+        r""":math:`\log Z_i`, shape (..., m, n); an arbitrary finite number for sources without weight."""
         total = self._log_mass + self._tilt_top + self._kernel_top
         for pairs in self._stray_pairs():
             result = _recomputed(lambda pairs=pairs: self._stray_logarithms(pairs).logsumexp(-1))
@@ -125,7 +126,7 @@ class Coupling:
         return result if self._stray is None else result + self._stray_spread(amounts)
 
     def average(self, values: Tensor) -> Tensor:
-        r""":math:`\sum_t p(t)\, v_t` for values (..., N, d_v), shape (..., m, d_v), without keeping p."""
+        r""":math:`\sum_t p(t)\, v_t` for values (..., N, d_v), shape (..., m, d_v), without storing p."""
 
         def term(a: Tensor, kernel: Tensor, span: slice, share: Tensor, v: Tensor) -> Tensor:
             return (a * (share @ kernel.mT)) @ v[..., span, :]
@@ -145,7 +146,7 @@ class Coupling:
         return result
 
     def _shares(self, amounts: Tensor) -> Tensor:
-        """Amounts s over Z, and 0 where Z is lost."""
+        """Amounts s divided by Z, and 0 where Z is lost."""
         shares = amounts * (-self._log_mass).exp()
         return shares if self._lost is None else shares.masked_fill(self._lost, 0)
 
@@ -179,25 +180,24 @@ class Coupling:
 
 
 def is_lost(mass: Tensor, count: int) -> Tensor:
-    """Where Z, a sum over ``count`` templates, may have lost more to underflow than rounding takes, bool."""
+    """Where Z, a sum over ``count`` templates, may have lost more to underflow than to rounding, bool."""
     numbers = torch.finfo(mass.dtype)
     return mass < count * numbers.tiny / numbers.eps
 
 
 def _exponential(x: Tensor) -> Tensor:
-    # torch's exp2 takes a fifth of the time of its exp on the processors that this was measured on.
+    # torch.exp2 was measured to be five times faster than torch.exp on CPUs.
     return (x * LOG2_E).exp2()
 
 
 def _recomputed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """A call whose intermediate results are not kept for the backward pass."""
+    """A function call whose intermediate results are not stored for the backward pass."""
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     return checkpoint(function, *arguments, **options)
 
 
 NEWTON_EVERY = 5
-"""Steps of Sinkhorn's algorithm between two of Newton's, without which a γ that is small beside the cost takes
-forever."""
+"""Sinkhorn steps per Newton step; without Newton steps convergence is slow where γ is small relative to the cost."""
 
 HALVINGS = 8
 
@@ -211,22 +211,21 @@ def transport_value(
               \langle M, X\rangle + \gamma \sum_{t,i} X_{ti}\log X_{ti}
 
     With :math:`X = e^{(f + g - M)/\gamma}` the value is :math:`\langle p, f\rangle + \langle u, g\rangle`; each step
-    fits f to p, then g to u, and now and then a step of Newton's method fits both. Memory is O(m·N·n): for tests and
-    reports, not for layers.
+    fits f to p, then g to u, and some Newton steps fit both. Memory is O(m·N·n): for tests and reports, not for layers.
 
     Args:
         weights: p, (..., m, N), summing to 1.
         sources: log u, (..., m or 1, n), normalised.
         cost: M, (..., N, n).
         gamma: γ > 0, (..., 1, 1).
-        max_steps: Steps at most.
+        max_steps: Largest number of steps.
 
     Returns:
         The value, (..., m).
 
     Raises:
-        ConvergenceError: If the margins do not fit after that many steps: γ is small beside the cost, or infinite costs
-            keep the weight of u from reaching p.
+        ConvergenceError: If the marginals do not fit after that many steps: γ is small relative to the cost, or
+            infinite costs keep the weight of u from reaching p.
 
     Reference:
         Section 9, eq. (20); Cuturi, Sinkhorn Distances (2013).
@@ -254,9 +253,9 @@ def transport_value(
             break
     if not bool(error <= tol):
         raise ConvergenceError(
-            f"Sinkhorn's algorithm is off by {float(error):.1e} in a margin after {max_steps} steps (tolerance "
-            f"{tol:g}): gamma is small beside the cost, or infinite costs keep the preference's weight from reaching "
-            "these weights"
+            f"Sinkhorn's algorithm has an error of {float(error):.1e} in a marginal after {max_steps} steps (tolerance "
+            f"{tol:g}): gamma is small relative to the cost, or infinite costs keep the preference's weight from "
+            "reaching these weights"
         )
     potentials = _pairing(weights, to_p.squeeze(-1)) + _pairing(sources.exp(), to_u.squeeze(-2))
     return gamma.reshape(gamma.shape[:-1]) * potentials
@@ -265,7 +264,7 @@ def transport_value(
 def _newton_step(
     scaled: Tensor, p: Tensor, u: Tensor, to_p: Tensor, to_u: Tensor, plan: Tensor, errors: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Newton's step on both potentials, where it makes the margins' errors smaller."""
+    """A Newton step on both potentials where it reduces the error of the marginals."""
     N, n = plan.shape[-2:]
     rows, columns = plan.sum(-1), plan.sum(-2)
     jacobian = plan.new_zeros(*plan.shape[:-2], N + n, N + n)
@@ -286,7 +285,7 @@ def _newton_step(
 
 
 def _finite(potential: Tensor) -> Tensor:
-    """-inf, where there is no weight, stays; +inf or NaN, where nothing can arrive, becomes -inf too."""
+    """Replace +inf and NaN, where no weight can arrive, by -inf, as where there is no weight."""
     return torch.where(potential < torch.inf, potential, torch.full_like(potential, -torch.inf))
 
 

@@ -1,4 +1,4 @@
-"""A closeness made of two functions of one's own, and the check of any."""
+"""Closenesses defined by functions, and consistency checks of closenesses."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ from fenchel.tensors import check_flags, check_type, checked_argument
 Map = Callable[[Tensor, Tensor], Tensor]
 
 POINTS = 8
-"""Random points at which functions are tried when they first meet a preference."""
+"""Number of random points at which functions are checked when first bound to a preference."""
 
 
 class Divergence(AbstractCloseness):
-    r"""A closeness made of functions: what D is, its conjugate, and the conjugate's two derivatives.
+    r"""A closeness defined by functions: D, its conjugate, and the conjugate's two derivatives.
 
     .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
 
-    Each takes log u, normalised, (..., m or 1, n), -inf where masked, as its second argument. The first time that it
-    meets a preference it is tried at random points, and a function that contradicts another is an error that shows the
-    point: :func:`fenchel.check_closeness`.
+    The second argument of each is log u, normalised, (..., m or 1, n), -inf where masked. When first bound to a
+    preference the functions are checked at random points by :func:`fenchel.check_closeness`, and an inconsistency
+    raises an error that shows the point.
 
     Args:
         value: D for weights (..., m, n), shape (..., m).
         conjugate: :math:`D^*` for potentials (..., m, n), shape (..., m).
         weights: :math:`\nabla D^*`, shape (..., m, n).
-        curvature: :math:`\nabla^2 D^*`: for a potential, a function that multiplies vectors (..., m, n). Where None
-            ``weights`` are differentiated by autograd, which then has to be able to.
-        modulus: σ > 0 by which D is strongly convex in the 1-norm, :math:`D \ge \tfrac\sigma2\lVert p - q\rVert_1^2`
-            beyond its tangent at q: a number, or a tensor that broadcasts to (..., m). Bounds rest on it.
-        check: Whether to try it when it first meets a preference.
+        curvature: :math:`\nabla^2 D^*`: for a potential, a function that multiplies vectors (..., m, n). If None,
+            ``weights`` are differentiated by autograd.
+        modulus: σ > 0, the modulus of strong convexity of D in the 1-norm: D is at least
+            :math:`\tfrac\sigma2\lVert p - q\rVert_1^2` above its tangent at q. A number, or a tensor that broadcasts to
+            (..., m). Bounds depend on it.
+        check: Whether to check the functions when first bound to a preference.
 
     Raises:
-        ProblemError: If something is no function, or the modulus is not above 0; when joined to a preference, if the
-            functions contradict each other.
+        ProblemError: If an argument is not a function, or the modulus is not above 0; when bound to a preference, if
+            the functions are inconsistent.
 
     Example:
-        Twice Kullback and Leibler's divergence, whose curvature is left to autograd:
+        Twice the Kullback-Leibler divergence, with the curvature by autograd:
 
         >>> from fenchel import KL, Discrete, InferenceProblem
         >>> hot = Divergence(
@@ -76,7 +77,7 @@ class Divergence(AbstractCloseness):
         check_flags(check=check)
         self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
         self._modulus = checked_positive("modulus", modulus)
-        # Shared by copies, so that one is tried once.
+        # Shared by copies, so that the functions are checked once.
         self._unchecked = [check]
 
     @override
@@ -118,20 +119,20 @@ class Divergence(AbstractCloseness):
 
 
 SCALES = (0.1, 1.0, 10.0)
-"""Sizes of the potentials that are tried."""
+"""Scales of the potentials at which closenesses are checked."""
 
 STEP = 1e-5
-"""Of finite differences, of which those to both sides have to agree before they are believed."""
+"""Step of finite differences; they are used where those to both sides agree."""
 
 
 @dataclass(frozen=True)
 class ClosenessReport:
-    """What :func:`check_closeness` found where nothing failed.
+    """The result of :func:`check_closeness` if no check failed.
 
     Attributes:
-        closeness: What was tried, in words.
-        points: At how many potentials.
-        worst: By how much each identity was missed at most, by its name; an inequality that held everywhere has 0.
+        closeness: Representation of the closeness.
+        points: Number of potentials.
+        worst: The largest violation of each identity, by its name; 0 for inequalities that held everywhere.
     """
 
     closeness: str
@@ -151,25 +152,25 @@ def check_closeness(
     tol: float = 1e-6,
     seed: int = 0,
 ) -> ClosenessReport:
-    r"""Try a closeness at random points, and show the first at which it contradicts itself.
+    r"""Check at random points that the functions of a closeness are consistent.
 
-    Fenchel and Young's equality at p(f) and inequality elsewhere; weights that are in the simplex, the gradient of the
-    conjugate (by finite differences), monotone, and the same where all scores are shifted; a curvature that is their
-    derivative, symmetric and positive; a divergence that is least at rest; a modulus that is no larger than what
-    weights show.
+    The Fenchel-Young equality at p(f) and inequality elsewhere; weights that are in the simplex, the gradient of the
+    conjugate (by finite differences), monotone, and unchanged by a shift of all scores; a curvature that is their
+    derivative, symmetric and positive; a divergence that is smallest at the weights of f = 0; a modulus that does not
+    contradict the weights.
 
     Args:
         closeness: D.
-        preference: The templates and weights to try it with, in float64; where None six templates, one masked.
-        points: Potentials to try, at three scales.
-        tol: What an identity may be missed by, relative to the size of the potentials or 1.
-        seed: Of the points.
+        preference: Templates and weights for the check, in float64; if None, six templates, one of them masked.
+        points: Number of potentials, at three scales.
+        tol: Tolerance of the identities, relative to the size of the potentials or 1.
+        seed: Seed of the points.
 
     Returns:
-        By how much each identity was missed.
+        The largest violation of each identity.
 
     Raises:
-        ProblemError: Naming what fails, with the numbers and the point.
+        ProblemError: If a check fails, with the numbers and the point.
 
     Example:
         >>> from fenchel import KL
@@ -192,7 +193,7 @@ def check_closeness(
     check_type("preference", preference, Discrete, "a fenchel.Discrete")
     preference, name = preference.to(torch.float64), repr(closeness)
     closeness = closeness.to(torch.float64)
-    # Being tried is what some do when they are bound.
+    # Binding a Divergence that is not checked yet would check it.
     if type(closeness).bind is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
         closeness = closeness.bind(preference)
     log_u = preference.log_weights.flatten(0, -2)[:1]
@@ -211,37 +212,37 @@ def check_closeness(
 
 @dataclass(frozen=True)
 class _Law:
-    """What has to hold at every potential.
+    """An equality that must hold at every potential.
 
     Attributes:
-        name: Of what it is a part.
-        message: What is wrong where it does not hold.
-        at: The points, by the letters that messages have for them, (..., N).
-        found: A number a potential.
-        wanted: What it should be.
-        slack: What it may be off besides the tolerance.
+        name: Name of the identity in the report.
+        message: Description of a violation.
+        at: The points (..., N), by their letters in messages.
+        found: The computed value for each potential.
+        expected: The value that it should have.
+        slack: Tolerance in addition to that of the check.
     """
 
     name: str
     message: str
     at: dict[str, Tensor]
     found: Tensor
-    wanted: Tensor | float = 0.0
+    expected: Tensor | float = 0.0
     slack: float = 0.0
 
     def missed(self, allowed: Tensor, closeness: str, log_u: Tensor) -> float:
-        """By how much it is missed at most; an error with the point where that is more than is allowed."""
-        wanted = torch.as_tensor(self.wanted, dtype=self.found.dtype, device=self.found.device)
-        result, wanted, allowed = torch.broadcast_tensors(self.found, wanted, allowed)
-        missed = torch.where(result == wanted, 0, (result - wanted).abs()).nan_to_num(nan=torch.inf)
+        """The largest violation; raises with the point if it is larger than is allowed."""
+        expected = torch.as_tensor(self.expected, dtype=self.found.dtype, device=self.found.device)
+        found, expected, allowed = torch.broadcast_tensors(self.found, expected, allowed)
+        missed = torch.where(found == expected, 0, (found - expected).abs()).nan_to_num(nan=torch.inf)
         excess = missed / allowed
         if bool((excess > 1).any()):
             where = torch.unravel_index(excess.argmax(), excess.shape)
             numbers = ", ".join(f"{letter} = {_listed(points[where])}" for letter, points in self.at.items())
             raise ProblemError(
-                f"{closeness} fails check_closeness: {self.message}: {float(result[where]):.6g} where "
-                f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed[where]):.1g}), at "
-                f"{numbers}, log_u = {_listed(log_u[0])}; mend the function, or where it is right raise tol"
+                f"{closeness} fails check_closeness: {self.message}: {float(found[where]):.6g} where "
+                f"{float(expected[where]):.6g} is expected (allowed: {float(allowed[where]):.1g}), at "
+                f"{numbers}, log_u = {_listed(log_u[0])}; correct the function, or raise tol if it is correct"
             )
         return float(missed.amax())
 
@@ -249,7 +250,7 @@ class _Law:
 def _laws(
     d: AbstractCloseness, log_u: Tensor, scale: Tensor, drawn: Callable[[], Tensor], name: str
 ) -> Iterator[_Law]:
-    """What a closeness has to obey, at random potentials of some scales (points, ..., 1), one law after the other."""
+    """The identities that a closeness must satisfy, at random potentials of given scales (points, ..., 1)."""
     f = scale * drawn()
 
     def shaped(what: str, found: Any, shape: torch.Size) -> Tensor:
@@ -271,7 +272,7 @@ def _laws(
     message = "weights are not the gradient of conjugate: along v its slope by finite differences"
     yield _Law("gradient", message, {"f": f, "v": v}, (up - down) / (2 * STEP), (p * v).sum(-1), 1e-5)
     message = (
-        "Fenchel and Young's equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
+        "The Fenchel-Young equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
         "contradict each other"
     )
     yield _Law("equality", message, {"f": f}, d.fenchel_young_gap(p, f, log_u))
@@ -301,10 +302,10 @@ def _laws(
     squared = (a * of_a).sum(-1).clamp(max=0)
     yield _Law("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
     up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
-    # Weights may have kinks; where both sides agree there is none.
+    # Weights may have kinks, except where both sides agree.
     smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
     missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
-    message = "curvature is not the derivative of weights: along a it misses it by"
+    message = "curvature is not the derivative of weights: along a it differs by"
     yield _Law("curvature", message, {"f": f, "a": a}, missed, slack=1e-3)
 
 

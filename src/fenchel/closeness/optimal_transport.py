@@ -1,4 +1,4 @@
-"""Entropic optimal transport: weight reaches templates that are like the preferred ones, by the cost M of moving it."""
+"""Entropic optimal transport: weight moves from preferred templates to others at a cost M."""
 
 from __future__ import annotations
 
@@ -43,31 +43,30 @@ class OptimalTransport(AbstractCloseness):
 
     .. math:: \nabla W_\gamma^*(f)(t) = \sum_i u_i\, \frac{e^{(f(t) - M(t, t_i))/\gamma}}{Z_i}
 
-    Weights are over all of A: the templates of the preference, then the atoms, and a template without preference can be
-    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights
-    at f = 0.
+    Weights are over all of A, the templates of the preference and the atoms; templates without preference can receive
+    weight from the others. The distribution that minimises D is not u but ũ (37), the weights at f = 0.
 
     Args:
         cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the
             preference's templates, then the atoms: symmetric, non-negative, ``inf`` where weight cannot move.
         gamma: γ > 0, the strength of the entropy, in units of the cost: a number, or a tensor that broadcasts to
             (..., 1), the shape of one number a set of templates.
-        atoms: Further templates of A that p may use, (..., N - n, d), with the dtype and device of the preference's.
-        allowed: Bool, (..., m or 1, N): which templates each query may use; all where None.
-        warn: Whether to warn of a cost under which moving is cheaper than staying.
+        atoms: Further templates in the support A of p, (..., N - n, d), with the dtype and device of the preference's.
+        allowed: Bool, (..., m or 1, N), True where a query may use a template; all if None.
+        warn: Whether to warn if moving weight is cheaper than keeping it.
 
     Raises:
-        ProblemError: If γ ≤ 0, there is no such cost, or the matrix is negative, not symmetric or not finite on its
-            diagonal; when joined to a preference, if atoms or matrix do not fit its templates.
+        ProblemError: If γ ≤ 0, the cost is unknown, or the matrix is negative, not symmetric or not finite on its
+            diagonal; when bound to a preference, if atoms or matrix do not fit its templates.
 
     Warns:
-        CostWarning: Once, when joined to templates among which one is nearer to another than to itself.
+        CostWarning: Once, when bound to templates of which one has a lower cost to another than to itself.
 
     Reference:
         Section 9, eqs. (20)-(22); Appendix D, eqs. (33)-(38).
 
     Example:
-        Two groups; weight moves freely within a group and not between them. The second template is not preferred:
+        Two groups, within which weight moves freely. The second template has no preference:
 
         >>> from fenchel import Discrete, InferenceProblem
         >>> M = torch.tensor([[0.0, 0.0, torch.inf], [0.0, 0.0, torch.inf], [torch.inf, torch.inf, 0.0]])
@@ -111,7 +110,7 @@ class OptimalTransport(AbstractCloseness):
         support = self.support(preference)
         if self.gamma.is_meta:
             check_device("gamma", self.gamma, templates.device, "templates")
-        # In float32 what float64 holds may be 0, or infinity.
+        # Numbers of float64 may be 0 or infinite in float32.
         given = self.gamma.to(templates.device)
         gamma = positive_tensor("gamma", given, templates.device, templates.dtype, FORM).to(templates.dtype)
         if gamma.dim():
@@ -163,7 +162,7 @@ class OptimalTransport(AbstractCloseness):
         return self.weights(log_preference.new_zeros(1, self._joined_matrix().shape[-2]), log_preference)
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        """What :class:`~fenchel.KL` has, of each source's weights at f = 0."""
+        """As for :class:`~fenchel.KL`, for each source with its weights at f = 0."""
         at_rest = self._coupling(torch.zeros_like(potential), log_preference)
         e = torch.expm1(potential / self._gamma_matrix())
         mass = at_rest.expectation(e)
@@ -182,7 +181,7 @@ class OptimalTransport(AbstractCloseness):
 
     @property
     def modulus(self) -> Tensor:
-        """γ: the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
+        """γ, as the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
         return self.gamma
 
     @override
@@ -198,7 +197,7 @@ class OptimalTransport(AbstractCloseness):
     @override
     def to(self, dtype: torch.dtype) -> Self:
         tensors = {name: getattr(self, name) for name in ("gamma", "atoms", "_matrix")}
-        converted = {name: own if own is None else own.to(dtype) for name, own in tensors.items()}
+        converted = {name: x if x is None else x.to(dtype) for name, x in tensors.items()}
         return self._changed(**converted, _warned=True)
 
     def _check_allowed(self, support: Tensor) -> None:
@@ -215,7 +214,7 @@ class OptimalTransport(AbstractCloseness):
     def _joined_matrix(self) -> Tensor:
         if self._matrix is None:
             raise ProblemError(
-                f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or "
+                f"{self!r} is not bound to the templates of its cost: use it in an InferenceProblem, or "
                 "call closeness.bind(preference) first"
             )
         return self._matrix
@@ -242,14 +241,14 @@ class OptimalTransport(AbstractCloseness):
 
 
 def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
-    """Warn where a source of weight, one of the first n templates, is nearer to another template than to itself.
+    """Warn if the cost from a source, one of the first n templates, to another template is lower than to itself.
 
     Args:
         matrix: M, (..., N, n).
-        name: Of the cost.
+        name: Name of the cost.
 
     Returns:
-        Whether there was one.
+        Whether there was such a source.
     """
     if matrix.numel() == 0:
         return False
@@ -271,7 +270,7 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
 
 
 def _user_level() -> int:
-    """How far up the stack the first line outside this package and torch is, seen from the calling function."""
+    """The stack level of the first frame outside of this package and torch, from the calling function."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(
         ("fenchel.", "torch.")
@@ -295,30 +294,30 @@ class AbstractCost(ABC):
 
     @abstractmethod
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
-        """-M/γ from the templates in a span, up to a constant of each source, which normalisation removes.
+        """-M/γ from the templates in a span, up to a constant for each source, which normalisation removes.
 
         Args:
             templates: All templates, (..., N, d).
             sources: (..., n, d).
             gamma: γ, a number or (..., 1, 1).
-            span: Which templates.
+            span: The templates.
         """
 
     def rounding(self, templates: Tensor) -> float:
-        """How far at most entries of :meth:`matrix`, evaluated in float64, are from the cost."""
+        """A bound on the error of the entries of :meth:`matrix` in float64."""
         return 0.0
 
     def part(self, box: Box) -> Self:
-        """The same cost for the sets of templates in a box of their leading dimensions."""
+        """The cost for the sets of templates in a box of their leading dimensions."""
         return self
 
 
 class DotCost(AbstractCost):
     r""":math:`M(a, b) = C - a^\top b`, where C is the largest squared norm of a template.
 
-    C makes M non-negative and changes nothing else. A template is nearer to a longer one than to itself if that points
-    the same way: the papers' condition M(t, t) < M(t', t) holds where ⟨t, t'⟩ < ‖t‖² for every other t', as where norms
-    are equal.
+    C makes M non-negative and has no other effect. The cost to a longer template in the same direction is lower than to
+    the template itself: the papers' condition M(t, t) < M(t', t) holds where ⟨t, t'⟩ < ‖t‖² for every other t', for
+    example where norms are equal.
 
     Reference:
         Section 9, tables 1 and 2.
@@ -343,7 +342,7 @@ class SquaredEuclideanCost(AbstractCost):
 
     @override
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
-        # Distances do not see a common shift; rounding does.
+        # A common shift changes distances only by rounding.
         centre = sources.mean(-2, keepdim=True)
         t, s = templates - centre, sources - centre
         squares = t.square().sum(-1, keepdim=True) + s.square().sum(-1).unsqueeze(-2)
@@ -358,12 +357,12 @@ class SquaredEuclideanCost(AbstractCost):
     @override
     def rounding(self, templates: Tensor) -> float:
         centred = templates - templates.mean(-2, keepdim=True)
-        # Between any two templates, and so to the sources' centre, it is at most twice the longest of these.
+        # Distances between templates, and so to the centre of the sources, are at most twice the longest of these.
         return 16 * _longest_square(centred) * (summed(templates.shape[-1]) + 4) * UNIT
 
 
 class CosineCost(AbstractCost):
-    r""":math:`M(a, b) = 1 - \cos(a, b)`; a template of norm 0 is at cost 1 from all others."""
+    r""":math:`M(a, b) = 1 - \cos(a, b)`, and 1 where a norm is 0."""
 
     @override
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
@@ -379,13 +378,13 @@ class CosineCost(AbstractCost):
 
 
 class GivenCost(Replaceable, AbstractCost):
-    """A given matrix, with infinities where weight cannot move.
+    """A cost given as a matrix, infinite where weight cannot move.
 
     Args:
         matrix: (..., N, N), symmetric, non-negative, finite on the diagonal; ``inf`` elsewhere is allowed.
 
     Raises:
-        ProblemError: If it is not.
+        ProblemError: If the matrix is not a cost.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -438,9 +437,9 @@ class GivenCost(Replaceable, AbstractCost):
 
 
 def kernel_of(matrix: Tensor, gamma: GammaColumn) -> Tensor:
-    """-M/γ, without the NaN that an infinite cost would otherwise give the gradient of γ."""
-    endless = matrix.detach() == torch.inf
-    return (-matrix.masked_fill(endless, 0) / gamma).masked_fill(endless, -torch.inf)
+    """-M/γ, without NaN in the gradient of γ for infinite costs."""
+    infinite = matrix.detach() == torch.inf
+    return (-matrix.masked_fill(infinite, 0) / gamma).masked_fill(infinite, -torch.inf)
 
 
 def _longest_square(templates: Tensor) -> float:
@@ -448,7 +447,7 @@ def _longest_square(templates: Tensor) -> float:
 
 
 def _directions(templates: Tensor) -> Tensor:
-    # Norms below this are zero to rounding, and have no direction.
+    # Norms below eps are zero to rounding.
     return torch.nn.functional.normalize(
         templates, dim=-1, eps=1e-30 if templates.dtype == torch.float64 else 1e-15
     )
@@ -463,10 +462,10 @@ COSTS: dict[str, AbstractCost] = {
 
 
 def cost_named(cost: str | Tensor | AbstractCost) -> AbstractCost:
-    """The cost of that name, or the one that a matrix gives.
+    """The cost with a name, or that of a matrix.
 
     Raises:
-        ProblemError: If there is none of that name, or the matrix is not a cost.
+        ProblemError: If the name is unknown, or the matrix is not a cost.
     """
     if isinstance(cost, AbstractCost):
         return cost

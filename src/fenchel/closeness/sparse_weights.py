@@ -1,4 +1,4 @@
-r"""Sparse weights as an operation: with gradients to potential, preference and order, eager and compiled.
+r"""Sparse weights as an operation that is differentiable in potential, preference and order, eager and compiled.
 
 On the support of p the weights solve :math:`\ln_a`-linear equations, so that every derivative is one product with the
 curvature at p (fact 12), :math:`H = \operatorname{diag} q - qq^\top/\sum q`. With the gradient g of p and y = Hg,
@@ -6,28 +6,27 @@ curvature at p (fact 12), :math:`H = \operatorname{diag} q - qq^\top/\sum q`. Wi
 .. math:: \partial f = y, \qquad \partial\log u = u^a y, \qquad
           \partial a = \sum_i y_i\,\bigl(\partial_a\ln_a u_i - \partial_a\ln_a p_i\bigr)
 
-in Bregman's sense, with :math:`q = p^{1-a}`; in Csiszár's :math:`q = u^a p^{1-a}`,
-:math:`\partial\log u = (p/u)^a y` and :math:`\partial a = -\sum_i y_i\,\partial_a\ln_a(p_i/u_i)`. Where p_i has just
-become 0 this is the derivative of the side on which it stays 0.
+for the Bregman form, with :math:`q = p^{1-a}`; for Csiszár's :math:`q = u^a p^{1-a}`,
+:math:`\partial\log u = (p/u)^a y` and :math:`\partial a = -\sum_i y_i\,\partial_a\ln_a(p_i/u_i)`. At kinks, where p_i
+becomes 0, this is the one-sided derivative on the side on which it stays 0.
 
-Weights are found by their threshold τ. For :math:`a = \beta - 1 \in [0, 1]` a potential f gets
+Weights are computed from a threshold τ. For :math:`a = \beta - 1 \in [0, 1]` and a potential f,
 
 .. math:: p_i = w_i\,[x_i - \tau]_+^{1/a}, \qquad \sum_i p_i = 1,
 
-with :math:`x = af + u^a,\ w = 1` (relative in Bregman's sense) or :math:`x = af,\ w = u` (in Csiszár's). Then
+with :math:`x = af + u^a,\ w = 1` (Bregman) or :math:`x = af,\ w = u` (Csiszár). Then
 :math:`N(\tau) = (\sum_i p_i)^a` is a weighted norm of :math:`[x - \tau]_+`, convex and decreasing, and piecewise linear
-at a = 1. Newton's method on N = 1 from where the largest p is one rises to the root without passing it:
+at a = 1. Newton's method on N = 1, from the τ at which the largest p is one, increases to the root without passing it:
 
 .. math:: \tau \leftarrow \tau + \frac{S - S^{1-a}}{Q}, \qquad S = \sum_i p_i, \qquad
           Q = \sum_i w_i\,[x_i - \tau]_+^{1/a - 1}.
 
-At a = 1 this is Michelot's algorithm, which ends after finitely many steps at the support that a sort would find; at
-any a it takes three to six as a rule. A bracket catches what rounding may do, the last step is added to the differences
-:math:`x_i - \tau` and not to τ.
+At a = 1 this is Michelot's algorithm, which finds the support after finitely many steps; for other a it usually takes
+three to six. A bracket guards against rounding, and the last step is added to the differences :math:`x_i - \tau` and
+not to τ.
 
 Deformed logarithms :math:`\ln_a r = (r^a - 1)/a`, whose inverse is :math:`\exp_a(s) = [1 + as]_+^{1/a}`, are written
-in :math:`x = \log r`, in which both are smooth in a down to 0, where the quotients are evaluated by
-their series.
+in :math:`x = \log r`, in which both are smooth in a down to 0, where the quotients are evaluated by their series.
 """
 
 from __future__ import annotations
@@ -53,22 +52,22 @@ def sparse_weights(
     .. math:: p_i = [u_i^a + a(f_i - \tau)]_+^{1/a} \quad\text{(Bregman)}, \qquad
               p_i = u_i\,[1 + a(f_i - \tau)]_+^{1/a} \quad\text{(Csiszár)}, \qquad \sum_i p_i = 1
 
-    Differentiable any number of times in everything, backwards (``torch.compile`` included) and, uncompiled, forwards:
-    ``torch.func.jvp``, ``jacfwd`` and ``hessian`` as ``grad``, ``vjp``, ``jacrev`` and ``vmap``. Forwards once alone:
-    a forward derivative of a forward derivative is refused. Half types are computed in float32.
+    Differentiable any number of times in every argument in reverse mode, also under ``torch.compile``, and once in
+    forward mode, uncompiled: ``torch.func`` supports ``grad``, ``vjp``, ``jacrev``, ``vmap``, ``jvp``, ``jacfwd`` and
+    ``hessian``, but no forward derivative of a forward derivative. Half types are computed in float32.
 
     Args:
-        potential: f, (..., n); -inf where no weight may go.
+        potential: f, (..., n); -inf where masked.
         log_preference: log u, normalised, broadcasting to (..., n), -inf where masked; uniform where None.
         a: β - 1 in [0, 1]: a number, or a tensor that broadcasts to (..., 1).
-        csiszar: Relative to u in Csiszár's sense; else in Bregman's.
+        csiszar: Whether the form is Csiszár's instead of Bregman's.
 
     Returns:
         p, (..., n).
 
     Raises:
-        ProblemError: If a tensor is none, its shape does not fit, or a is outside [0, 1]; also in a forward derivative
-            of a forward derivative.
+        ProblemError: If an argument is not a tensor, shapes do not broadcast, or a is outside [0, 1]; also in a forward
+            derivative of a forward derivative.
 
     Example:
         >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), None, 1.0)          # sparsemax
@@ -128,7 +127,7 @@ def curvature_weights(
 
 
 def _log_u(log_preference: Tensor | None, weights: Tensor) -> Tensor:
-    """Log u, finite where it is a mask."""
+    """Log u, 0 where masked."""
     if log_preference is None:
         return torch.zeros_like(weights).log_softmax(-1)
     return torch.where(log_preference < LEAST_LOG_WEIGHT, 0, log_preference)
@@ -141,7 +140,7 @@ def _as_potential(
     csiszar: bool,
     needed: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What a change of log u, and one of a, are worth in changes of the potential, (..., n)."""
+    """Changes of the potential with the effect of a unit change of log u, and of a, (..., n); None if not needed."""
     if not any(needed):
         return None, None
     positive, log_p = log_of_positive(weights)
@@ -174,28 +173,30 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _is_pushed_forward_twice() -> bool:
-    """Whether ``torch.func.jvp``, of which ``jacfwd`` is made, is applied to what it is applied to."""
+    """Whether ``torch.func.jvp``, which ``jacfwd`` uses, is applied twice."""
     applied = [transform.key() for transform in _functorch.get_interpreter_stack() or ()]
     return applied.count(_functorch.TransformType.Jvp) > 1
 
 
 def _forward(ctx: Any, tangents: tuple[Tensor | None, ...]) -> Tensor:
-    """The change of the weights: the same symmetric curvature times changes of the potential, and what is worth one."""
+    """The change of the weights: the curvature times the total change of the potential."""
     if _is_pushed_forward_twice():
-        # torch would take what is saved here for constants.
+        # torch would treat saved tensors as constants.
         raise ProblemError(
-            "sparse weights are differentiated forwards in a function that is itself differentiated forwards, of which "
-            "torch loses a part; expected one of the two backwards: torch.func.hessian, or jacfwd of grad"
+            "sparse weights have no forward derivative of a forward derivative, of which torch loses a part; expected "
+            "one of the two in reverse mode: torch.func.hessian, or jacfwd of grad"
         )
     weights, log_preference, order = ctx.saved_tensors
     a = ctx.fixed if order is None else order
     potential, preference, of_a = tangents[:3]
-    worth = _as_potential(weights, log_preference, a, ctx.csiszar, (preference is not None, of_a is not None))
+    factors = _as_potential(
+        weights, log_preference, a, ctx.csiszar, (preference is not None, of_a is not None)
+    )
     change = torch.zeros_like(weights) if potential is None else potential
-    for each, tangent in zip(worth, (preference, of_a), strict=True):
-        if each is not None and tangent is not None:
-            change = change + each * tangent
-    # Where there is no weight nothing changes, and a mask may have no finite tangent.
+    for factor, tangent in zip(factors, (preference, of_a), strict=True):
+        if factor is not None and tangent is not None:
+            change = change + factor * tangent
+    # Weights of 0 do not change, and tangents of masked entries may not be finite.
     return _of_potential(change.masked_fill(weights == 0, 0), weights, log_preference, a, ctx.csiszar)
 
 
@@ -235,8 +236,8 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        """What is mapped becomes a leading dimension; rows do not see each other."""
-        most = max(
+        """The mapped dimension becomes a leading one, as rows are independent."""
+        dims = max(
             part.dim() - (dim is not None)
             for part, dim in zip(inputs, in_dims, strict=True)
             if isinstance(part, Tensor)
@@ -246,7 +247,7 @@ class _Eager(torch.autograd.Function):
             if dim is None:
                 return part
             moved = part.movedim(dim, 0)
-            return moved.reshape(moved.shape[0], *(1,) * (most + 1 - moved.dim()), *moved.shape[1:])
+            return moved.reshape(moved.shape[0], *(1,) * (dims + 1 - moved.dim()), *moved.shape[1:])
 
         return _Eager.apply(*map(leading, inputs, in_dims)), 0
 
@@ -267,22 +268,22 @@ _compiled.register_autograd(_backward, setup_context=_setup)
 
 
 LEAST_LOG_WEIGHT = -87.0
-"""Log weights below this are masks in every dtype: float32 holds no such weight (e⁻⁸⁷ is about 10⁻³⁸)."""
+"""Log weights below this are masked in every dtype: float32 cannot hold such weights (e⁻⁸⁷ is about 10⁻³⁸)."""
 
 DIRECT_FROM = 0.1
-"""From this a on powers of differences lose nothing; below it differences of logarithms do not."""
+"""Smallest a for which weights are computed from powers of differences; below it logarithms are used."""
 
 LEAST_ORDER = 1e-30
-"""The a that stands for 0: what differs is below rounding in both dtypes."""
+"""The value used for a = 0, with a difference below rounding in both dtypes."""
 
 MOST_STEPS = 100
-"""Steps at most; 15 are the most that is known, and at small a and scores of 10⁹, which rounding blurs, 55."""
+"""Largest number of steps; observed are up to 15, and 55 for small a and scores of 10⁹ with rounding."""
 
 STEPS_UNSEEN = 40
-"""Steps where nobody looks at whether they are enough, on an accelerator."""
+"""Number of steps on an accelerator, where convergence is not checked."""
 
 CHUNK_BYTES = 2**19
-"""Size of a working array: steps go through it many times."""
+"""Size of a working array, which every step reads and writes."""
 
 
 @torch.no_grad()
@@ -292,15 +293,15 @@ def threshold_weights(
     r"""Weights that sum to one along the last dimension, without gradient.
 
     Args:
-        potential: f, (..., n), float32 or float64; -inf where nothing may go.
+        potential: f, (..., n), float32 or float64; -inf where masked.
         log_preference: log u, broadcasting to (..., n), normalised, below ``LEAST_LOG_WEIGHT`` where masked; uniform
             where None.
-        order: β - 1 in [0, 1], a tensor that broadcasts to (..., 1); None where it is one number.
+        order: β - 1 in [0, 1], a tensor that broadcasts to (..., 1); None if it is one number.
         fixed: That number.
-        csiszar: Relative in Csiszár's sense; else in Bregman's.
+        csiszar: Whether the form is Csiszár's instead of Bregman's.
 
     Returns:
-        p, of the shape that they broadcast to.
+        p, of the shape to which they broadcast.
     """
     a = fixed if order is None else order.to(potential.dtype)
     shape = _shape_of(potential, log_preference, order)
@@ -338,7 +339,7 @@ def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
     if csiszar and f.dtype == torch.float32:
-        # A template may be liked for a score that is many times what the others differ by.
+        # Scores may be much larger than their differences.
         log_u = None if log_u is None else log_u.double()
         return _solved(f.double(), log_u, a.double() if isinstance(a, Tensor) else a, csiszar).float()
     least = a
@@ -353,32 +354,32 @@ def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -
 
 
 def _from_whole(x: Tensor, whole: Tensor) -> Tensor:
-    """Differences from the largest τ at which some p is 1, given differences (r or 1, n) at which each is.
+    """Differences from the largest τ at which some p is 1, given the differences (r or 1, n) at which each is 1.
 
-    What others have can only add to that 1. Two differences, the first of which is exact where it matters.
+    At this τ the sum of the weights is at least 1. The first of the two differences is exact where it matters.
     """
     first = (x - whole).argmax(-1, keepdim=True)
     return x - x.gather(-1, first) + whole.expand_as(x).gather(-1, first)
 
 
 class _Powers:
-    """Weights by powers of differences, for a that is not small.
+    """Weights by powers of differences, unless a is small.
 
     Args:
         f: (r, n).
         log_u: (r or 1, n), or None.
         a: A number, or (r, 1).
-        csiszar: In whose sense.
+        csiszar: Whether the form is Csiszár's.
     """
 
     _noise = 8.0
-    """Roundings that a sum of weights may be off."""
+    """Rounding error of a sum of weights, in units of rounding."""
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight = a, None
         self._order = None if isinstance(a, Tensor) else 1 + a
         if log_u is None:
-            # What all scores share is subtracted before they are multiplied and added to, which would round it.
+            # The largest score is subtracted before scores are multiplied and shifted, which would round them.
             x = (f - f.amax(-1, keepdim=True)).mul_(a)
             self._x = x.add_(1)
         elif csiszar:
@@ -395,7 +396,7 @@ class _Powers:
     def solve(self) -> Tensor:
         """The weights, (r, n)."""
         x, eps = self._x, torch.finfo(self._x.dtype).eps
-        # From where the method starts, at which S is 1 or more to rounding; at the largest x it is 0.
+        # At the start S is 1 or more to rounding; at the largest x it is 0.
         high = x.amax(-1, keepdim=True)
         low, tau = -high, torch.zeros_like(high)
         step = tau
@@ -425,7 +426,7 @@ class _Powers:
         """S and Q, (r, 1)."""
         t = self._differences(tau)
         if self._order == 2:
-            # Differences are the weights: the sum of them is quicker than a product.
+            # Differences are the weights: their sum is faster than an inner product.
             q = torch.sign(t, out=self._q)
             if self._weight is None:
                 return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
@@ -434,7 +435,7 @@ class _Powers:
         if self._weight is not None:
             q = torch.mul(q, self._weight, out=self._q)
         if self._order is None:
-            # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
+            # At a = 1 the power of a difference of 0 is 1, but q is 0 outside of the support.
             q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 
@@ -449,8 +450,8 @@ class _Powers:
 class _Logarithms(_Powers):
     r"""Weights by logarithms of ratios, :math:`p_i = u_i\exp(\log(1 + a c_i(f_i - \tau))/a)`, for small a.
 
-    c is :math:`u^{-a}` in Bregman's sense and 1 in Csiszár's. Exponentials of large logarithms are off by a factor that
-    all share nearly, which is divided out.
+    c is :math:`u^{-a}` for the Bregman form and 1 for Csiszár's. Rounding of large logarithms gives errors by a nearly
+    common factor, which is divided out.
     """
 
     _noise = -4 * LEAST_LOG_WEIGHT
@@ -461,7 +462,7 @@ class _Logarithms(_Powers):
         masked = log_u < LEAST_LOG_WEIGHT
         self._a, self._log_u, self._ratio = a, log_u.masked_fill(masked, -torch.inf), None
         rise = torch.expm1(log_u.clamp(min=LEAST_LOG_WEIGHT) * -a)
-        # Differences at which the weight of a template is 1.
+        # Differences for a weight of 1.
         whole = rise / a
         if not csiszar:
             self._ratio = rise + 1
@@ -486,17 +487,17 @@ class _Logarithms(_Powers):
 
 
 SERIES_UP_TO = 0.5
-"""Arguments of quotients below this, in size, are for their series: beyond it less than a digit cancels."""
+"""Size of arguments below which quotients are evaluated by series; above it less than a digit cancels."""
 
 _TERMS = 16
-"""Terms of a series: at the largest argument what is left out is below float64's rounding."""
+"""Number of terms of a series, with a remainder below rounding in float64 at the largest argument."""
 
 _RISE = [1 / math.factorial(j + 1) for j in range(_TERMS)]
 _SLOPE = [(j + 1) / math.factorial(j + 2) for j in range(_TERMS)]
 
 
 def _quotient(y: Tensor, coefficients: list[float], numerator: Tensor, power: int) -> Tensor:
-    """A numerator over a power of y, by its series where y is small."""
+    """A numerator divided by a power of y, by its series where y is small."""
     small = y.abs() < SERIES_UP_TO
     by_series = polynomial(torch.where(small, y, 0), coefficients)
     return torch.where(small, by_series, numerator / torch.where(small, 1, y).pow(power))
@@ -521,6 +522,6 @@ def slope_of_deformed_log(log_r: Tensor, a: Tensor | float) -> Tensor:
 
 
 def log_of_positive(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Where weights are above 0, and their logarithms there, 0 elsewhere: with gradients that are finite."""
+    """Whether weights are above 0, and their logarithms, 0 where not: with finite gradients."""
     positive = weights > 0
     return positive, torch.where(positive, weights, 1).log()

@@ -1,11 +1,11 @@
-r"""Tsallis' closenesses: between Kullback and Leibler's and half a squared distance, with weights that are exactly 0.
+r"""Tsallis closenesses, between the Kullback-Leibler divergence and half a squared distance, with sparse weights.
 
-For who builds on them: :func:`fenchel.closeness.sparse_weights` is the map from scores to weights as one differentiable
-operation, ``sparse_weights(scores / temperature, log_preference, order - 1, csiszar=relative == "csiszar")``, with
+:func:`fenchel.closeness.sparse_weights` is the map from scores to weights as one differentiable operation,
+``sparse_weights(scores / temperature, log_preference, order - 1, csiszar=relative == "csiszar")``, with
 ``log_preference`` None where uniform; sparsemax is ``sparse_weights(scores, None, 1.0)`` and 1.5-entmax
 ``sparse_weights(scores, None, 0.5)``. Methods of :class:`Tsallis` take log u normalised over the last dimension and
 potentials (..., m, n); ``order`` and ``temperature`` may be tensors that broadcast to (..., m), to which methods add a
-last dimension. ``Tsallis(1)`` calls KL.
+last dimension. ``Tsallis(1)`` uses KL.
 
 Proofs, with a = β - 1. Fact 12: with :math:`g(r) = (r^\beta - 1 - \beta(r - 1))/(\beta(\beta - 1))` the Bregman
 divergence of :math:`\Omega(p) = \sum p_i^\beta/(\beta(\beta - 1))` is :math:`\sum u_i^\beta g(p_i/u_i)`; the Csiszár
@@ -25,7 +25,7 @@ Cauchy and Schwarz, and :math:`\sum p_i^{1-a} \le n^a` by concavity. Csiszár: :
 (\sum\lvert v_i\rvert)^2/\sum u_i^a p_i^{1-a}`, and :math:`\sum u_i^a p_i^{1-a} \le (\sum u_i)^a(\sum p_i)^{1-a} = 1` by
 Hölder.
 
-Names of closenesses, as command lines, manifests and configurations of models give them, are read here too.
+Names of closenesses, in command lines, manifests and configurations of models, are parsed here too.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from fenchel.tensors import (
 
 
 class Tsallis(AbstractCloseness):
-    r"""Tsallis' divergence of order β from the preference to the weights, times a temperature θ.
+    r"""The Tsallis divergence of order β from the preference to the weights, times a temperature θ.
 
-    With :math:`\ln_a r = (r^a - 1)/a` and :math:`a = \beta - 1`, both forms are least at u, where they are 0:
+    With :math:`\ln_a r = (r^a - 1)/a` and :math:`a = \beta - 1`, both forms have the minimum 0 at u:
 
     .. math::
         \text{Bregman:}\quad & D = \tfrac{\theta}{\beta} \sum_i p_i \tfrac{p_i^a - u_i^a}{a} - u_i^a (p_i - u_i), \qquad
@@ -72,8 +72,8 @@ class Tsallis(AbstractCloseness):
         \text{Csiszár:}\quad & D = \tfrac{\theta}{\beta} \sum_i p_i \ln_a\tfrac{p_i}{u_i} - (p_i - u_i), \qquad
             p_i = u_i\,[1 + a(f_i/\theta - \tau)]_+^{1/a}
 
-    where τ is such that weights sum to one. With uniform u the Bregman form gives entmax of order β, whatever the
-    preference multiplies: 2 is sparsemax. At order 1 both are :class:`~fenchel.KL`. One curvature is that of both:
+    where τ is such that weights sum to one. With uniform u the Bregman form gives entmax of order β; order 2 is
+    sparsemax. At order 1 both are :class:`~fenchel.KL`. Both have the curvature
 
     .. math:: \nabla^2 D^*(f) = \tfrac1\theta\Bigl(\operatorname{diag} q - \tfrac{qq^\top}{\sum_i q_i}\Bigr), \qquad
               q_i = p_i^{1-a} \;\text{or}\; u_i^a p_i^{1-a}
@@ -81,13 +81,13 @@ class Tsallis(AbstractCloseness):
     A template with :math:`u_i = 0` is masked in both forms, as is one below e⁻⁸⁷ (10⁻³⁸), which float32 cannot hold.
 
     Args:
-        order: β in [1, 2]: a number, or a tensor that broadcasts to (..., m), which may require a gradient.
-        relative: ``"bregman"`` or ``"csiszar"``: how D is taken relative to u.
+        order: β in [1, 2]: a number, or a tensor that broadcasts to (..., m), with gradient.
+        relative: ``"bregman"`` or ``"csiszar"``, the form of D.
         temperature: θ > 0: a number, or a tensor that broadcasts to (..., m).
 
     Raises:
-        ProblemError: If the order is outside [1, 2], where D is not strongly convex and no bound would hold; if there
-            is no such form; or a temperature is not above 0.
+        ProblemError: If the order is outside [1, 2], where D is not strongly convex and no bound holds; if the form is
+            unknown; or if a temperature is not above 0.
 
     Reference:
         Section 7; Peters et al., Sparse Sequence-to-Sequence Models (2019).
@@ -130,19 +130,19 @@ class Tsallis(AbstractCloseness):
         return isinstance(self.temperature, Tensor) or self.temperature != 1
 
     def _cooled(self, numbers: Tensor) -> Tensor:
-        """Over the temperature."""
+        """Numbers divided by the temperature."""
         return numbers / _column(self.temperature) if self._has_temperature else numbers
 
     @override
     def bind(self, preference: Discrete) -> Self:
         templates = preference.templates
-        # Once more: what is learned may have left its range since.
+        # Checked again, as learned values may have left their range.
         _checked_order(self.order)
         checked_positive("temperature", self.temperature)
         for name in self.query_shapes():
             check_device(name, getattr(self, name), templates.device, "templates")
-        joined = self.with_numbers(lambda own: own.to(templates.device, templates.dtype))
-        return joined._changed(_count=templates.shape[-2])
+        converted = self.with_numbers(lambda x: x.to(templates.device, templates.dtype))
+        return converted._changed(_count=templates.shape[-2])
 
     @override
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Tsallis(AbstractCloseness):
             result = small_displacement(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
         if not torch.is_grad_enabled():
             return result
-        # The numbers without cancellation, with the derivatives of the difference.
+        # Values without cancellation, derivatives of the difference.
         live = self._weights_of(scaled, log_preference) - self.rest(log_preference)
         return live + (result - live).detach()
 
@@ -199,13 +199,14 @@ class Tsallis(AbstractCloseness):
     def rounding(
         self, mean_error: Tensor, largest_error: Tensor, count: int
     ) -> tuple[Tensor, float | Tensor]:
-        r"""What strong convexity allows for the potential's error, its division by θ, and roundings of each weight.
+        r"""The bound from strong convexity for errors of the potential, plus roundings of each weight.
 
-        Potentials are divided, multiplied and shifted: a few roundings where their error allows six and more. A weight
-        is the power 1/a of a difference of numbers up to 1, whose roundings its slope multiplies by q/a, and the q sum
-        to :math:`n^a` at most; in Csiszár's sense those of u multiply that of the difference, which is no larger. Small
-        a, those beside a small one, and all tensors away from the CPU are computed from logarithms, known to some
-        roundings of log u. What the threshold is off shows in the sum of the weights, all on one side.
+        Dividing by θ, multiplying and shifting potentials takes a few roundings, of which their error allows six and
+        more. A weight is the power 1/a of a difference of numbers up to 1, whose roundings are multiplied by the slope
+        q/a, and the q sum to :math:`n^a` at most; in the Csiszár form those of u multiply that of the difference, which
+        is no larger. For small a, orders in a tensor with a small one, and tensors not on the CPU, weights are computed
+        from logarithms, which are known to some roundings of log u. Errors of the threshold change the sum of the
+        weights, all in one direction.
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
@@ -213,13 +214,13 @@ class Tsallis(AbstractCloseness):
         by_logarithms = a.amin() < DIRECT_FROM
         if isinstance(self.order, Tensor) and not values_are_known(a):
             by_logarithms = torch.ones_like(by_logarithms)
-        own = (
+        of_weights = (
             36
             + 12 * count**a / a.clamp(min=DIRECT_FROM)
             + torch.where(by_logarithms, -12 * LEAST_LOG_WEIGHT, 0.0)
         )
         of_potential = (3 if self._csiszar else 1.5) * largest_error / self.modulus
-        return torch.zeros_like(mean_error), of_potential + own * UNIT
+        return torch.zeros_like(mean_error), of_potential + of_weights * UNIT
 
     @override
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
@@ -231,38 +232,38 @@ class Tsallis(AbstractCloseness):
 
     @property
     def modulus(self) -> float | Tensor:
-        r""":math:`\theta n^{1-\beta}` in Bregman's sense, by :math:`\sum_i p_i^{1-a} \le n^a`; θ in Csiszár's."""
+        r""":math:`\theta n^{1-\beta}` for the Bregman form, by :math:`\sum_i p_i^{1-a} \le n^a`; θ for Csiszár's."""
         if self._is_softmax or self._csiszar:
             return self.temperature
         if self._count is None:
             raise ProblemError(
-                f"{self!r} does not know how many templates there are: use it in an InferenceProblem, or call "
-                "closeness.bind(preference) first"
+                f"{self!r} is not bound to templates, whose number its modulus needs: use it in an InferenceProblem, "
+                "or call closeness.bind(preference) first"
             )
         return self.temperature * self._count ** (1 - self.order)
 
     def __repr__(self) -> str:
-        def shown(own: float | Tensor) -> str:
-            if not isinstance(own, Tensor):
-                return f"{own:g}"
-            return f"{float(own.detach()):g}" if own.numel() == 1 else f"<{tuple(own.shape)}>"
+        def shown(number: float | Tensor) -> str:
+            if not isinstance(number, Tensor):
+                return f"{number:g}"
+            return f"{float(number.detach()):g}" if number.numel() == 1 else f"<{tuple(number.shape)}>"
 
         relative = "" if self.relative == "bregman" else f", relative={self.relative!r}"
-        warmth = f", temperature={shown(self.temperature)}" if self._has_temperature else ""
-        return f"Tsallis({shown(self.order)}{relative}{warmth})"
+        temperature = f", temperature={shown(self.temperature)}" if self._has_temperature else ""
+        return f"Tsallis({shown(self.order)}{relative}{temperature})"
 
 
-def _column(own: float | Tensor) -> float | Tensor:
-    return own.unsqueeze(-1) if isinstance(own, Tensor) and own.dim() else own
+def _column(number: float | Tensor) -> float | Tensor:
+    return number.unsqueeze(-1) if isinstance(number, Tensor) and number.dim() else number
 
 
 def _normalised(log_preference: Tensor) -> Tensor:
-    """Log u that sums to one in its own dtype, which it may have been rounded to or widened to."""
+    """Log u normalised in its dtype, as it may have been converted from another."""
     return log_preference.log_softmax(-1)
 
 
 def _preference(log_preference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where u is a mask, log u, 0 there, and u."""
+    """Where u is masked, log u (0 where masked) and u."""
     normalised = _normalised(log_preference)
     masked = normalised < LEAST_LOG_WEIGHT
     log_u = torch.where(masked, 0, normalised)
@@ -285,25 +286,25 @@ def _checked_order(order: Any) -> float | Tensor:
 
 def deformed_difference(log_p: Tensor, log_u: Tensor, a: Tensor | float) -> Tensor:
     r""":math:`(p^a - u^a)/a`, without cancellation where p is near u and without overflow where u is tiny."""
-    # Where u^a is small its reciprocal may overflow, and p^a - u^a loses nothing.
+    # Where u^a is small its reciprocal may overflow, but p^a - u^a does not cancel.
     far = a * log_u < -1
     near = (a * log_u).exp() * deformed_log(torch.where(far, 0, log_p - log_u), a)
     return torch.where(far, deformed_log(log_p, a) - deformed_log(log_u, a), near)
 
 
 def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Tensor:
-    r"""What a small potential adds to u, to rounding relative to itself, (..., n).
+    r"""The change of the weights by a small potential, without cancellation, (..., n).
 
     .. math:: p_i - u_i = u_i\left([1 + a c_i(f_i - \tau)]_+^{1/a} - 1\right), \qquad \sum_i (p_i - u_i) = 0
 
-    with :math:`c = u^{-a}` in Bregman's sense and 1 in Csiszár's; by Newton's method on the sum, which is
-    convex and decreasing in τ.
+    with :math:`c = u^{-a}` for the Bregman form and 1 for Csiszár's; by Newton's method on the sum, which is convex
+    and decreasing in τ.
 
     Args:
         f: (..., n), finite.
         log_u: Broadcasts to (..., n).
         a: β - 1, a number or a tensor that broadcasts to (..., 1).
-        csiszar: In Csiszár's sense.
+        csiszar: Whether the form is Csiszár's.
     """
     masked = log_u < LEAST_LOG_WEIGHT
     u = log_u.masked_fill(masked, -torch.inf).exp()
@@ -327,12 +328,12 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
         if known and bool((moved.abs() <= enough).all()):
             break
         tau = following
-    # The last step, too small to be added to τ.
+    # The last step is too small to be added to τ.
     return result - slope * moved
 
 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
-"""Names for some of them; None is Kullback and Leibler's, which an audit measures when nothing is said."""
+"""Aliases of names; None is the Kullback-Leibler divergence, the default of audits."""
 
 _NAMED = (
     "tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
@@ -340,17 +341,17 @@ _NAMED = (
 )
 _EXPECTED = f"expected {_NAMED}"
 ORDERS_OF_HEADS = "orders of its heads' own"
-"""What :func:`name_of` calls a closeness with an order for each head."""
+"""The name that :func:`name_of` returns for a closeness with an order for each head."""
 
 
 def closeness_name(given: Any) -> str | None:
-    """The one name of a closeness, as a manifest keeps it; None for Kullback and Leibler's.
+    """The canonical name of a closeness, as in manifests; None for the Kullback-Leibler divergence.
 
     Args:
         given: A name, a :class:`fenchel.Tsallis` of one order, :class:`fenchel.KL`, or None.
 
     Raises:
-        InputError: If it is none, or has an order or temperature that cannot be.
+        InputError: If it is not a closeness with a name, or its order or temperature is invalid.
 
     Example:
         >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
@@ -367,15 +368,15 @@ def closeness_name(given: Any) -> str | None:
 
 
 def closeness_named(name: str | None) -> Tsallis | None:
-    """What a name of :func:`closeness_name` stands for; None for Kullback and Leibler's."""
+    """The closeness with a name of :func:`closeness_name`; None for the Kullback-Leibler divergence."""
     return None if name is None else _parsed(name)
 
 
 def closeness_of(given: Any) -> Any:
-    """The closeness that a name stands for; whatever else was given as it is, to be looked at elsewhere.
+    """The closeness with a name; arguments other than strings are returned unchanged.
 
     Raises:
-        ProblemError: If it is a name of none.
+        ProblemError: If there is no closeness with that name.
 
     Example:
         >>> closeness_of("entmax15"), closeness_of("softmax"), closeness_of(KL())
@@ -392,19 +393,19 @@ def closeness_of(given: Any) -> Any:
 
 
 def name_of(closeness: AbstractCloseness | None) -> str | None:
-    """What a closeness is called; None for Kullback and Leibler's, and its repr where it has no name."""
+    """The name of a closeness, or its repr if it has none; None for the Kullback-Leibler divergence."""
     if closeness is None or isinstance(closeness, KL):
         return None
     if not isinstance(closeness, Tsallis):
         return repr(closeness)
-    order, warmth = (
-        float(own.detach()) if isinstance(own, Tensor) and own.numel() == 1 else own
-        for own in (closeness.order, closeness.temperature)
+    order, temperature = (
+        float(number.detach()) if isinstance(number, Tensor) and number.numel() == 1 else number
+        for number in (closeness.order, closeness.temperature)
     )
-    if isinstance(order, Tensor) or isinstance(warmth, Tensor):
+    if isinstance(order, Tensor) or isinstance(temperature, Tensor):
         return ORDERS_OF_HEADS
     relative = ":csiszar" if closeness.relative == "csiszar" else ""
-    return f"tsallis:{order:.12g}{relative}{f':temperature={warmth:.12g}' if warmth != 1 else ''}"
+    return f"tsallis:{order:.12g}{relative}{f':temperature={temperature:.12g}' if temperature != 1 else ''}"
 
 
 def _parsed(name: str) -> Tsallis:

@@ -1,4 +1,4 @@
-"""The preference u: what is believed about the answer before the evidence is seen."""
+"""The preference u: the prior distribution of templates, before evidence."""
 
 from fenchel.preference.abstract import AbstractPreference, Tilted
 from fenchel.preference.continuous import Continuous1d, Continuous2d

@@ -1,4 +1,4 @@
-"""What the dual sees of a preference, its cumulant and the two derivatives of that; and what its parameters may be."""
+"""Abstract preferences, known by their cumulant and its first two derivatives; and checks of parameters."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from fenchel.tensors import (
 )
 
 Shape = int | tuple[int, ...] | torch.Size
-"""How many samples are drawn: none more than one a query, a number, or a shape."""
+"""The shape of the samples that are drawn; () is one of each distribution."""
 
 
 class Replaceable:
-    """An object of which copies with other attributes are made."""
+    """An object that can be copied with some attributes replaced."""
 
     def _changed(self, **attributes: Any) -> Self:
-        """A copy with other attributes, which are not checked."""
+        """A copy with some attributes replaced, which are not checked."""
         made = copy.copy(self)
         vars(made).update(attributes)
         return made
 
 
 class Convertible(Replaceable, ABC):
-    """An object made of tensors, with copies in another dtype and for some of the queries."""
+    """An object made of tensors that can be converted to another dtype and restricted to some queries."""
 
     @property
     @abstractmethod
@@ -49,11 +49,11 @@ class Convertible(Replaceable, ABC):
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
-        """The same in another floating-point dtype."""
+        """The same object in another floating-point dtype."""
 
     @abstractmethod
     def queries(self, part: slice) -> Self:
-        """The same for some of the m queries."""
+        """The same object for some of the m queries."""
 
 
 class AbstractPreference(Convertible):
@@ -63,37 +63,37 @@ class AbstractPreference(Convertible):
               \nabla\log M(\lambda) = \mathbb{E}_{p(\lambda)}[t], \qquad
               \nabla^2\log M(\lambda) = \operatorname{Cov}_{p(\lambda)}(t)
 
-    where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A
-    member writes the first of these three, and the others where there are formulas (``log_mgf``, ``tilted_mean``,
-    ``tilted_covariance``); with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its
-    own are found by themselves where gradients are wanted, and give dimension, dtype and device: those of the first
-    tensor (..., d), or preference, among its attributes. What else a member may write: these three where they are
-    others (``dim``, ``dtype``, ``device``, ``to``), where log M is finite (``reach``), the shift of the mean without
-    cancellation and what rounding does to it (``tilted_shift``, ``rounding``), a bound on the covariances
-    (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``; and what
-    queries may have of their own (``rows``).
+    where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u.
+    Subclasses implement ``log_mgf``; ``tilted_mean`` and ``tilted_covariance`` are its derivatives by autograd unless
+    overridden. With :class:`~fenchel.KL` every estimator, bound and gradient follows. Dimension, dtype and device are
+    those of the first tensor (..., d), or preference, among the attributes, in which gradients find all parameters.
+
+    Subclasses may override: ``dim``, ``dtype``, ``device`` and ``to``; ``reach``, where log M is finite;
+    ``tilted_shift`` and ``rounding``, the shift of the mean without cancellation and its rounding error;
+    ``smoothness``, a bound on the covariances; ``tilted``, ``sample`` and ``log_density``; and ``rows``, the
+    attributes with one row per query.
 
     Reference:
         Section 4, eq. (8); Section 5.
     """
 
     resolves_shift: bool = False
-    """Whether ``tilted_shift`` is right to rounding relative to itself, and ``rounding`` says how far."""
+    """Whether ``tilted_shift`` has a relative error of some roundings, which ``rounding`` bounds."""
 
     rows: ClassVar[tuple[str, ...]] = ()
-    """Attributes that queries may have of their own: tensors (..., m or 1, any), and preferences."""
+    """Names of the attributes with one row per query: tensors (..., m or 1, any), and preferences."""
 
     def _rows_of_queries(self) -> dict[str, Tensor | Convertible]:
         parts = {name: getattr(self, name) for name in self.rows}
-        return {name: own for name, own in parts.items() if isinstance(own, Tensor | Convertible)}
+        return {name: part for name, part in parts.items() if isinstance(part, Tensor | Convertible)}
 
     @property
     def vectors(self) -> str:
-        """What messages call what it is a distribution of."""
+        """Name of the vectors in error messages."""
         return "the preference's vectors"
 
     def _source(self) -> Tensor | AbstractPreference:
-        """What has its dimension, dtype and device."""
+        """The attribute that determines dimension, dtype and device."""
         for part in vars(self).values():
             if isinstance(part, Tensor | AbstractPreference):
                 return part
@@ -114,18 +114,18 @@ class AbstractPreference(Convertible):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return self._source().device
 
     @property
     def lead(self) -> torch.Size:
-        """The leading shape (..., m or 1) of one number a query; by default that of all ``rows``."""
+        """The leading shape (..., m or 1), by default that to which all ``rows`` broadcast."""
         rows = self._rows_of_queries().values()
-        shapes = [own.shape[:-1] if isinstance(own, Tensor) else own.lead for own in rows]
+        shapes = [row.shape[:-1] if isinstance(row, Tensor) else row.lead for row in rows]
         return torch.broadcast_shapes((1,), *shapes)
 
     def check_point(self, name: str, point: Tensor) -> None:
-        """Hold a tensor (..., m, d), such as a dual point, against the vectors.
+        """Check that a tensor (..., m, d), such as a dual point, fits the vectors.
 
         Raises:
             ProblemError: If it has another dimension, dtype or device.
@@ -139,46 +139,46 @@ class AbstractPreference(Convertible):
         r"""The cumulant :math:`\log M(\lambda)`, shape (..., m) for ``lam`` (..., m, d)."""
 
     def tilted_mean(self, lam: Tensor) -> Tensor:
-        r"""The mean of p(λ), :math:`\nabla\log M(\lambda)`, shape (..., m, d): here by autograd."""
+        r"""The mean of p(λ), :math:`\nabla\log M(\lambda)`, shape (..., m, d); by autograd unless overridden."""
         return torch.func.grad(lambda at: self.log_mgf(at).sum())(lam)
 
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        r"""The covariance of p(λ), :math:`\nabla^2\log M(\lambda)`, as a function of vectors (..., m, d): likewise."""
+        r"""The product of vectors (..., m, d) with the covariance of p(λ), :math:`\nabla^2\log M(\lambda)`."""
         return jacobian_of_gradient(self.tilted_mean, lam)
 
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
-        """The largest t for which λ + t·direction is in the domain of log M, (..., m); None where that is all of it."""
+        """The largest t with λ + t·direction in the domain of log M, (..., m); None if that is the whole space."""
         return None
 
     def inside(self, lam: Tensor) -> Tensor | None:
-        """Whether λ is where log M is finite, bool (..., m); None where that is everywhere.
+        """Whether log M is finite at λ, bool (..., m); None if it is finite everywhere.
 
-        The domain is convex and holds 0, so that what is outside is what cannot be reached from there.
+        The domain is convex and contains 0, so that λ is inside where it can be reached from 0.
         """
         reach = self.reach(torch.zeros_like(lam), lam)
         return None if reach is None else reach > 1
 
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        """The mean of p(λ) less that of u, (..., m, d), zero at λ = 0."""
+        """The mean of p(λ) minus the mean of u, (..., m, d), zero at λ = 0."""
         return self.tilted_mean(lam) - self.tilted_mean(torch.zeros_like(lam))
 
     def rounding(self, lam: Tensor) -> Tensor | None:
-        """How far at most ``tilted_shift`` in float64 is from exact, (..., m); None where that is not known."""
+        """A bound on the error of ``tilted_shift`` in float64, (..., m); None if there is none."""
         return None
 
     def mean_rounding(self) -> Tensor | None:
-        """What is rounded in a mean besides its shift and some roundings of itself, (..., m); None where nothing is.
+        """Rounding error of the mean beyond that of its shift and its last digits, (..., m); None for zero.
 
-        Such as terms that are much larger than their sum.
+        For example of terms that are much larger than their sum.
         """
         return None
 
     def unsettled(self, lam: Tensor) -> Tensor | None:
-        """Where integrals that log M is made of do not converge, bool (..., m); None where nothing is integrated."""
+        """Where the integrals in log M do not converge, bool (..., m); None if there are none."""
         return None
 
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        r""":math:`(I + \alpha\nabla^2\log M(\lambda))^{-1}v` in closed form, (..., m, d), or None where there is none.
+        r""":math:`(I + \alpha\nabla^2\log M(\lambda))^{-1}v` in closed form, (..., m, d), or None if there is none.
 
         Args:
             lam: λ, (..., m, d).
@@ -188,12 +188,12 @@ class AbstractPreference(Convertible):
         return None
 
     def smoothness(self) -> Tensor | None:
-        """A bound on the eigenvalues of every tilted covariance, broadcasting to (..., m); None where there is none."""
+        """A bound on the eigenvalues of every tilted covariance, broadcasting to (..., m), or None."""
         return None
 
     @property
     def width(self) -> int:
-        """Numbers that evaluating the mean of one query holds at once: blocks of queries are sized by it."""
+        """Numbers held in memory to evaluate the mean of one query; blocks of queries are sized by it."""
         return self.dim
 
     def mean(self) -> Tensor:
@@ -214,42 +214,42 @@ class AbstractPreference(Convertible):
         r"""Samples, shape (\*shape, ..., m or 1, d).
 
         Args:
-            shape: How many; () is one of each distribution.
-            generator: Where randomness comes from; torch's own where None.
+            shape: Shape of the samples; () is one of each distribution.
+            generator: Source of randomness; torch's default generator if None.
 
         Raises:
-            ProblemError: Where the family says nothing of sampling.
+            ProblemError: If the family does not implement sampling.
         """
-        raise ProblemError(f"{type(self).__name__} cannot be sampled from: its class has no method sample")
+        raise ProblemError(f"{type(self).__name__} cannot be sampled from: it does not implement sample")
 
     def log_density(self, points: Tensor) -> Tensor:
         """Log density at points (..., m, d), or log probability where the distribution is discrete, (..., m).
 
         Raises:
-            ProblemError: Where the distribution has none, or the family says nothing of it.
+            ProblemError: If the distribution has no density, or the family does not implement it.
         """
         raise ProblemError(
-            f"the log density of {type(self).__name__} is not known: its class has no log_density"
+            f"the log density of {type(self).__name__} is not known: it does not implement log_density"
         )
 
     def torch_distribution(self) -> Distribution:
-        """The same as an object of ``torch.distributions``, with batch shape (..., m or 1) and event shape (d,).
+        """The distribution as an object of ``torch.distributions``, batch shape (..., m or 1) and event shape (d,).
 
-        It shares tensors and gradients with this one, and does not check its arguments.
+        It shares tensors and gradients with this preference, and does not validate its arguments.
 
         Raises:
-            ProblemError: Where torch has no such distribution, or it has no density.
+            ProblemError: If torch has no such distribution, or it has no density.
         """
         raise self._no_counterpart()
 
     def _no_counterpart(self) -> ProblemError:
         return ProblemError(
             f"torch.distributions has no counterpart of {type(self).__name__}; expected one of fenchel's Bernoulli, "
-            "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture. sample and log_density are there without it"
+            "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture. sample and log_density do not need one"
         )
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The same preference in another floating-point dtype: with every attribute that has one in that dtype.
+        """The same preference in another dtype, to which all floating-point attributes are converted.
 
         Raises:
             ProblemError: If it is neither float32 nor float64.
@@ -265,12 +265,12 @@ class AbstractPreference(Convertible):
         return self._changed(**parts)
 
     def queries(self, part: slice) -> Self:
-        """The same for some of the m queries; itself where all queries share one distribution."""
+        """The preference of some of the m queries; itself if all queries share one distribution."""
         if self.lead[-1] == 1:
             return self
         if not self.rows:
             raise NotImplementedError(
-                f"{type(self).__name__} has rows of its own for queries: name them in rows, or write queries(part)"
+                f"{type(self).__name__} has one row per query: name these attributes in rows, or write queries(part)"
             )
         rows = self._rows_of_queries().items()
         return self._changed(
@@ -292,20 +292,20 @@ class AbstractPreference(Convertible):
         return self._described(f"dim={self.dim}")
 
 
-def asked(name: str) -> Any:
-    """A method of a view: that of its source, at the λ that the view makes of its own."""
+def of_source(name: str) -> Any:
+    """The method of that name of a view's source, at the λ to which the view maps its own."""
 
     def method(view: AbstractView, lam: Tensor, *others: Tensor) -> Any:
-        return getattr(view.source, name)(view._seen(lam), *others)
+        return getattr(view.source, name)(view._lam_of_source(lam), *others)
 
     return method
 
 
 class AbstractView(AbstractPreference):
-    """A preference that asks another one, at a λ which it makes of that at which it is asked.
+    """A preference that evaluates another one at a function of λ.
 
     Args:
-        source: The other one.
+        source: The other preference.
     """
 
     rows = ("source",)
@@ -313,17 +313,17 @@ class AbstractView(AbstractPreference):
     def __init__(self, source: AbstractPreference) -> None:
         self.source = source
 
-    def _seen(self, lam: Tensor) -> Tensor:
-        """At which λ the source is asked; here the same."""
+    def _lam_of_source(self, lam: Tensor) -> Tensor:
+        """The λ at which the source is evaluated; the same by default."""
         return lam
 
-    log_mgf = asked("log_mgf")
-    tilted_mean = asked("tilted_mean")
-    tilted_covariance = asked("tilted_covariance")
-    reach = asked("reach")
-    inside = asked("inside")
-    unsettled = asked("unsettled")
-    resolvent = asked("resolvent")
+    log_mgf = of_source("log_mgf")
+    tilted_mean = of_source("tilted_mean")
+    tilted_covariance = of_source("tilted_covariance")
+    reach = of_source("reach")
+    inside = of_source("inside")
+    unsettled = of_source("unsettled")
+    resolvent = of_source("resolvent")
 
     @property
     @override
@@ -336,7 +336,7 @@ class AbstractView(AbstractPreference):
 
 
 class Tilted(AbstractView):
-    r"""U tilted by λ, for a family that says nothing of what its tilt is.
+    r"""U tilted by λ, for families in which the tilted distribution has no other form.
 
     .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
 
@@ -357,7 +357,7 @@ class Tilted(AbstractView):
         return self.source
 
     @override
-    def _seen(self, lam: Tensor) -> Tensor:
+    def _lam_of_source(self, lam: Tensor) -> Tensor:
         return self.lam + lam
 
     @override
@@ -371,8 +371,8 @@ class Tilted(AbstractView):
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         raise ProblemError(
-            f"{type(self.base).__name__}, tilted, cannot be sampled from: its class has no method tilted that gives a "
-            "distribution which can"
+            f"a tilted {type(self.base).__name__} cannot be sampled from: its class does not override tilted with a "
+            "distribution that can"
         )
 
     @override
@@ -385,7 +385,7 @@ class Tilted(AbstractView):
 
 
 def some_rows(tensor: Tensor, part: slice, own: int = 1) -> Tensor:
-    """Some of the rows of a tensor, all where it has one, given how many of its dimensions come after them."""
+    """Some of the rows of a tensor, or its only one; ``own`` dimensions follow that of the rows."""
     if tensor.dim() <= own or tensor.shape[-own - 1] == 1:
         return tensor
     return tensor[(..., part, *[slice(None)] * own)]
@@ -394,13 +394,13 @@ def some_rows(tensor: Tensor, part: slice, own: int = 1) -> Tensor:
 def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
     """The derivative of a gradient as a function of vectors, by autograd.
 
-    It is symmetric, so that its transpose, which autograd multiplies with, is itself.
+    The derivative is symmetric, so that vector-Jacobian products are Jacobian-vector products.
     """
     differentiated: Any = torch.func.vjp(gradient, at)
-    result, multiplied = differentiated
+    result, pullback = differentiated
 
     def product(vector: Tensor) -> Tensor:
-        return multiplied(vector.expand_as(result))[0]
+        return pullback(vector.expand_as(result))[0]
 
     return product
 
@@ -409,7 +409,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Half types in float32, in which everything is then computed."""
+    """A tensor in which half types are converted to float32."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
@@ -425,21 +425,21 @@ def checked_parameter(
     least: float | None = None,
     remedy: str = "",
 ) -> Tensor:
-    """A parameter as the rest of the package takes it.
+    """A parameter of a distribution as a tensor, checked.
 
     Args:
-        name: What the user calls it; a plural ends in "s".
-        value: A tensor, or a number where there is a tensor that it can be made like.
+        name: Name of the argument; a plural ends in "s".
+        value: A tensor, or a number if ``like`` is given.
         form: Its shape in words.
-        dims: The fewest dimensions that it may have; where it has any, none may be empty.
-        like: A tensor whose dtype and device it has to have.
-        of: What that tensor is called.
-        above: What every entry has to exceed.
-        least: What no entry may fall below.
-        remedy: What to do about an entry that is not within.
+        dims: Smallest number of dimensions of a tensor, none of which may have size 0.
+        like: A tensor with the dtype and device that are required.
+        of: Name of that tensor.
+        above: Exclusive lower bound of the entries.
+        least: Inclusive lower bound of the entries.
+        remedy: Advice for entries that break a bound.
 
     Raises:
-        ProblemError: Naming the argument, what it was and what it should be.
+        ProblemError: If a check fails.
     """
     if like is not None and type(value) in (int, float):
         value, dims = torch.full((), float(value), dtype=like.dtype, device=like.device), 0
@@ -463,7 +463,7 @@ def checked_parameter(
 
 
 def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
-    """Refuse a tensor of fewer dimensions than its form has, or without entries.
+    """Raise for a tensor with fewer dimensions than its form, or without entries.
 
     Raises:
         ProblemError: With its shape.
@@ -474,7 +474,7 @@ def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
 
 
 def check_precision(dtype: Any) -> None:
-    """Refuse a dtype in which nothing is computed.
+    """Raise for a dtype in which nothing is computed.
 
     Raises:
         ProblemError: If it is neither float32 nor float64.
@@ -485,7 +485,7 @@ def check_precision(dtype: Any) -> None:
 
 
 def sums(count: int) -> float:
-    """What two sums of so many terms in float64, one after the other, may lose of the sizes of their terms."""
+    """Relative rounding error of two sums of ``count`` terms in float64, one after the other."""
     return (2 * summed(count) + 8) * UNIT
 
 
@@ -493,7 +493,7 @@ def check_together(**shapes: tuple[int, ...]) -> torch.Size:
     """The shape to which the leading shapes of parameters broadcast.
 
     Raises:
-        ProblemError: If there is none, naming them all.
+        ProblemError: If they do not broadcast, naming them all.
     """
     try:
         return torch.broadcast_shapes(*shapes.values())
@@ -503,10 +503,10 @@ def check_together(**shapes: tuple[int, ...]) -> torch.Size:
 
 
 def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tuple[int, ...]:
-    """How many samples, as a shape.
+    """The shape of samples as a tuple.
 
     Raises:
-        ProblemError: If it is none, or the generator is no generator of the device.
+        ProblemError: If it is not a shape, or the generator is not one of the device.
     """
     expected = "a torch.Generator, such as torch.Generator().manual_seed(0)"
     check_type("generator", generator, torch.Generator | None, expected)
@@ -526,5 +526,5 @@ def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tu
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers."""
+    """Standard normal samples."""
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

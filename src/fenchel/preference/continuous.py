@@ -1,4 +1,4 @@
-"""Densities over places: continuous attention over an interval or a rectangle, or over Gaussian places."""
+"""Densities of positions: continuous attention over an interval, a rectangle or Gaussian positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, asked, check_precision, sums
+from fenchel.preference.abstract import (
+    AbstractPreference,
+    AbstractView,
+    Shape,
+    check_precision,
+    of_source,
+    sums,
+)
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import checked_edges, checked_points
@@ -19,17 +26,17 @@ from fenchel.preference.quadrature import Places, Quadrature, values_at
 from fenchel.tensors import check_type, check_vectors, checked_argument
 
 Interval = Sequence[float]
-"""Two numbers, the lower first."""
+"""Two ends, the lower first."""
 
 
 class AbstractContinuous(AbstractView):
-    """A density over places, whose templates are basis functions of the place: in closed form, or by quadrature."""
+    """A density of positions, with basis functions of the position as templates: in closed form or by quadrature."""
 
     resolves_shift = True
     _dimensions: ClassVar[int]
     source: GaussianMoments | Quadrature  # pyright: ignore[reportIncompatibleVariableOverride]
-    tilted_shift = asked("tilted_shift")
-    rounding = asked("rounding")
+    tilted_shift = of_source("tilted_shift")
+    rounding = of_source("rounding")
 
     def __init__(
         self,
@@ -80,16 +87,16 @@ class AbstractContinuous(AbstractView):
 
     @property
     def places(self) -> Gaussian:
-        """The Gaussian of the places, where that is what the density is: basis ``"quadratic"``, no interval.
+        """The Gaussian of the positions, if basis is ``"quadratic"`` and no interval is given.
 
         Raises:
-            ProblemError: Where it is another.
+            ProblemError: If the positions have another density.
         """
         if isinstance(self.source, GaussianMoments):
             return self.source.places
         raise ProblemError(
-            "the places have no Gaussian density, being those of an interval; expected sample_places, log_density or "
-            "expectation, which are there for every density"
+            "places of an interval have no Gaussian density; expected sample_places, log_density or expectation, "
+            "which are defined for every density"
         )
 
     @override
@@ -101,20 +108,20 @@ class AbstractContinuous(AbstractView):
         return self._changed(source=self.source.tilted(lam))
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Templates ψ(x) of places x that are drawn, shape (\*shape, ..., m or 1, d)."""
+        r"""Templates ψ(x) of sampled positions x, shape (\*shape, ..., m or 1, d)."""
         return self.source.sample(shape, generator)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Places, shape (\*shape, ..., m or 1, k); differentiable where they are Gaussian.
+        r"""Sampled positions, shape (\*shape, ..., m or 1, k); differentiable if they are Gaussian.
 
         Args:
-            shape: How many; () is one of each distribution.
-            generator: Where randomness comes from; torch's own where None.
+            shape: Shape of the samples; () is one of each distribution.
+            generator: Source of randomness; torch's default generator if None.
         """
         return self.source.sample_places(shape, generator)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """The log density of the place, at places (..., m, k), (..., m).
+        """The log density of the position, at positions (..., m, k), (..., m).
 
         Raises:
             ProblemError: If they have another dimension, dtype or device.
@@ -125,16 +132,16 @@ class AbstractContinuous(AbstractView):
         return self.source.log_density(points)
 
     def expectation(self, function: Places) -> Tensor:
-        r"""The mean :math:`\mathbb{E}[f(x)]` of a function of the place, such as the values that attention pools.
+        r"""The mean :math:`\mathbb{E}[f(x)]` of a function of the position, such as the values that attention pools.
 
         Args:
-            function: f, from places (n, k) to (n, v).
+            function: f, from positions (n, k) to (n, v).
 
         Returns:
             (..., m or 1, v).
 
         Raises:
-            ProblemError: Where its integral does not converge, or the function is none.
+            ProblemError: If its integral does not converge, or the argument is not a function.
         """
         check_type("function", function, Callable, f"a function of places (n, {self._dimensions})")
         return self.source.expectation(function)
@@ -145,34 +152,34 @@ class AbstractContinuous(AbstractView):
 
 
 class Continuous1d(AbstractContinuous):
-    r"""A density over a line, with templates :math:`t = \psi(x)`: continuous attention over a signal.
+    r"""A density on a line, with templates :math:`t = \psi(x)`: continuous attention over a signal.
 
     .. math:: \log M(\lambda) = \log\int u(x)\,e^{\langle\psi(x), \lambda\rangle}\,dx
 
-    With :math:`\psi(x) = (x, x^2)` and a Gaussian u on the whole line p is Gaussian, in closed form; else integrals
-    are taken on an interval by Gauss and Legendre's rule, on panels that are halved until cumulant, mean and
-    covariance no longer move, at every λ that is asked for. What halving changed last is counted in the bounds of an
-    estimate, and integrals that do not converge are an error. No rule sees a narrow peak that lies between its first
-    nodes, whose distance is up to 1/1300 of the interval, beside another part of the density that is larger at all of
-    them: name places near such peaks as ``points``.
+    With :math:`\psi(x) = (x, x^2)` and a Gaussian u on the whole line p is Gaussian, in closed form. Otherwise
+    integrals are computed on an interval by the Gauss-Legendre rule, on panels that are halved until cumulant, mean
+    and covariance have converged, for every λ anew. The change by the last halving is part of the bounds of an
+    estimate, and integrals that do not converge raise an error. A narrow peak between the first nodes, whose distance
+    is up to 1/1300 of the interval, is missed where another part of the density is larger at all of them: give
+    positions near such peaks as ``points``.
 
     Args:
-        basis: ψ, a differentiable function of places (n, 1) that gives (n, d), such as a module; or ``"quadratic"``.
-        density: u: a :class:`~fenchel.Gaussian` of dimension 1, of which queries may have their own; or a function
-            that gives log u, not necessarily normalised, (n,) of places (n, 1); None where all places of the
-            interval are alike.
-        interval: Where integrals are taken, (low, high); None for the closed form.
-        breaks: Places within, where basis or density jump or bend, so that panels begin there.
-        points: Places within, near which there may be narrow peaks, 64 at most: panels are small there from the start,
-            down to 1e-9 of the interval. A peak is found if its width is at least a tenth of its distance to a point.
-        accuracy: To which integrals have to converge: log M absolutely, the mean relative to the standard deviation of
-            the templates, their covariance relative to its trace; not below rounding.
-        dtype: float32 or float64, of what is computed: torch's default, or the Gaussian's. Basis and density are
-            evaluated in float64 if they can be.
-        device: Likewise.
+        basis: ψ, a differentiable function of positions (n, 1) that returns (n, d), such as a module; or
+            ``"quadratic"``.
+        density: u: a :class:`~fenchel.Gaussian` of dimension 1, possibly one per query; or a function of positions
+            (n, 1) that returns log u, (n,), not necessarily normalised; None for the uniform density.
+        interval: Interval of integration, (low, high); None for the closed form.
+        breaks: Positions of jumps or kinks of basis or density, at which panels begin.
+        points: Positions near which there may be narrow peaks, 64 at most: panels are small there from the start, down
+            to 1e-9 of the interval. A peak is found if its width is at least a tenth of its distance to a point.
+        accuracy: Tolerance of the integrals: of log M absolute, of the mean relative to the standard deviation of the
+            templates, of their covariance relative to its trace; not below rounding.
+        dtype: float32 or float64, of arguments and results: the Gaussian's, or else torch's default. Basis and density
+            are evaluated in float64 if they can be.
+        device: The Gaussian's, or else the CPU.
 
     Raises:
-        ProblemError: On arguments that do not fit, or functions whose values have another shape or are not finite.
+        ProblemError: If arguments do not fit, or a function returns another shape or values that are not finite.
 
     Reference:
         Section 7, which leaves continuous attention open; Martins et al. (2020) for the Gaussian case.
@@ -180,7 +187,7 @@ class Continuous1d(AbstractContinuous):
     Example:
         >>> from fenchel import InferenceProblem
         >>> u = Continuous1d("quadratic", Gaussian(torch.tensor([0.5]).double(), variance=0.04))
-        >>> z = torch.tensor([[0.2, 0.2]], dtype=torch.float64)     # how far both moments are observed off
+        >>> z = torch.tensor([[0.2, 0.2]], dtype=torch.float64)     # observed shift of both moments
         >>> InferenceProblem(u, z, alpha=10.0).solve("exact").distribution.places.mean()
         tensor([[0.5903]], dtype=torch.float64)
         >>> bumps = Continuous1d(lambda x: torch.exp(-50 * (x - torch.linspace(0, 1, 8)) ** 2), None, (0.0, 1.0))
@@ -192,28 +199,26 @@ class Continuous1d(AbstractContinuous):
 
 
 class Continuous2d(AbstractContinuous):
-    r"""A density over a plane, with templates :math:`t = \psi(x)`: continuous attention over an image.
+    r"""A density on a plane, with templates :math:`t = \psi(x)`: continuous attention over an image.
 
-    With :math:`\psi(x) = (x, xx^\top)`, six numbers a place, and a Gaussian u on the whole plane p is Gaussian, in
-    closed
-    form: an ellipse. Otherwise as :class:`Continuous1d`, on a rectangle, with first nodes whose distance is
-    up to 1/80 of its sides: peaks narrower than that, beside a wider density, want ``points``.
+    With :math:`\psi(x) = (x, xx^\top)`, six numbers a position, and a Gaussian u on the whole plane p is Gaussian, in
+    closed form. Otherwise as :class:`Continuous1d`, on a rectangle, with first nodes whose distance is up to 1/80 of
+    its sides: narrower peaks beside a wider density need ``points``.
 
     Args:
-        basis: ψ, a differentiable function of places (n, 2) that gives (n, d); or ``"quadratic"``.
-        density: u: a :class:`~fenchel.Gaussian` of dimension 2, or log u, (n,) of places (n, 2), or None.
-        interval: The rectangle in which integrals are taken, ((low, high), (low, high)); None for the closed form.
-        breaks: Where basis or density jump or bend, a list for each of both dimensions.
-        points: Places (x, y) within, near which there may be narrow peaks, 16 at most: panels are small there from the
+        basis: ψ, a differentiable function of positions (n, 2) that returns (n, d); or ``"quadratic"``.
+        density: u: a :class:`~fenchel.Gaussian` of dimension 2; or a function of positions (n, 2) that returns log u,
+            (n,); or None.
+        interval: Rectangle of integration, ((low, high), (low, high)); None for the closed form.
+        breaks: Positions of jumps or kinks of basis or density, a list for each dimension.
+        points: Positions (x, y) near which there may be narrow peaks, 16 at most: panels are small there from the
             start, down to 1.5e-5 of the sides.
-        accuracy: To which integrals have to converge: log M absolutely, the mean relative to the standard deviation of
-            the templates, their covariance relative to its trace; not below rounding.
-        dtype: float32 or float64, of what is computed: torch's default, or the Gaussian's. Basis and density are
-            evaluated in float64 if they can be.
-        device: Likewise.
+        accuracy: As for :class:`Continuous1d`.
+        dtype: As for :class:`Continuous1d`.
+        device: As for :class:`Continuous1d`.
 
     Raises:
-        ProblemError: On arguments that do not fit, or functions whose values have another shape or are not finite.
+        ProblemError: If arguments do not fit, or a function returns another shape or values that are not finite.
 
     Reference:
         Section 7, which leaves continuous attention open.
@@ -230,7 +235,7 @@ class Continuous2d(AbstractContinuous):
 
 
 def moments(places: Tensor) -> Tensor:
-    r""":math:`(x, xx^\top)` of places (..., k), (..., k + k²)."""
+    r""":math:`(x, xx^\top)` of positions (..., k), (..., k + k²)."""
     return torch.cat([places, (places.unsqueeze(-1) * places.unsqueeze(-2)).flatten(-2)], -1)
 
 
@@ -239,7 +244,7 @@ WIDE = 9.0
 
 
 class GaussianMoments(AbstractPreference):
-    r"""The vectors :math:`t = (x, xx^\top)` of places :math:`x \sim \mathcal{N}(m, S)` in one or two dimensions.
+    r"""The vectors :math:`t = (x, xx^\top)` of positions :math:`x \sim \mathcal{N}(m, S)` in one or two dimensions.
 
     With :math:`\lambda = (a, A)`, A symmetric, :math:`b = a + 2Am` and :math:`P = (I - 2SA)^{-1}S`,
 
@@ -247,13 +252,12 @@ class GaussianMoments(AbstractPreference):
               \qquad x \sim \mathcal{N}(m + Pb, P) \text{ under } p(\lambda),
 
     finite where :math:`I - 2S^{1/2}AS^{1/2}` is positive definite. Proof: with y = x - m the exponent is
-    :math:`\langle a, m\rangle + m^\top Am + \langle b, y\rangle + y^\top Ay`.
-    Against :math:`e^{-\frac12 y^\top S^{-1}y}`
-    that is a Gaussian integral with precision :math:`S^{-1} - 2A = P^{-1}` and linear term b: mean Pb, and a factor
-    :math:`\det(PS^{-1})^{1/2}e^{\frac12 b^\top Pb}`.
+    :math:`\langle a, m\rangle + m^\top Am + \langle b, y\rangle + y^\top Ay`. With the density's
+    :math:`e^{-\frac12 y^\top S^{-1}y}` that is a Gaussian integral with precision :math:`S^{-1} - 2A = P^{-1}` and
+    linear term b: mean Pb, and a factor :math:`\det(PS^{-1})^{1/2}e^{\frac12 b^\top Pb}`.
 
     Args:
-        places: The Gaussian of the places.
+        places: The Gaussian of the positions.
     """
 
     resolves_shift = True
@@ -272,7 +276,7 @@ class GaussianMoments(AbstractPreference):
         return self._k + self._k**2
 
     def _parts(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """A (..., m, k) and A (..., m, k, k), which is only known through its symmetric part."""
+        """The vector a (..., m, k) and the symmetric part of A (..., m, k, k)."""
         self.check_point("lam", lam)
         square = lam[..., self._k :].unflatten(-1, (self._k, self._k))
         return lam[..., : self._k], (square + square.mT) / 2
@@ -281,11 +285,11 @@ class GaussianMoments(AbstractPreference):
         return self.places.mean(), self.places.covariance()
 
     def _tilt(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How far the place's mean moves, its covariance, and A: (..., m, k), (..., m, k, k) twice."""
+        """The shift of the positions' mean (..., m, k), their covariance P and A, (..., m, k, k) each."""
         (a, square), (m, s) = self._parts(lam), self._given()
         identity = torch.eye(self._k, dtype=lam.dtype, device=lam.device)
         spread, full = identity - 2 * s @ square, s.expand(torch.broadcast_shapes(s.shape, square.shape))
-        # What is outside of the domain may be singular; whoever asks there is told so elsewhere.
+        # May be singular outside of the domain, which callers check.
         p = torch.linalg.solve_ex(spread.expand_as(full), full).result
         p = (p + p.mT) / 2
         return _times(p, a + 2 * _times(square, m)), p, square
@@ -315,9 +319,9 @@ class GaussianMoments(AbstractPreference):
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         (m, s), (moved, p, square) = self._given(), self._tilt(lam)
-        # P - S = 2PAS, in which nothing cancels where λ is small.
-        apart = 2 * p @ square @ s
-        second = (apart + apart.mT) / 2 + _outer(moved, m) + _outer(m, moved) + _outer(moved, moved)
+        # P - S = 2PAS does not cancel where λ is small.
+        change = 2 * p @ square @ s
+        second = (change + change.mT) / 2 + _outer(moved, m) + _outer(m, moved) + _outer(moved, moved)
         return torch.cat([moved, second.flatten(-2)], -1)
 
     @override
@@ -339,12 +343,12 @@ class GaussianMoments(AbstractPreference):
         _, across = self._parts(direction)
         product = 2 * p @ across
         half = product.diagonal(dim1=-2, dim2=-1).sum(-1) / 2
-        apart = half.square() - (torch.linalg.det(product) if self._k == 2 else 0)
-        largest = half + apart.clamp(min=0).sqrt()
+        discriminant = half.square() - (torch.linalg.det(product) if self._k == 2 else 0)
+        largest = half + discriminant.clamp(min=0).sqrt()
         return torch.where(largest > 0, 1 / largest, torch.inf)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """Of the solve with I - 2SA, as well as that is conditioned, and of the few products after it."""
+        """Of the solve with I - 2SA, by its condition number, and of the products after it."""
         (a, square), (m, s), (moved, p, _) = self._parts(lam), self._given(), self._tilt(lam)
         at, (size, of_p, of_s) = m.norm(dim=-1), map(torch.linalg.matrix_norm, (square, p, s))
         conditioned = 1 + 2 * size * of_p + 2 * size * of_s
@@ -363,7 +367,7 @@ class GaussianMoments(AbstractPreference):
         return moments(self.sample_places(shape, generator))
 
     def sample_places(self, shape: Shape, generator: torch.Generator | None) -> Tensor:
-        """Places, differentiable."""
+        """Sampled positions, differentiable."""
         return self.places.sample(shape, generator)
 
     @override
@@ -371,7 +375,7 @@ class GaussianMoments(AbstractPreference):
         return self.places.log_density(points)
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        r""":math:`\mathbb{E}[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
+        r""":math:`\mathbb{E}[f(x)]` of a function from positions (n, k) to (n, v), (..., m or 1, v)."""
         mean, root = self.places.mean(), Full("covariance", self.places.covariance()).root()
 
         def at(normals: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-r"""Covariance matrices by their structure: never a d × d array where fewer numbers say it.
+r"""Diagonal, full and low-rank covariance matrices; a d × d array is formed for full ones only.
 
-The leading dimensions of a covariance are those of queries, one matrix a row, in ``product`` and ``log_density``;
-in ``forms`` and ``combined`` the last of them is that of components, each of which meets every row.
+In ``product`` and ``log_density`` the leading dimensions of a covariance are those of the rows, one matrix per row; in
+``forms`` and ``combined`` the last of them is that of components, each of which is combined with every row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fenchel.tensors import check_entries, check_tensor, first_index, has, value
 Sizes = tuple[int, ...]
 
 Pick = Callable[[Tensor, int], Tensor]
-"""What rows have of a parameter, given how many of its dimensions are not leading ones."""
+"""Selects the entries of a parameter for each row, given its number of trailing dimensions."""
 
 
 def all_rows(tensor: Tensor, own: int) -> Tensor:
@@ -42,12 +42,12 @@ class AbstractCovariance(Convertible):
     """Symmetric positive semidefinite matrices S, (..., d, d).
 
     Args:
-        name: What the user calls the first of the tensors.
-        *tensors: What a matrix is made of, in the order of ``own``.
+        name: Name of the first tensor in error messages.
+        *tensors: The parameters, in the order of ``own``.
     """
 
     own: ClassVar[Mapping[str, int]]
-    """The attributes that hold the tensors, and how many of their dimensions are not leading ones."""
+    """Names of the parameters, with their numbers of trailing dimensions."""
 
     def __init__(self, name: str, *tensors: Tensor) -> None:
         self._name = name
@@ -62,15 +62,15 @@ class AbstractCovariance(Convertible):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers that ``forms`` makes for one row and one component."""
+        """Numbers held in ``forms`` for one row and one component."""
 
     @abstractmethod
     def product(self, vectors: Tensor) -> Tensor:
-        """Sv of each row, (..., d)."""
+        """Sv for each row, (..., d)."""
 
     @abstractmethod
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
-        r""":math:`(I + \alpha S)^{-1}v` of each row, (..., d), for α that broadcasts to (..., 1)."""
+        r""":math:`(I + \alpha S)^{-1}v` for each row, (..., d), with α that broadcasts to (..., 1)."""
 
     @abstractmethod
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -86,30 +86,30 @@ class AbstractCovariance(Convertible):
 
     @abstractmethod
     def trace(self) -> Tensor:
-        """Traces, (...): no eigenvalue is larger."""
+        """Traces, (...), which bound the eigenvalues."""
 
     @abstractmethod
     def noise(self, shape: Sizes, generator: torch.Generator | None, pick: Pick = all_rows) -> Tensor:
-        """Samples of mean 0 of a shape (..., d), one a row, of what ``pick`` gives the rows."""
+        """Samples with mean 0 of a shape (..., d); ``pick`` selects the parameters of each row."""
 
     def log_density(self, offsets: Tensor) -> Tensor:
-        """Log densities of rows (..., d), one a row, of mean 0, (...)."""
+        """Log densities at rows (..., d) for mean 0, (...)."""
         return self.normal(torch.zeros_like(offsets)).log_prob(offsets)
 
     @abstractmethod
     def check_definite(self) -> None:
-        """Refuse singular matrices, under which there is no density.
+        """Raise if a matrix is singular, and there is no density.
 
         Raises:
-            ProblemError: Naming the first.
+            ProblemError: Naming the first such matrix.
         """
 
     @abstractmethod
     def normal(self, mean: Tensor) -> Distribution:
-        """What torch calls Gaussians of means (..., d) with these covariances, which are not singular."""
+        """The distribution of torch with means (..., d) and these covariances, which must not be singular."""
 
     def map(self, change: Callable[[Tensor, int], Tensor]) -> Self:
-        """The same with every tensor changed, given how many of its dimensions are not leading ones."""
+        """The same covariance with every parameter changed, given its number of trailing dimensions."""
         return type(self)(self._name, *(change(getattr(self, name), own) for name, own in self.own.items()))
 
     @override
@@ -117,11 +117,11 @@ class AbstractCovariance(Convertible):
         return self.map(lambda tensor, own: tensor.to(dtype))
 
     def unsqueezed(self, dimension: int) -> Self:
-        """The same with one more leading dimension of size 1, -1 being the last."""
+        """The same covariance with one more leading dimension of size 1; -1 is the last."""
         return self.map(lambda tensor, own: tensor.unsqueeze(dimension - own))
 
     def part(self, dimension: int, part: slice) -> Self:
-        """Part of a leading dimension, -1 being the last, of the tensors that have more than one there."""
+        """A part of a leading dimension, where parameters have more than one entry; -1 is the last."""
         return self.map(lambda tensor, own: some_rows(tensor, part, own - dimension - 1))
 
     @override
@@ -130,11 +130,11 @@ class AbstractCovariance(Convertible):
 
     @abstractmethod
     def matrix(self) -> Tensor:
-        """The matrices themselves, (..., d, d)."""
+        """The matrices, (..., d, d)."""
 
 
 def one_for_all(alpha: Tensor) -> Tensor:
-    """Alpha (..., 1) with one row where all are the same, so that one matrix serves them."""
+    """Alpha (..., 1), with one row if all entries are equal, so that one matrix is factorised for all."""
     first = alpha.flatten()[:1]
     return first if bool((alpha == first).all()) else alpha
 
@@ -180,9 +180,7 @@ class Diagonal(AbstractCovariance):
 
     @override
     def check_definite(self) -> None:
-        check_entries(
-            self._name, self.variance, lambda x: x > 0, "numbers above 0 where a density is asked for"
-        )
+        check_entries(self._name, self.variance, lambda x: x > 0, "numbers above 0, as a density needs")
 
     @override
     def normal(self, mean: Tensor) -> Distribution:
@@ -205,7 +203,7 @@ class Full(AbstractCovariance):
         return rows_times(vectors, self.dense)
 
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
-        """In the eigenvectors of S, which serve every α."""
+        """In the eigenbasis of S, which is the same for every α."""
         values, basis = self._eigen
         return rows_times(rows_times(vectors, basis) / (1 + alpha * values.clamp(min=0)), basis.mT)
 
@@ -216,7 +214,7 @@ class Full(AbstractCovariance):
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
-        # The rows of all matrices side by side: one product serves them all.
+        # One product with the rows of all matrices side by side.
         images = (one @ self.dense.flatten(-3, -2).mT).unflatten(-1, (-1, self.dense.shape[-1]))
         return (images @ other.unsqueeze(-1)).squeeze(-1)
 
@@ -247,7 +245,7 @@ class Full(AbstractCovariance):
             where = first_index(failed)
             at = f" at index {where}" if where else ""
             raise ProblemError(
-                f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; "
+                f"{self._name} {has(self._name)} a singular matrix{at}, and so no density; "
                 "expected positive definite ones: add a small multiple of the identity"
             )
 
@@ -261,13 +259,13 @@ class Full(AbstractCovariance):
 
 
 def standard_deviations(variance: Tensor) -> Tensor:
-    """Square roots, with gradient 0 where the variance is 0: nothing is random there."""
+    """Square roots, with gradient 0 where the variance is 0."""
     positive = variance > 0
     return variance.where(positive, 1).sqrt() * positive
 
 
 class LowRank(Diagonal):
-    r"""Variances s plus what few directions F (..., d, k) add: :math:`S = \operatorname{diag} s + FF^\top`."""
+    r"""Diagonal plus low rank, :math:`S = \operatorname{diag} s + FF^\top` with F (..., d, k)."""
 
     own: ClassVar[Mapping[str, int]] = {"variance": 1, "factor": 2}
     factor: Tensor
@@ -282,13 +280,13 @@ class LowRank(Diagonal):
         return super().product(vectors) + rows_times(rows_times(vectors, self.factor), self.factor.mT)
 
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
-        """Woodbury's formula, with as many unknowns as the factor has columns."""
+        """By the Woodbury formula, with a k × k system."""
         alpha = one_for_all(alpha)
         diagonal = 1 + alpha * self.variance
-        eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
+        scaled, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
         inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
         root = torch.linalg.cholesky(inner + identity_like(inner))
-        return eased - rows_times(rows_solved(alpha * rows_times(eased, self.factor), root), columns.mT)
+        return scaled - rows_times(rows_solved(alpha * rows_times(scaled, self.factor), root), columns.mT)
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -302,7 +300,7 @@ class LowRank(Diagonal):
         return super().combined(shares, vectors) + along.flatten(-2) @ self._columns().mT
 
     def _columns(self) -> Tensor:
-        """The factors of all components side by side, (..., d, K k): one product serves them all."""
+        """The factors of all components side by side, (..., d, K k)."""
         return self.factor.movedim(-2, -3).flatten(-2)
 
     def _along(self, vectors: Tensor) -> Tensor:
@@ -328,9 +326,9 @@ class LowRank(Diagonal):
         return LowRankMultivariateNormal(mean, self.factor, self.variance, validate_args=False)
 
     def log_density(self, offsets: Tensor) -> Tensor:
-        r"""By the least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
+        r"""By the minimum over w of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`.
 
-        A sum of squares, where the difference in Woodbury's formula, by which torch goes, cancels.
+        A sum of squares, whereas the difference in the Woodbury formula, which torch uses, cancels.
         """
         scaled = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
         inner = torch.linalg.cholesky(scaled + identity_like(scaled))
@@ -342,25 +340,25 @@ class LowRank(Diagonal):
 
 
 def identity_like(matrix: Tensor) -> Tensor:
-    """The identity of the last two dimensions."""
+    """The identity matrix of the size, dtype and device of a matrix."""
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def checked_covariance(
     centers: Tensor, full: Any, variance: Any, factor: Any, *, components: int | None = None
 ) -> AbstractCovariance:
-    """The covariance that a user gave, by the one of three structures for which there are arguments.
+    """The covariance given by arguments, of the structure for which there are arguments.
 
     Args:
-        centers: Means, (..., d), whose dtype and device everything has.
-        full: The matrices (..., d, d), or None.
-        variance: The variances: (..., d), or (..., 1) or a number where all coordinates have one; or None.
-        factor: The factors (..., d, k), or None.
-        components: The size of the last leading dimension, to which what has one for all is expanded, where there are
-            several, which arguments then have plural names for.
+        centers: Means, (..., d), with the dtype and device that are required.
+        full: Matrices (..., d, d), or None.
+        variance: Variances (..., d), or one for all coordinates, (..., 1) or a number; or None.
+        factor: Factors (..., d, k), or None.
+        components: Number of components, the last leading dimension to which parameters are expanded; arguments then
+            have plural names. None for a single Gaussian.
 
     Raises:
-        ProblemError: Naming the argument, the entry and what to do.
+        ProblemError: If an argument is invalid, or they exclude each other.
     """
     d, rows = centers.shape[-1], "..., " if components is None else "..., K, "
     of, name_full, name_variance, name_factor = (
@@ -392,13 +390,13 @@ def checked_covariance(
 
 
 def _for_all(tensor: Tensor, own: int, components: int | None, name: str) -> Tensor:
-    """A parameter with one entry for each component, given how many dimensions of its own it has."""
+    """A parameter with ``own`` trailing dimensions, expanded to one entry for each component."""
     if components is None:
         return tensor
     lead = tensor.shape[: tensor.dim() - own]
     if lead and lead[-1] not in (1, components):
         raise ProblemError(
-            f"{name} {has(name)} shape {tuple(tensor.shape)}, which is {lead[-1]} for K = {components} components; "
+            f"{name} {has(name)} shape {tuple(tensor.shape)}, {lead[-1]} entries for K = {components} components; "
             "expected one for each, or one for all; full matrices are given as covariances="
         )
     return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - own :])
@@ -408,22 +406,22 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     d = centers.shape[-1]
     form = f"({rows}{d}, {d})"
     if isinstance(value, int | float):
-        raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} in its place")
+        raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} instead")
     dense = checked_parameter(name, value, form, like=centers, of=of)
     form = f"({rows}d, d); a diagonal alone is given as {variance}="
     check_tensor(name, dense, form, sizes=(..., d, d))
     if not values_are_known(dense):
         return dense
     given, dense = dense, dense.detach()
-    apart = (dense - dense.mT).abs()
+    difference = (dense - dense.mT).abs()
     largest = dense.abs().amax((-1, -2), keepdim=True)
-    crooked = apart > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
-    if bool(crooked.any()):
-        where = first_index(crooked)
-        turned = (*where[:-2], where[-1], where[-2])
+    asymmetric = difference > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
+    if bool(asymmetric.any()):
+        where = first_index(asymmetric)
+        mirrored = (*where[:-2], where[-1], where[-2])
         raise ProblemError(
-            f"{name} {has(name)} {float(dense[where]):.6g} at index {where} and {float(dense[turned]):.6g} at "
-            f"{turned}; expected symmetric matrices: give (S + S.mT) / 2"
+            f"{name} {has(name)} {float(dense[where]):.6g} at index {where} and {float(dense[mirrored]):.6g} at "
+            f"{mirrored}; expected symmetric matrices: give (S + S.mT) / 2"
         )
     _check_semidefinite(name, dense, torch.finfo(value.dtype).eps)
     return given
@@ -447,7 +445,7 @@ def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:
 
 
 def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Rows (..., m, a) times matrices (..., m or 1, a, b) of their own or one for all, (..., m, b)."""
+    """Rows (..., m, a) times matrices (..., m or 1, a, b), one per row or one for all, (..., m, b)."""
     if matrix.dim() == 2:
         return vectors @ matrix
     if matrix.shape[-3] == 1:
@@ -456,7 +454,7 @@ def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
 
 
 def rows_solved(vectors: Tensor, factor: Tensor) -> Tensor:
-    r"""Rows :math:`(LL^\top)^{-1} v` of factors L (..., m or 1, d, d) of their own or one for all, (..., m, d)."""
+    r"""Rows :math:`(LL^\top)^{-1} v` for factors L (..., m or 1, d, d), one per row or one for all, (..., m, d)."""
     if factor.dim() > 2 and factor.shape[-3] > 1:
         return torch.cholesky_solve(vectors.unsqueeze(-1), factor).squeeze(-1)
     return torch.cholesky_solve(vectors.mT, factor if factor.dim() == 2 else factor.squeeze(-3)).mT

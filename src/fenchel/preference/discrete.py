@@ -1,4 +1,4 @@
-"""A preference over finitely many templates; and weights of finitely many things, normalised, drawn and moved."""
+"""A preference over finitely many templates; and checks, sampling and displacements of finitely many weights."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Discrete(AbstractPreference):
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
 
-    Weights are normalised here, once; ``-inf`` means masked: that template can never be chosen.
+    Weights are normalised once, here; ``-inf`` masks a template, which then has no weight.
 
     Args:
-        templates: The vectors t that the output is made of, shape (..., n, d). float32 or float64; half types are
-            converted to float32, in which everything is then computed and returned.
-        log_weights: Log weights, not necessarily normalised, of shape (n,) (shared by all queries), (m, n) (one row a
-            query) or (..., m or 1, n); or a bool mask of such a shape, True where a template may be chosen.
+        templates: The vectors t, shape (..., n, d), float32 or float64; half types are converted to float32, in which
+            everything is then computed and returned.
+        log_weights: Log weights, not necessarily normalised, of shape (n,) (shared by all queries), (m, n) (one row
+            per query) or (..., m or 1, n); or a bool mask of such a shape, True where a template may have weight.
             ``None`` is the uniform preference.
 
     Raises:
@@ -59,8 +59,8 @@ class Discrete(AbstractPreference):
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
 
-    rows = ("log_weights", "_given")
-    _given: Tensor | None = None
+    rows = ("log_weights", "_original")
+    _original: Tensor | None = None
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         self.templates = checked_parameter(
@@ -70,11 +70,11 @@ class Discrete(AbstractPreference):
         if log_weights is None:
             self.log_weights = self.templates.new_zeros(1, n).log_softmax(-1)
             return
-        given = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
-        self.log_weights = given.log_softmax(-1)
+        original = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
+        self.log_weights = original.log_softmax(-1)
         if self.dtype != torch.float64:
-            # Normalising rounds; another dtype begins with what was given.
-            self._given = given.detach()
+            # Normalising rounds; conversion to another dtype normalises the original log weights.
+            self._original = original.detach()
 
     @property
     @override
@@ -118,7 +118,7 @@ class Discrete(AbstractPreference):
         return log_mean_exp(self.potential(lam), lam @ templates.mT, common, self.log_weights)
 
     def _centred(self) -> tuple[Tensor, Tensor]:
-        """Their centre, (..., 1, d), and templates less that."""
+        """The centre of the templates, (..., 1, d), and the templates minus it."""
         center = center_of(self.templates, self.log_weights)
         return center, self.templates - center
 
@@ -137,7 +137,7 @@ class Discrete(AbstractPreference):
             self.check_point("vector", vector)
             images = vector @ templates.mT
             moved = p * (images - (p * images).sum(-1, keepdim=True))
-            # About the mean once more: what is left over lies at the template that has nearly all weight.
+            # The sum of moved, which is rounding, belongs to the template with nearly all weight.
             return moved @ templates - moved.sum(-1, keepdim=True) * mean
 
         return product
@@ -156,25 +156,25 @@ class Discrete(AbstractPreference):
         return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
 
     def tilted(self, lam: Tensor) -> Discrete:
-        r"""The same templates with weights that are in proportion to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
+        r"""The same templates with weights proportional to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
         tilted = torch.log_softmax(self.log_weights + self.potential(lam), -1)
-        return self._changed(log_weights=tilted, _given=None)
+        return self._changed(log_weights=tilted, _original=None)
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Templates, shape (\*shape, ..., m or 1, d); which is chosen carries no gradient to the weights.
+        r"""Sampled templates, shape (\*shape, ..., m or 1, d); the choice has no gradient with respect to the weights.
 
         Args:
-            shape: How many; () is one of each distribution.
-            generator: Where randomness comes from; torch's own where None.
+            shape: Shape of the samples; () is one of each distribution.
+            generator: Source of randomness; torch's default generator if None.
 
         Raises:
-            ProblemError: If the shape is none.
+            ProblemError: If the shape is invalid.
         """
         index = drawn_indices(self.weights(), self.lead, shape, generator)
         return picked(self.templates.unsqueeze(-3), index, 1)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """Refused: weights say how probable each template is.
+        """Not defined: a template has a probability, see :meth:`weights`.
 
         Raises:
             ProblemError: Always.
@@ -184,13 +184,13 @@ class Discrete(AbstractPreference):
         )
 
     def torch_distribution(self) -> Distribution:
-        """Refused: torch has distributions of numbers of templates, and none of the templates.
+        """Not defined: torch has distributions of indices, but not of templates.
 
         Raises:
             ProblemError: Always.
         """
         raise ProblemError(
-            "torch.distributions has no distribution of templates; expected that of their numbers, "
+            "torch.distributions has no distribution of templates; expected that of their indices, "
             "torch.distributions.Categorical(logits=u.log_weights)"
         )
 
@@ -205,9 +205,9 @@ class Discrete(AbstractPreference):
         if made is self:
             return self
         log_weights = (
-            made.log_weights if made.log_weights.requires_grad or made._given is None else made._given
+            made.log_weights if made.log_weights.requires_grad or made._original is None else made._original
         )
-        return made._changed(log_weights=log_weights.log_softmax(-1), _given=None)
+        return made._changed(log_weights=log_weights.log_softmax(-1), _original=None)
 
     def __repr__(self) -> str:
         return (
@@ -220,15 +220,14 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     """Log weights (..., m or 1, n), not yet normalised.
 
     Args:
-        given: What the user gave: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True where
-            weight may be.
-        n: How many there are.
-        like: Whose dtype they take, and on whose device they have to be.
-        of: What that is called, such as "templates".
-        thing: What has a weight, such as "templates".
+        given: The argument: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True for unmasked entries.
+        n: Number of weights.
+        like: Tensor with the dtype of the result and the device that is required.
+        of: Name of that tensor, such as "templates".
+        thing: Name of the weighted objects, such as "templates".
 
     Raises:
-        ProblemError: On a wrong shape, NaN or +inf, or rows that are masked throughout.
+        ProblemError: On a wrong shape, NaN or +inf, or rows in which everything is masked.
     """
     if is_causal_bias(given):
         given = without_causal_bias("log_weights", given, given.seq_len_q, n, like.device)
@@ -250,9 +249,9 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
 
 
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
-    """The mean of the vectors (..., n, d) that count for some query, (..., 1, d), without gradient."""
-    counted = (log_weights > -torch.inf).any(-2, keepdim=True).to(vectors.dtype)
-    return counted @ vectors.detach() / counted.sum(-1, keepdim=True)
+    """The mean of the vectors (..., n, d) that are not masked for all queries, (..., 1, d), without gradient."""
+    unmasked = (log_weights > -torch.inf).any(-2, keepdim=True).to(vectors.dtype)
+    return unmasked @ vectors.detach() / unmasked.sum(-1, keepdim=True)
 
 
 def drawn_indices(
@@ -261,7 +260,7 @@ def drawn_indices(
     """Indices drawn with probabilities that broadcast to (*lead, n), (*shape, *lead).
 
     Raises:
-        ProblemError: If the shape is none, or the generator is on another device.
+        ProblemError: If the shape is invalid, or the generator is on another device.
     """
     sizes = checked_sample_shape(shape, generator, weights.device)
     count, n = math.prod(sizes), weights.shape[-1]
@@ -272,14 +271,14 @@ def drawn_indices(
 
 
 def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
-    """What is at indices (*shape, ..., m) of parameters (..., m or 1, n, *), given how many dimensions * are."""
+    """Entries at indices (*shape, ..., m) of a parameter (..., m or 1, n, *), in which * are ``own`` dimensions."""
     at = index.reshape(*index.shape, *[1] * (own + 1))
     padded = parameter.reshape(*[1] * (at.dim() - parameter.dim()), *parameter.shape)
     return torch.take_along_dim(padded, at, -own - 1).squeeze(-own - 1)
 
 
 def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
-    r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
+    r""":math:`r - w` for :math:`r \propto we^x`, (..., m, n), without cancellation where x is small."""
     w = log_weights.exp()
     counted, small = counted_and_small(exponents, log_weights)
     if values_are_known(exponents) and not bool(small.any()):
@@ -290,28 +289,28 @@ def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
 def counted_and_small(
     exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
 ) -> tuple[Tensor, Tensor]:
-    """Exponents with 0 where there is no weight, (..., m, n), and which rows are within a level, bool (..., m, 1)."""
+    """Exponents, 0 where masked, (..., m, n), and the rows whose largest size is within a level, bool (..., m, 1)."""
     if log_weights is not None:
         masked = torch.isneginf(log_weights)
         if not values_are_known(exponents) or bool(masked.any()):
             exponents = exponents.masked_fill(masked, 0)
-    # The largest and the smallest are read; an array of absolute values would be written.
+    # Faster than the largest absolute value, for which an array would be written.
     largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
     return exponents, largest <= level
 
 
 def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
-    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m): to rounding relative to itself where x hardly differ.
+    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m), without cancellation where all x are nearly equal.
 
     Args:
         plain: x, (..., m, n).
-        centred: The same less what is common to all, computed without cancellation.
-        at_center: What is common, (..., m).
+        centred: x minus a common number, computed without cancellation.
+        at_center: The common number, (..., m).
         log_weights: log w, (..., m or 1, n), which sum to one.
     """
     counted, small = counted_and_small(centred, log_weights)
     near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
     whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
-    # Far out what is common may be much larger than the whole, or nearly all of it.
+    # The common number may be much larger than the result, or nearly all of it.
     far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
     return torch.where(small.squeeze(-1), near + at_center, far)

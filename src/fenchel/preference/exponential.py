@@ -1,8 +1,8 @@
-r"""Independent coordinates with exponential densities: with two tails, or between two ends.
+r"""Preferences with independent coordinates and exponential densities, on the line or an interval.
 
-Between two ends and with :math:`x = w\lambda` for half the width w, the cumulant is :math:`\log(\sinh x / x)` about
-the middle, its derivative Langevin's function :math:`\coth x - 1/x`. Near 0 these are differences of large numbers, and
-taken from the series :math:`\coth x - 1/x = \sum_n 2(-1)^{n+1}\zeta(2n)\,x^{2n-1}/\pi^{2n}`.
+On an interval and with :math:`x = w\lambda` for half its width w, the cumulant is :math:`\log(\sinh x / x)` about
+the middle, and its derivative the Langevin function :math:`\coth x - 1/x`. Near 0 these are differences of large
+numbers, and evaluated by the series :math:`\coth x - 1/x = \sum_n 2(-1)^{n+1}\zeta(2n)\,x^{2n-1}/\pi^{2n}`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from fenchel.preference.independent import ROUNDINGS, AbstractProduct
 from fenchel.tensors import UNIT, first_index, polynomial, values_are_known
 
 SMALL = 0.5
-"""Where the series takes over: its terms shrink by 40 each."""
+"""Arguments below which the series is used: each term is 40 times smaller than the one before."""
 
 BOTH_SMALL = 0.75
-"""Up to where differences are taken from the series."""
+"""Arguments up to which differences are computed from the series."""
 
 COEFFICIENTS = [
     2 * (-1) ** (n + 1) * math.fsum(k ** (-2 * n) for k in range(1, 2000)) / math.pi ** (2 * n)
     for n in range(3, 13)
 ]
-"""Those of x⁵, x⁷, ...; of x and x³ they are known."""
+"""Coefficients of x⁵, x⁷, ...; those of x and x³ are known."""
 
 COEFFICIENTS = [1 / 3, -1 / 45, *COEFFICIENTS]
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where x is small, x there, and x elsewhere."""
+    """Whether x is small, x where it is small, and x elsewhere."""
     small = x.abs() < SMALL
     return small, x.where(small, 0), x.where(~small, 1)
 
@@ -45,7 +45,7 @@ def log_sinhc(x: Tensor) -> Tensor:
 
 
 def _log_sinhc_rest(x: Tensor) -> Tensor:
-    r""":math:`\log(\sinh x/x)`, less :math:`\lvert x\rvert` where x is not small."""
+    r""":math:`\log(\sinh x/x)`, minus :math:`\lvert x\rvert` where x is not small."""
     small, near, far = _split(x)
     series = near.square() * polynomial(near.square(), [c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS)])
     size = far.abs()
@@ -58,31 +58,32 @@ def langevin(x: Tensor) -> Tensor:
     return torch.where(small, near * polynomial(near.square(), COEFFICIENTS), 1 / torch.tanh(far) - 1 / far)
 
 
-def _series_less(x: Tensor, origin: Tensor, coefficients: list[float]) -> Tensor:
-    """What a polynomial in x² is more than at an origin, divided by x² less that of the origin."""
+def _divided_difference(x: Tensor, origin: Tensor, coefficients: list[float]) -> Tensor:
+    """Difference of a polynomial in x² at x and at an origin, divided by the difference of x²."""
     square, other = x.square(), origin.square()
-    total, apart = torch.zeros_like(x), torch.zeros_like(x)
+    value, quotient = torch.zeros_like(x), torch.zeros_like(x)
     for coefficient in reversed(coefficients):
-        apart = apart * other + total
-        total = total * square + coefficient
-    return apart
+        quotient = quotient * other + value
+        value = value * square + coefficient
+    return quotient
 
 
-def log_sinhc_less(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`\log(\sinh x/x)` less that of an origin, which is a step away; and less how much larger x is.
+def log_sinhc_difference(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Difference of :math:`\log(\sinh x/x)` at x and at an origin, which is a step away from x.
 
-    The first is right where both are small, the second elsewhere.
+    Returns:
+        The difference where both are small, and elsewhere the difference minus that of the sizes of x.
     """
-    least, most = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
-    near, far = most <= BOTH_SMALL, (least >= SMALL) & (x * origin > 0)
+    smaller, larger = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
+    near, far = larger <= BOTH_SMALL, (smaller >= SMALL) & (x * origin > 0)
     coefficients = [0.0, *(c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS))]
-    apart = _series_less(x.where(near, 0), origin.where(near, 0), coefficients)
-    grown, smaller = step.where(far, 0) * torch.sign(origin), least.where(far, 1)
+    quotient = _divided_difference(x.where(near, 0), origin.where(near, 0), coefficients)
+    grown, smaller = step.where(far, 0) * torch.sign(origin), smaller.where(far, 1)
     falling = torch.exp(-2 * smaller) * torch.expm1(-2 * grown.abs())
     tails = torch.log1p(falling / torch.expm1(-2 * smaller)) * torch.sign(grown)
     rests = [_log_sinhc_rest(y) - torch.where(y.abs() < SMALL, y.abs(), 0) for y in (x, origin)]
     beyond = torch.where(far, tails - torch.log1p(grown / origin.abs().where(far, 1)), rests[0] - rests[1])
-    return torch.where(near, apart * step * (x + origin).where(near, 0), 0), beyond
+    return torch.where(near, quotient * step * (x + origin).where(near, 0), 0), beyond
 
 
 def end_distance(x: Tensor) -> Tensor:
@@ -106,12 +107,12 @@ def langevin_slope(x: Tensor, half: Tensor) -> Tensor:
 
 
 class TruncatedExponential(AbstractProduct):
-    r"""Independent coordinates with density in proportion to :math:`e^{\theta x}` between two ends.
+    r"""Independent coordinates with density proportional to :math:`e^{\theta x}` on an interval.
 
     Args:
         low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
-        high: Likewise, above low; one of both is a tensor.
-        theta: θ, likewise, of either sign; 0 is a :class:`Box`.
+        high: As low, above low; at least one of them is a tensor.
+        theta: θ, as low, of either sign; 0 gives a :class:`Box`.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.
@@ -131,14 +132,14 @@ class TruncatedExponential(AbstractProduct):
         self._set_between(low=low, high=high, theta=theta)
 
     def _set_between(self, **given: Any) -> None:
-        """Check and keep parameters, among them both ends."""
+        """Check and set parameters, among them low and high."""
         self._set(**given)
         low, high = self.low, self.high
         if values_are_known(low):
-            apart = (high - low).detach()
-            if not bool((apart > 0).all()):
-                where = first_index(~(apart > 0))
-                ends = (float(end.detach().expand(apart.shape)[where]) for end in (low, high))
+            width = (high - low).detach()
+            if not bool((width > 0).all()):
+                where = first_index(~(width > 0))
+                ends = (float(end.detach().expand(width.shape)[where]) for end in (low, high))
                 raise ProblemError(
                     "low and high hold {:.6g} and {:.6g} at index {}; expected low below high in every entry".format(
                         *ends, where
@@ -151,20 +152,20 @@ class TruncatedExponential(AbstractProduct):
         return self.theta
 
     def half(self) -> Tensor:
-        """Half the width of the box."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
     def _end(self, x: Tensor) -> Tensor:
-        """The end to which a slope of this sign leads."""
+        """The end at which the density with a slope of this sign is largest."""
         return torch.where(x > 0, self.high, self.low)
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
         half, start = self.half(), self.slope
         x, origin = half * (start + lam), half * start
-        series, beyond = log_sinhc_less(x, origin, half * lam)
+        series, beyond = log_sinhc_difference(x, origin, half * lam)
         near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
-        # Far out by the end, as the middle and half the width would cancel.
+        # For large x relative to the end, as the middle and half the width would cancel.
         end = self._end(torch.where(x == 0, origin, x))
         far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
         return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
@@ -187,11 +188,11 @@ class TruncatedExponential(AbstractProduct):
         shift = half * (langevin(half * (start + lam)) - langevin(half * start))
         if values_are_known(lam) and not bool(tiny.any()):
             return shift
-        # The difference of both means would be rounding.
+        # The difference of both means would be rounding error.
         return torch.where(tiny, lam * self.variance(lam / 2), shift)
 
     def _tiny(self, lam: Tensor) -> Tensor:
-        """Where a tilt is so small that the variance does not change on the way there."""
+        """Where λ is so small that the variance is constant between 0 and λ."""
         return (self.half() * lam).abs() < 1e-7
 
     @override
@@ -208,7 +209,7 @@ class TruncatedExponential(AbstractProduct):
         return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
 
     def mean_rounding(self) -> Tensor:
-        """The middle, and how far from it the mean is, which may cancel."""
+        """The middle and the distance of the mean from it, which may cancel."""
         size = (self.low.abs() + self.high.abs()).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
 
@@ -225,7 +226,7 @@ class TruncatedExponential(AbstractProduct):
         falling = steepness.where((steepness < 0) & ~small, -1)
         up = 1 + torch.log1p((1 - share) * torch.expm1(-rising)) / rising
         down = torch.log1p(share * torch.expm1(falling)) / falling
-        # To first order in y where the quotient would lose it.
+        # To first order in y, where the quotient would lose all digits.
         even = share + steepness.where(small, 0) * share * (1 - share) / 2
         inverse = torch.where(small, even, torch.where(steepness > 0, up, down))
         return self.low + (self.high - self.low) * inverse
@@ -239,16 +240,16 @@ class TruncatedExponential(AbstractProduct):
 
 
 class Box(TruncatedExponential):
-    r"""Independent coordinates that are uniform between two ends.
+    r"""Independent coordinates that are uniform on an interval.
 
     .. math:: \kappa(\lambda) = c\lambda + \log\frac{\sinh w\lambda}{w\lambda}, \qquad
               \kappa'(\lambda) = c + w\bigl(\coth w\lambda - \tfrac1{w\lambda}\bigr)
 
-    with middle c and half width w. Tilted, it is a :class:`TruncatedExponential`; no mean leaves the box.
+    with middle c and half width w. The tilted distribution is a :class:`TruncatedExponential`.
 
     Args:
         low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
-        high: Likewise, above low; one of both is a tensor.
+        high: As low, above low; at least one of them is a tensor.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.
@@ -277,14 +278,14 @@ class Box(TruncatedExponential):
 
 
 class AsymmetricLaplace(AbstractProduct):
-    r"""Independent coordinates whose density falls from a location with one rate to the left and one to the right.
+    r"""Independent coordinates whose density decays exponentially, with one rate below a location and one above.
 
     .. math:: \kappa(\lambda) = \ell\lambda - \log(1 + \lambda/L) - \log(1 - \lambda/R), \qquad -L < \lambda < R
 
     Args:
-        location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number; one of the three is a tensor.
-        left: L > 0, likewise, or a number.
-        right: R > 0, likewise, or a number.
+        location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number; at least one parameter is a tensor.
+        left: L > 0, as location.
+        right: R > 0, as location.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.
@@ -304,7 +305,7 @@ class AsymmetricLaplace(AbstractProduct):
         self._set(location=location, left=left, right=right, positive=("left", "right"))
 
     def rates(self) -> tuple[Tensor, Tensor]:
-        """How steeply it falls to the left and to the right."""
+        """The rates below and above the location."""
         return self.left, self.right
 
     @override
@@ -315,12 +316,12 @@ class AsymmetricLaplace(AbstractProduct):
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
         left, right = self.rates()
-        # The product of both factors, 1 where λ is 0, to rounding of what it lacks of 1; far out factor by factor.
-        lacking = lam / left - lam / right - (lam / left) * (lam / right)
-        near = lacking.abs() < 0.5
+        # The product of both factors minus 1, without cancellation near λ = 0; for large λ factor by factor.
+        excess = lam / left - lam / right - (lam / left) * (lam / right)
+        near = excess.abs() < 0.5
         one, other = ((left + lam) / left).where(~near, 1), ((right - lam) / right).where(~near, 1)
         return self.location * lam - torch.where(
-            near, torch.log1p(lacking.where(near, 0)), one.log() + other.log()
+            near, torch.log1p(excess.where(near, 0)), one.log() + other.log()
         )
 
     @override
@@ -330,13 +331,13 @@ class AsymmetricLaplace(AbstractProduct):
         return self.location + (1 / (right - lam) - 1 / (left + lam))
 
     def mean_rounding(self) -> Tensor:
-        """The means of both tails, which may cancel."""
+        """The means of both sides, which may cancel."""
         left, right = self.rates()
         size = (1 / left + 1 / right).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
 
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        """What each tail adds, with the sign of λ both."""
+        """The sum of the shifts of both sides, each with the sign of λ."""
         self.check_point("lam", lam)
         left, right = self.rates()
         return lam / (right * (right - lam)) + lam / (left * (left + lam))
@@ -347,10 +348,10 @@ class AsymmetricLaplace(AbstractProduct):
         return (right - lam).square().reciprocal() + (left + lam).square().reciprocal()
 
     def lost(self, lam: Tensor) -> Tensor:
-        """Rates that are quotients are rounded, which counts where a tail is nearly flat."""
+        """Rates are rounded quotients, which matters where a side is nearly flat."""
         left, right = self.rates()
-        own = self.tilted_shift(lam).abs()
-        return own * (1 + right / (right - lam).abs() + left / (left + lam).abs())
+        shift = self.tilted_shift(lam).abs()
+        return shift * (1 + right / (right - lam).abs() + left / (left + lam).abs())
 
     @override
     def _tilted(self, lam: Tensor) -> AsymmetricLaplace:
@@ -358,7 +359,7 @@ class AsymmetricLaplace(AbstractProduct):
         return AsymmetricLaplace._of(location=self.location, left=left + lam, right=right - lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """The difference of two exponential numbers; differentiable in every parameter."""
+        """The difference of two exponential samples; differentiable in every parameter."""
         left, right = self.rates()
         up, down = (self.location.new_empty(shape).exponential_(generator=generator) for _ in range(2))
         return self.location + up / right - down / left
@@ -366,9 +367,9 @@ class AsymmetricLaplace(AbstractProduct):
     @override
     def log_densities(self, points: Tensor) -> Tensor:
         left, right = self.rates()
-        apart = points - self.location
+        offset = points - self.location
         height = left.log() + right.log() - (left + right).log()
-        return height - torch.where(apart >= 0, right, -left) * apart
+        return height - torch.where(offset >= 0, right, -left) * offset
 
 
 class Laplace(AsymmetricLaplace):
@@ -376,13 +377,13 @@ class Laplace(AsymmetricLaplace):
 
     .. math:: \kappa(\lambda) = \ell\lambda - \log(1 - b^2\lambda^2), \qquad \lvert\lambda\rvert < 1/b
 
-    Tilted, its tails fall with rates 1/b + λ to the left and 1/b - λ to the right: an :class:`AsymmetricLaplace`. The
-    exact estimator stays where the cumulant is finite; where first or second order leave,
-    :class:`~fenchel.DomainError` says for which α they do not.
+    The tilted distribution is an :class:`AsymmetricLaplace` with rates 1/b + λ below and 1/b - λ above ℓ. The exact
+    estimator stays where the cumulant is finite; where first or second order leave,
+    :class:`~fenchel.DomainError` names the α for which they do not.
 
     Args:
         location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number.
-        scale: b > 0, likewise; one of both is a tensor.
+        scale: b > 0, as location; at least one of them is a tensor.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.

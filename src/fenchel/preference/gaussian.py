@@ -1,4 +1,4 @@
-"""Gaussians: one, under which second order is exact; and a mixture, as softmax attention over distributions is."""
+"""Gaussian preferences, for which second order is exact, and mixtures of Gaussians."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ class Gaussian(AbstractPreference):
     .. math:: \log M(\lambda) = \langle\mu, \lambda\rangle + \tfrac12\langle\lambda, \Sigma\lambda\rangle, \qquad
               p(\lambda) = \mathcal{N}(\mu + \Sigma\lambda, \Sigma)
 
-    The cumulant is quadratic, so that second order is exact. Nothing of size d × d is made unless it is given.
+    The cumulant is quadratic, so that second order is exact. No d × d matrix is formed unless one is given.
 
     Args:
         mean: μ, shape (d,) for all queries, or (..., m or 1, d). Half types are converted to float32.
-        covariance: Σ, (d, d) or (..., m or 1, d, d): symmetric, eigenvalues of 0 allowed. In its place:
-        variance: Of uncorrelated coordinates, (d,) or (..., m or 1, d); one variance in all directions, a number or
-            (..., m or 1, 1); 0 where nothing is random.
-        factor: F of low rank, (d, k) or (..., m or 1, d, k), which adds :math:`FF^\top` to the variances, or is all.
+        covariance: Σ, (d, d) or (..., m or 1, d, d), symmetric positive semidefinite. Instead of it:
+        variance: Variances of uncorrelated coordinates, (d,) or (..., m or 1, d), or one for all coordinates, a
+            number or (..., m or 1, 1); 0 is allowed.
+        factor: F of low rank, (d, k) or (..., m or 1, d, k): adds :math:`FF^\top` to the variances, which are 0 if
+            not given.
 
     Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not
-            symmetric or has negative eigenvalues, negative variances, or no covariance.
+        ProblemError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, the covariance is not
+            symmetric positive semidefinite, a variance is negative, or no covariance is given.
 
     Reference:
         Section 5; Section 6, eqs. (12) and (13).
@@ -100,13 +101,13 @@ class Gaussian(AbstractPreference):
         return self._covariance.product
 
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
-        """Once more for what the first leaves, which is its rounding times the covariance."""
+        """With one step of iterative refinement, as the first residual is rounding times the covariance."""
         result = self._covariance.resolvent(alpha, vector)
-        left = vector - result - alpha * self._covariance.product(result)
-        return result + self._covariance.resolvent(alpha, left)
+        residual = vector - result - alpha * self._covariance.product(result)
+        return result + self._covariance.resolvent(alpha, residual)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """Sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖, in each of the three structures."""
+        """Of sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖ for each of the three structures."""
         return sums(self.dim) * self._covariance.trace() * lam.norm(dim=-1)
 
     @override
@@ -114,16 +115,16 @@ class Gaussian(AbstractPreference):
         return self._covariance.trace().expand(torch.broadcast_shapes((1,), self._covariance.lead))
 
     def torch_distribution(self) -> Distribution:
-        """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, as the covariance is given.
+        """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, by the structure of Σ.
 
         Raises:
-            ProblemError: If the covariance is singular, so that there is no density.
+            ProblemError: If the covariance is singular, and there is no density.
         """
         self._covariance.check_definite()
         return self._covariance.normal(self._mean).expand(self.lead)
 
     def covariance(self) -> Tensor:
-        """The covariance Σ, written out, (..., m or 1, d, d)."""
+        """The covariance Σ as a matrix, (..., m or 1, d, d)."""
         return self._covariance.matrix()
 
     @override
@@ -134,11 +135,11 @@ class Gaussian(AbstractPreference):
         r"""Samples μ + Σ^½ε, shape (\*shape, ..., m or 1, d), differentiable in both parameters.
 
         Args:
-            shape: How many; () is one of each distribution.
-            generator: Where randomness comes from; torch's own where None.
+            shape: Shape of the samples; () is one of each distribution.
+            generator: Source of randomness; torch's default generator if None.
 
         Raises:
-            ProblemError: If the shape is none.
+            ProblemError: If the shape is invalid.
         """
         sizes = checked_sample_shape(shape, generator, self.device)
         return self._mean + self._covariance.noise((*sizes, *self.lead, self.dim), generator)
@@ -147,7 +148,7 @@ class Gaussian(AbstractPreference):
         """The log density at points (..., m, d), (..., m).
 
         Raises:
-            ProblemError: If the covariance is singular, so that there is no density.
+            ProblemError: If the covariance is singular, and there is no density.
         """
         self.check_point("points", points)
         self._covariance.check_definite()
@@ -165,21 +166,22 @@ class GaussianMixture(AbstractPreference):
               e^{\langle m_k, \lambda\rangle + \frac12\langle\lambda, S_k\lambda\rangle}, \qquad
               h(\lambda) = \sum_k r_k\,(m_k + S_k\lambda)
 
-    with the responsibilities r(λ), the terms' shares of the sum. Where every :math:`S_k` is 0 this is a
-    :class:`~fenchel.Discrete` preference on the means, and first order softmax attention (fact 11).
+    with the responsibilities r(λ), the shares of the terms in the sum. If every :math:`S_k` is 0 this is a
+    :class:`~fenchel.Discrete` preference on the means, and first order is softmax attention (fact 11).
 
     Args:
         means: :math:`m_k`, shape (..., K, d). Half types are converted to float32.
-        variances: Of uncorrelated coordinates, (..., K, d); one variance in all directions, a number or (..., K, 1);
-            0 where nothing is random.
-        log_weights: :math:`\log w_k`, (K,), (m, K) (one row a query) or (..., m or 1, K), of weights that sum to one;
-            or a bool mask of such a shape, True where a component counts. ``None`` is the uniform mixture.
-        covariances: :math:`S_k`, (..., K, d, d), in the place of the variances: symmetric, eigenvalues of 0 allowed.
-        factors: :math:`F_k` of low rank, (..., K, d, k), which add :math:`F_kF_k^\top` to the variances, or are all.
+        variances: Variances of uncorrelated coordinates, (..., K, d), or one for all coordinates, a number or
+            (..., K, 1); 0 is allowed.
+        log_weights: :math:`\log w_k`, (K,), (m, K) (one row per query) or (..., m or 1, K), of weights that sum to
+            one; or a bool mask of such a shape, True for unmasked components. ``None`` is the uniform mixture.
+        covariances: :math:`S_k`, (..., K, d, d), instead of the variances, symmetric positive semidefinite.
+        factors: :math:`F_k` of low rank, (..., K, d, k): add :math:`F_kF_k^\top` to the variances, which are 0 if not
+            given.
 
     Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not
-            symmetric or has negative eigenvalues, negative variances, weights that do not sum to one or are all zero.
+        ProblemError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, a covariance is not
+            symmetric positive semidefinite, a variance is negative, or weights do not sum to one or are all zero.
 
     Reference:
         Section 7, which leaves continuous preferences open; ``docs/continuous.md``.
@@ -208,7 +210,7 @@ class GaussianMixture(AbstractPreference):
         result = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
         self.means, self._covariances = means, result
         self.log_weights = _normalised(log_weights, means)
-        # Whether components are of one query each, as after a tilt: then (..., m, K, d), and otherwise for all queries.
+        # Whether each query has its own components (..., m, K, d), as after a tilt.
         self._own = False
         batch = {"means": (*means.shape[:-2], 1), "covariances": (*result.lead[:-1], 1)}
         check_together(**batch, log_weights=self.log_weights.shape[:-1])
@@ -232,18 +234,18 @@ class GaussianMixture(AbstractPreference):
         return max(self.dim, self.components * self._covariances.width)
 
     def _rows(self, vectors: Tensor) -> Tensor:
-        """Vectors (..., m, d) as rows that meet every component, (..., m or 1, d)."""
+        """Vectors (..., m, d) with a dimension for the components of their query, if each has its own."""
         return vectors.unsqueeze(-2) if self._own else vectors
 
     def _back(self, rows: Tensor) -> Tensor:
         return rows.squeeze(-2) if self._own else rows
 
     def _center(self) -> Tensor:
-        """A common vector, which changes no responsibility, only rounding."""
+        """A common vector; subtracting it changes responsibilities only by rounding."""
         return center_of(self.means, self.log_weights)
 
     def _tilt(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of λ, centred means, exponents (..., m, K) and the responsibilities that they lead to."""
+        """Rows of λ, centred means, exponents (..., m, K) and the responsibilities."""
         rows, centers = self._rows(lam), self.means - self._center()
         exponents = self._covariances.exponents(centers, rows)
         return rows, centers, exponents, torch.softmax(self.log_weights + exponents, -1)
@@ -273,7 +275,7 @@ class GaussianMixture(AbstractPreference):
         return self._back(r @ self.means + self._covariances.combined(r, rows))
 
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, in which nothing cancels where λ is small."""
+        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, without cancellation where λ is small."""
         self.check_point("lam", lam)
         rows, centers, exponents, r = self._tilt(lam)
         moved = displacement(exponents, self.log_weights, r)
@@ -289,7 +291,7 @@ class GaussianMixture(AbstractPreference):
             v = self._rows(vector)
             along = v @ centers.mT + covariances.forms(rows, v)
             moved = r * (along - (r * along).sum(-1, keepdim=True))
-            # About the mean once more: what is left over lies at the component that has nearly all weight.
+            # The sum of moved, which is rounding, belongs to the component with nearly all weight.
             rest = moved.sum(-1, keepdim=True)
             return self._back(
                 moved @ centers + covariances.combined(moved, rows) + covariances.combined(r, v) - rest * mean
@@ -298,12 +300,12 @@ class GaussianMixture(AbstractPreference):
         return product
 
     def rounding(self, lam: Tensor) -> Tensor:
-        r"""As weights of templates are: by what rounding does to exponents, times how far components are apart.
+        r"""The rounding of exponents times the distance of components, as for weights of templates.
 
-        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` an exponent is off by
-        some roundings of :math:`\delta = L\rho + \frac12TL^2`, and components are no farther apart than :math:`\rho
-        + TL`, which counts where responsibilities are spread. Where exponents are small all is relative to what they
-        add.
+        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` the error of an
+        exponent is some roundings of :math:`\delta = L\rho + \frac12TL^2`, and the distance of components is at most
+        :math:`\rho + TL`, which matters where responsibilities are spread. Where exponents are small, errors are
+        relative to the changes that they cause.
         """
         rows, centers, exponents, r = self._tilt(lam)
         length = rows.norm(dim=-1)
@@ -320,7 +322,7 @@ class GaussianMixture(AbstractPreference):
         return self._back(torch.where(near, torch.minimum(close, far), far).unsqueeze(-1)).squeeze(-1)
 
     def mean_rounding(self) -> Tensor:
-        """Means of components may be much larger than that of the mixture."""
+        """Of component means that may be much larger than the mean of the mixture."""
         counted = (self.log_weights > -torch.inf).any(-2)
         largest = (self.means.norm(dim=-1) * counted).amax(-1, keepdim=True)
         return self._back((sums(self.components) * largest).unsqueeze(-1)).squeeze(-1)
@@ -333,7 +335,7 @@ class GaussianMixture(AbstractPreference):
         if self._own:
             moved = self._covariances.product(rows)
             return self._changed(means=self.means + moved, log_weights=log_weights)
-        # Components first: all rows share the matrix of each.
+        # Components first, as all rows share the matrix of each.
         moved = self._covariances.unsqueezed(-1).product(rows.unsqueeze(-3)).transpose(-2, -3)
         return self._changed(
             means=self.means.unsqueeze(-3) + moved,
@@ -343,16 +345,16 @@ class GaussianMixture(AbstractPreference):
         )
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Samples, shape (\*shape, ..., m or 1, d): a component each, then its Gaussian.
+        r"""Samples, shape (\*shape, ..., m or 1, d), each from a sampled component.
 
-        Differentiable in means and covariances; which component is chosen carries no gradient to the weights.
+        Differentiable in means and covariances; the choice of a component has no gradient with respect to the weights.
 
         Args:
-            shape: How many; () is one of each distribution.
-            generator: Where randomness comes from; torch's own where None.
+            shape: Shape of the samples; () is one of each distribution.
+            generator: Source of randomness; torch's default generator if None.
 
         Raises:
-            ProblemError: If the shape is none.
+            ProblemError: If the shape is invalid.
         """
         index = drawn_indices(self.weights(), self.lead, shape, generator)
 
@@ -369,7 +371,7 @@ class GaussianMixture(AbstractPreference):
         """``MixtureSameFamily``.
 
         Raises:
-            ProblemError: If a covariance is singular, so that there is no density.
+            ProblemError: If a covariance is singular, and there is no density.
         """
         self._covariances.check_definite()
         means = self._before_components(self.means, 1)
@@ -384,12 +386,12 @@ class GaussianMixture(AbstractPreference):
         """The log density at points (..., m, d), (..., m).
 
         Raises:
-            ProblemError: If a covariance is singular, so that there is no density.
+            ProblemError: If a covariance is singular, and there is no density.
         """
         self.check_point("points", points)
         self._covariances.check_definite()
         rows, each = self._rows(points), self._covariances.unsqueezed(-1)
-        # Components first: all rows share the matrix of each.
+        # Components first, as all rows share the matrix of each.
         of_each = each.log_density(rows.unsqueeze(-3) - self.means.unsqueeze(-2)).mT
         return self._back(torch.logsumexp(self.log_weights + of_each, -1, keepdim=True)).squeeze(-1)
 
@@ -418,16 +420,16 @@ class GaussianMixture(AbstractPreference):
 
 
 def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
-    """Log weights (..., m or 1, K) that sum to one to rounding."""
+    """Log weights (..., m or 1, K), normalised to rounding."""
     components = means.shape[-2]
     if log_weights is None:
         return means.new_zeros(1, components).log_softmax(-1)
     result = checked_log_weights(log_weights, components, means, of="means", thing="components")
     if log_weights.dtype != torch.bool and values_are_known(result):
         total = result.detach().double().exp().sum(-1)
-        apart = (total - 1).abs() > (2e-2 if log_weights.dtype in HALF else 1e-3)
-        if bool(apart.any()):
-            where = first_index(apart)
+        wrong = (total - 1).abs() > (2e-2 if log_weights.dtype in HALF else 1e-3)
+        if bool(wrong.any()):
+            where = first_index(wrong)
             plain = bool((result >= 0).all()) and bool(((result.detach().sum(-1) - 1).abs() < 1e-3).all())
             remedy = (
                 "log_weights.log(), since these are the weights" if plain else "log_weights.log_softmax(-1)"

@@ -1,4 +1,4 @@
-"""Preferences whose coordinates are independent: coins, counts and positive numbers, coordinate by coordinate."""
+"""Preferences with independent coordinates: Bernoulli, Poisson and gamma distributions, and their base class."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from fenchel.preference.abstract import (
 from fenchel.tensors import UNIT, check_entries, first_index
 
 ROUNDINGS = 16
-"""Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
+"""Rounding errors assumed for the formula of a coordinate; the longest has ten operations."""
 
 
 class AbstractProduct(AbstractPreference):
     r"""A distribution of vectors with independent coordinates, :math:`\log M(\lambda) = \sum_j \kappa_j(\lambda_j)`.
 
-    A member names its parameters in ``rows``, all of which broadcast to (..., m or 1, d), and writes the cumulant κ
-    of a coordinate, its two derivatives and the shift κ'(λ) - κ'(0), each elementwise.
+    Subclasses name their parameters in ``rows``, all of which broadcast to (..., m or 1, d), and implement the
+    cumulant κ of a coordinate, its two derivatives and the shift κ'(λ) - κ'(0), each elementwise.
     """
 
     resolves_shift = True
 
     def _set(self, *, positive: tuple[str, ...] = (), **given: Any) -> None:
-        """Check parameters and keep them: tensors, and numbers where there is a tensor that they are made like.
+        """Check and set parameters: tensors, or numbers, which take the dtype and device of a tensor.
 
         Args:
-            positive: The names of those that have to be above 0.
-            **given: In the order in which messages name them.
+            positive: Names of the parameters that must be positive.
+            **given: The parameters, in the order in which messages name them.
 
         Raises:
-            ProblemError: Naming those that are wrong, or do not fit together.
+            ProblemError: If a parameter is invalid, or they do not broadcast.
         """
         form = "(d,) or (..., m, d)" + ", or a number" * (len(given) > 1)
         checked: dict[str, Tensor] = {}
-        # Tensors first: numbers are made like them.
+        # Tensors first, as numbers take their dtype and device.
         for name in sorted(given, key=lambda name: type(given[name]) in (int, float)):
             above = 0.0 if name in positive else None
             of, like = next(iter(checked.items()), ("", None))
@@ -55,8 +55,8 @@ class AbstractProduct(AbstractPreference):
         if not any(tensor.dim() for tensor in checked.values()):
             names = " and ".join(given)
             raise ProblemError(
-                f"{names} {'are numbers' if len(given) > 1 else 'is a number'}, which do not say how many "
-                "coordinates a vector has; expected a tensor (d,) or (..., m, d)"
+                f"{names} {'are numbers' if len(given) > 1 else 'is a number'}, which do not determine the number of "
+                "coordinates; expected a tensor (d,) or (..., m, d)"
             )
         check_together(**{name: tuple(checked[name].shape) for name in given})
         vars(self).update(checked)
@@ -76,11 +76,11 @@ class AbstractProduct(AbstractPreference):
         """κ''(λ) of every coordinate, (..., m, d)."""
 
     def lost(self, lam: Tensor) -> Tensor:
-        """How large what is rounded in the shift is, (..., m, d): some roundings of it are the error of the shift."""
+        """Size of the numbers rounded in the shift, (..., m, d): its error is some roundings of them."""
         return self.tilted_shift(lam).abs()
 
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        """Where κ is finite: between these, elementwise; None where there is no end."""
+        """The ends of the interval in which κ is finite, elementwise; None for an infinite end."""
         return None, None
 
     @override
@@ -120,7 +120,7 @@ class AbstractProduct(AbstractPreference):
             raise DomainError(
                 f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} "
                 f"of {inside.numel()} queries (first at index {where}): there is no such distribution; "
-                "expected a smaller lam, or float64 where rounding put it there",
+                "expected a smaller lam, or float64 if it is outside by rounding",
                 query=where,
             )
         return self._tilted(lam)
@@ -138,7 +138,7 @@ class AbstractProduct(AbstractPreference):
         return self.draw((*sizes, *self.lead, self.dim), generator)
 
     def of_coordinates(self) -> distributions.Distribution | None:
-        """What ``torch.distributions`` has for coordinates by themselves, of a shape that broadcasts; None for none."""
+        """The coordinates as a distribution of ``torch.distributions`` whose shape broadcasts, or None."""
         return None
 
     @override
@@ -153,8 +153,8 @@ class AbstractProduct(AbstractPreference):
         each = self.of_coordinates()
         if each is None:
             raise NotImplementedError(f"{type(self).__name__} has no log_densities")
-        known = each.support.check(points)  # pyright: ignore[reportOptionalMemberAccess]
-        return torch.where(known, each.log_prob(points.where(known, 1)), -torch.inf)
+        inside = each.support.check(points)  # pyright: ignore[reportOptionalMemberAccess]
+        return torch.where(inside, each.log_prob(points.where(inside, 1)), -torch.inf)
 
     @override
     def log_density(self, points: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class AbstractProduct(AbstractPreference):
 
 
 class Bernoulli(AbstractProduct):
-    r"""Independent coordinates that are 1 with probability π, and else 0.
+    r"""Independent coordinates that are 1 with probability π and 0 otherwise.
 
     .. math:: \kappa(\lambda) = \log(1 - \pi + \pi e^\lambda), \qquad
               \kappa'(\lambda) = \sigma(\operatorname{logit}\pi + \lambda)
@@ -172,7 +172,7 @@ class Bernoulli(AbstractProduct):
 
     Args:
         probs: π, above 0 and below 1, shape (d,) for all queries, or (..., m or 1, d).
-        logits: log π/(1 - π) in the place of the probabilities.
+        logits: log π/(1 - π), instead of the probabilities.
 
     Raises:
         ProblemError: If neither or both are given, or on shapes, dtypes and entries that do not fit.
@@ -199,12 +199,10 @@ class Bernoulli(AbstractProduct):
             self._set(logits=logits)
             return
         self._set(probs=probs)
-        given_probs = vars(self).pop("probs")
+        checked = vars(self).pop("probs")
         expected = "probabilities above 0 and below 1"
-        check_entries(
-            "probs", given_probs, lambda x: (x > 0) & (x < 1), expected, "nearly certain is logits="
-        )
-        self.logits = torch.logit(given_probs)
+        check_entries("probs", checked, lambda x: (x > 0) & (x < 1), expected, "give logits= near 0 and 1")
+        self.logits = torch.logit(checked)
 
     @property
     def probs(self) -> Tensor:
@@ -216,12 +214,12 @@ class Bernoulli(AbstractProduct):
         one, zero = self.logits.sigmoid(), (-self.logits).sigmoid()
         small = lam.abs() <= 1
         near = lam.where(small, 0)
-        # Small tilts by what they add; large ones by log π(λ) - log π, in which nothing overflows.
+        # Small tilts by log1p of the increase; large ones by log π(λ) - log π, in which nothing overflows.
         above = near + torch.log1p(zero * torch.expm1(-near))
         adding = torch.where(self.logits > 0, above, torch.log1p(one * torch.expm1(near)))
         falls = logsigmoid(-self.logits) - logsigmoid(-self.logits - lam)
         rises = lam + logsigmoid(self.logits) - logsigmoid(self.logits + lam)
-        # Where λ outweighs the logit, rising would add it to λ and lose it.
+        # Where |λ| exceeds the logit, rises would add the logit to λ and lose its digits.
         rising = (self.logits > 0) & (self.logits + lam > 0)
         return torch.where(small, adding, torch.where(rising, rises, falls))
 
@@ -252,7 +250,7 @@ class Bernoulli(AbstractProduct):
         return self._changed(logits=self.logits + lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """Without gradient: zeros and ones do not change by a little."""
+        """Without gradient, as samples are discrete."""
         return torch.bernoulli(self.probs.detach().expand(shape), generator=generator)
 
     @override
@@ -265,7 +263,7 @@ class Poisson(AbstractProduct):
 
     .. math:: \kappa(\lambda) = \nu(e^\lambda - 1), \qquad p(\lambda) = \operatorname{Poisson}(\nu e^\lambda)
 
-    The cumulant is finite everywhere, and beyond what a dtype holds soon: from where it is, λ is treated as outside.
+    The cumulant is finite everywhere, but soon overflows: such λ are treated as outside of its domain.
 
     Args:
         rate: ν > 0, shape (d,) for all queries, or (..., m or 1, d).
@@ -288,7 +286,7 @@ class Poisson(AbstractProduct):
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        # Half of the exponents of the dtype: squares of the mean, of which norms are made, are finite too.
+        # Half of the exponents of the dtype, so that the squares in the norm of the mean are finite too.
         return None, math.log(torch.finfo(self.dtype).max) / 2 - self.rate.log()
 
     @override
@@ -320,7 +318,7 @@ class Poisson(AbstractProduct):
         return self._changed(rate=self._tilted_rate(lam))
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """Without gradient: counts do not change by a little."""
+        """Without gradient, as samples are discrete."""
         return torch.poisson(self.rate.detach().expand(shape), generator=generator)
 
     @override
@@ -334,8 +332,8 @@ class Gamma(AbstractProduct):
     .. math:: \kappa(\lambda) = -a\log(1 - \lambda/\beta), \quad \lambda < \beta, \qquad
               p(\lambda) = \operatorname{Gamma}(a, \beta - \lambda)
 
-    The cumulant is finite for λ < β only. There the exact estimator stays; where first or second order leave it,
-    :class:`~fenchel.DomainError` says for which α they do not.
+    The cumulant is finite for λ < β only. The exact estimator stays there; where first or second order leave it,
+    :class:`~fenchel.DomainError` names the α for which they do not.
 
     Args:
         concentration: a > 0, shape (d,) for all queries, or (..., m or 1, d), or a number.
@@ -368,7 +366,7 @@ class Gamma(AbstractProduct):
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
-        # Near the end λ/β would round 1 - λ/β away, where β - λ is exact.
+        # Near the end 1 - λ/β loses digits, whereas β - λ is exact.
         share = lam / self.rate
         far = share > 0.5
         near = -torch.log1p(-share.where(~far, 0))

@@ -1,8 +1,8 @@
 r"""Panels of an interval or a rectangle, halved where integrals over them have not converged.
 
 The integrals are those of a weight :math:`w(x)` and of the first and second moments of a vector :math:`t(x)` under
-it. On each panel the rule of Gauss and Legendre is compared with the same rule on its halves (quarters of a
-rectangle), and panels on which they differ are halved.
+it. On each panel the Gauss-Legendre rule is compared with the same rule on its halves (quarters of a rectangle), and
+panels on which they differ are halved.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 
 Numbers = tuple[tuple[float, ...], ...]
-"""Of each dimension where panels begin; or the numbers of each of some places."""
+"""The edges of panels in each dimension; or the coordinates of some positions."""
 
 REMEDY = (
-    "Make alpha or the evidence smaller, name with points= where they are concentrated and with breaks= where they "
-    "jump or bend, or give a larger accuracy="
+    "Make alpha or the evidence smaller, give with points= where they are concentrated and with breaks= where they "
+    "jump or have kinks, or a larger accuracy="
 )
-"""What to do where integrals do not converge."""
+"""Advice for integrals that do not converge."""
 
 SAMPLED = {1: 3, 2: 1}
-"""How often panels are halved for samples besides."""
+"""Additional halvings of the panels for samples, by dimension."""
 
 START = {1: 64, 2: 4}
-"""Panels along each side that integrals begin with, at least."""
+"""Initial number of panels along each side, at least, by dimension."""
 
 NEAR = {1: 2.0**-30, 2: 2.0**-16}
-"""Sides of the panels at a place that a user names, relative to the whole."""
+"""Sides of the initial panels at a given point, relative to the whole, by dimension."""
 
 MORE = {1: 1024, 2: 384}
-"""How many panels are added to those at the start, at most."""
+"""Largest number of panels added to the initial ones, by dimension."""
 
 LAG = 3
-"""How much oftener than a panel those beside it may be halved."""
+"""Largest difference between the halvings of adjacent panels."""
 
 SMALLEST = 2.0**-46
-"""Side of a panel that is not halved any more, relative to the whole."""
+"""Smallest side of a panel that is halved, relative to the whole."""
 
 LOST = 1e-4
-"""Relative rounding of the weights from which on an integral counts as not converged."""
+"""Relative rounding of the weights above which an integral counts as not converged."""
 
 AT_ONCE = 2**22
-"""Weights (rows times nodes) that are computed at once."""
+"""Number of weights (rows times nodes) computed at once."""
 
 
 @cache
 def _rule(k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The rule in k dimensions: nodes in (-1, 1)^k, logarithms of weights, and cells of the unit cube."""
+    """The rule in k dimensions: nodes in (-1, 1)^k, log weights, and corners of the cells of the unit cube."""
     nodes, weights = legendre()
     ends = weights.cumsum(0) / 2
     ends[-1] = 1
@@ -68,24 +68,24 @@ def _rule(k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _grid(axes: Sequence[Tensor]) -> Tensor:
-    """All places (n, k) with coordinates from k axes."""
+    """All positions (n, k) with coordinates from k axes."""
     return torch.stack([axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")], -1)
 
 
 class Listed:
-    """A dataclass of tensors (p, ...), one entry for each of p panels."""
+    """A dataclass of tensors (p, ...) with one entry per panel."""
 
     def part(self, which: Tensor | slice) -> Self:
-        """Those of some panels."""
+        """The entries of some panels."""
         return type(self)(*(tensor[which] for tensor in vars(self).values()))
 
     def joined(self, *others: Self) -> Self:
-        """Those of all lists, one after the other."""
+        """The concatenation with other lists."""
         columns = zip(*(vars(each).values() for each in (self, *others)), strict=True)
         return type(self)(*map(torch.cat, columns))
 
     def to(self, device: torch.device) -> Self:
-        """The same on a device."""
+        """The same list on a device."""
         return type(self)(*(tensor.to(device) for tensor in vars(self).values()))
 
 
@@ -96,7 +96,7 @@ class Panels(Listed):
     Attributes:
         begin: Lower corners, (p, k), in float64.
         end: Upper corners, likewise.
-        depth: How often each was halved, (p,).
+        depth: Numbers of halvings, (p,).
     """
 
     begin: Tensor
@@ -108,11 +108,11 @@ class Panels(Listed):
 
     @property
     def size(self) -> Tensor:
-        """The lengths of the sides, (p, k)."""
+        """Lengths of the sides, (p, k)."""
         return self.end - self.begin
 
     def halved(self) -> Self:
-        """Every panel halved along each side; the parts of a panel follow one another."""
+        """Every panel halved along each side; the parts of a panel are consecutive."""
         sides = torch.tensor([False, True], device=self.begin.device)
         upper, middle = _grid([sides] * self.begin.shape[-1]), ((self.begin + self.end) / 2).unsqueeze(1)
         begin = torch.where(upper, middle, self.begin.unsqueeze(1))
@@ -121,10 +121,10 @@ class Panels(Listed):
         return type(self)(begin.flatten(0, 1), end.flatten(0, 1), depth)
 
     def lagging(self) -> Tensor:
-        """Which panels have a side in common with one that was halved much oftener, bool (p,).
+        """Which panels are adjacent to one with more than ``LAG`` more halvings, bool (p,).
 
-        A peak at the border of two panels is seen from one of them alone where the other is too large: its outermost
-        nodes are 1/200 of its side from the border.
+        The outermost nodes of a panel are 1/200 of its side from the border, so that a large panel does not resolve a
+        peak at the border with a small one.
         """
         if int(self.depth.amax() - self.depth.amin()) <= LAG:
             return torch.zeros_like(self.depth, dtype=torch.bool)
@@ -135,25 +135,25 @@ class Panels(Listed):
         return (beside & (self.depth > self.depth.unsqueeze(1) + LAG)).any(-1)
 
     def nodes(self) -> tuple[Tensor, Tensor]:
-        """Places (n, k) and the logarithms of their weights (n,); the nodes of a panel follow one another."""
+        """Nodes (n, k) and their log weights (n,); the nodes of a panel are consecutive."""
         at, log_weights, _, _ = (part.to(self.begin.device) for part in _rule(self.begin.shape[-1]))
         middle, half = ((self.begin + self.end) / 2).unsqueeze(1), self.size.unsqueeze(1) / 2
         places = middle + half * at
         return places.flatten(0, 1), (half.log().sum(-1) + log_weights).flatten()
 
     def cells(self) -> tuple[Tensor, Tensor]:
-        """Where the cells that nodes stand for begin and end, (n, k) each, in the order of the nodes."""
+        """Lower and upper corners of the cells around the nodes, (n, k) each, in the order of the nodes."""
         _, _, begins, ends = (part.to(self.begin.device) for part in _rule(self.begin.shape[-1]))
         low, size = self.begin.unsqueeze(1), self.size.unsqueeze(1)
         return (low + size * begins).flatten(0, 1), (low + size * ends).flatten(0, 1)
 
     def around(self, places: Tensor, smallest: float, whole: Tensor) -> Panels:
-        """Panels that hold one of some places (q, k), halved until their sides are short.
+        """The panels, of which those that contain some positions are halved until they are small.
 
         Args:
-            places: Where.
-            smallest: Sides that are short, relative to the whole.
-            whole: The sides of the whole, (k,).
+            places: Positions, (q, k).
+            smallest: Largest side of a small panel, relative to the whole.
+            whole: Sides of the whole, (k,).
         """
         panels = self
         while True:
@@ -169,12 +169,12 @@ class Panels(Listed):
 
 @cache
 def starting(edges: Numbers, points: Numbers, level: int | None = None) -> Panels:
-    """The panels that integrals begin with: as fine everywhere, and finer around some places.
+    """Initial panels, of about the same size everywhere but smaller around some positions.
 
     Args:
-        edges: In each dimension the places between which panels begin, in rising order.
-        points: The places.
-        level: How often the intervals between edges are halved; where None, so often that there are enough panels.
+        edges: In each dimension the positions at which panels begin or end, in rising order.
+        points: The positions around which panels are smaller.
+        level: Number of halvings of the intervals between edges; if None, so many that there are enough panels.
     """
     begins, ends = [], []
     for axis in edges:
@@ -195,27 +195,27 @@ def starting(edges: Numbers, points: Numbers, level: int | None = None) -> Panel
 
 @dataclass(frozen=True)
 class _Integrals(Listed):
-    """Integrals of 1, t and t² (elementwise) about a centre over each of p panels, for all r rows of weights.
+    """Integrals of 1, t - c and (t - c)² (elementwise) over each of p panels, for r rows of weights.
 
     Attributes:
-        top: Logarithm of the largest weight, (p, r), in units of whose exponential the integrals are.
-        own: By the rule on the panel, (p, r, 1 + 2d).
-        fine: By the rule on its halves, likewise.
-        centre: (p, d).
+        top: Log of the largest weight, (p, r); the integrals are divided by that weight.
+        coarse: Integrals by the rule on the panel, (p, r, 1 + 2d).
+        fine: Integrals by the rule on its halves, likewise.
+        centre: c, (p, d).
     """
 
     top: Tensor
-    own: Tensor
+    coarse: Tensor
     fine: Tensor
     centre: Tensor
 
 
 Weighing = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From places (n, k) to the logarithms of weights (..., m, n), and to t, (n, d), both in float64."""
+"""Maps positions (n, k) to log weights (..., m, n) and to t, (n, d), both in float64."""
 
 
 def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
-    """Of all panels, some at a time."""
+    """Integrals over all panels, some at a time."""
 
     def parts() -> Iterator[_Integrals]:
         halves = 2 ** panels.begin.shape[-1]
@@ -226,15 +226,15 @@ def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
             whole, halved = (_weighed(each, at, len(some)) for each in (some, some.halved()))
             centre = whole[1].mean(-2)
             top = torch.maximum(whole[0].amax(-1), halved[0].amax(-1)).clamp(min=-1e300)
-            own, fine = (_moments(log, t - centre.unsqueeze(-2), top) for log, t in (whole, halved))
-            yield _Integrals(top, own, fine, centre)
+            coarse, fine = (_moments(log, t - centre.unsqueeze(-2), top) for log, t in (whole, halved))
+            yield _Integrals(top, coarse, fine, centre)
 
     first, *rest = parts()
     return first.joined(*rest)
 
 
 def _weighed(panels: Panels, at: Weighing, count: int) -> tuple[Tensor, Tensor]:
-    """Logarithms of weights (p, r, n) and t (p, n, d), the nodes of so many groups of panels."""
+    """Log weights (p, r, n) and t (p, n, d) at the nodes of ``count`` groups of panels."""
     places, log_lengths = panels.nodes()
     log_weights, t = at(places)
     rows = (log_weights + log_lengths).flatten(0, -2)
@@ -249,23 +249,23 @@ def _moments(log_weights: Tensor, t: Tensor, top: Tensor) -> Tensor:
 def refined(
     panels: Panels, at: Weighing, *, rows: int, accuracy: float, eps: float, span: float, exponent: Tensor
 ) -> tuple[Panels, Tensor]:
-    """Halve panels until mass, mean and covariance of t under the weights no longer change by it.
+    """Halve panels until mass, mean and covariance of t under the weights have converged.
 
-    The mass has to converge to an accuracy relative to itself, the mean relative to the standard deviation of t, the
-    variances relative to their sum; none of them below rounding.
+    The tolerance of the mass is relative to itself, that of the mean to the standard deviation of t, and that of the
+    variances to their sum; none is below rounding.
 
     Args:
-        panels: Those at the start.
-        at: Weights and t at places.
-        rows: How many weights a place has.
-        accuracy: What is asked for.
-        eps: The rounding unit of what ``at`` gives.
-        span: How large the numbers are that t is a difference of.
-        exponent: How large the numbers are of which the logarithms of weights are sums, (..., m). Rows in which it is
-            not finite are not looked at.
+        panels: Initial panels.
+        at: Log weights and t at positions.
+        rows: Number of weights at each position.
+        accuracy: The relative tolerance.
+        eps: Rounding unit of the values of ``at``.
+        span: Size of the numbers of which t is a difference.
+        exponent: Size of the numbers of which log weights are sums, (..., m). Rows in which it is not finite are
+            ignored.
 
     Returns:
-        The panels, and which rows have converged.
+        The panels, on whose halves the integrals have converged, and which rows have, bool (..., m).
     """
     halves = 2 ** panels.begin.shape[-1]
     limit = len(panels) + MORE[panels.begin.shape[-1]]
@@ -277,9 +277,9 @@ def refined(
         settled = ~sizes.isfinite() | ((shares.sum(0) <= 1) & ~lost)
         size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
         divisible = ((size > SMALLEST * whole) & (size > 2**12 * eps * far)).all(-1)
-        wanted = (shares * len(panels) > 1) & ~(settled | lost)
+        inaccurate = (shares * len(panels) > 1) & ~(settled | lost)
         lagging = panels.lagging()
-        chosen = (wanted.any(-1) & divisible) | lagging
+        chosen = (inaccurate.any(-1) & divisible) | lagging
         if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
             return panels, (settled & ~lagging.any()).reshape(exponent.shape)
         new = panels.part(chosen).halved()
@@ -288,38 +288,38 @@ def refined(
 
 
 def _shares(
-    found: _Integrals, panels: Panels, accuracy: float, eps: float, span: float, exponent: Tensor
+    integrals: _Integrals, panels: Panels, accuracy: float, eps: float, span: float, exponent: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How much of what is tolerated each panel uses up, (p, r); and the relative rounding of weights, (r,)."""
-    d = found.centre.shape[-1]
-    top, centre = found.top.amax(0), found.centre.unsqueeze(1)
-    scale = (found.top - top).exp().unsqueeze(-1)
-    # The halves may miss what the panel saw.
-    total = torch.maximum(*((part[..., :1] * scale).sum(0) for part in (found.fine, found.own)))
-    fine, apart = found.fine * scale / total, (found.fine - found.own) * scale / total
+    """The share of the tolerance used by each panel, (p, r); and the relative rounding of weights, (r,)."""
+    d = integrals.centre.shape[-1]
+    top, centre = integrals.top.amax(0), integrals.centre.unsqueeze(1)
+    scale = (integrals.top - top).exp().unsqueeze(-1)
+    # The rule on the halves may miss a peak that the rule on the panel sees.
+    total = torch.maximum(*((part[..., :1] * scale).sum(0) for part in (integrals.fine, integrals.coarse)))
+    fine, difference = integrals.fine * scale / total, (integrals.fine - integrals.coarse) * scale / total
     mass, first, second = fine.split([1, d, d], -1)
     off = centre - (first + mass * centre).sum(0)
     variance = (second + 2 * off * first + off.square() * mass).sum((0, -1)).clamp(min=0)
     deviation = variance.sqrt()
-    of_mass, of_first, of_second = apart.split([1, d, d], -1)
+    of_mass, of_first, of_second = difference.split([1, d, d], -1)
     errors = (
         of_mass.squeeze(-1).abs(),
         (of_first + off * of_mass).norm(dim=-1),
         (of_second + 2 * off * of_first + off.square() * of_mass).abs().sum(-1),
     )
-    # Places are rounded relative to themselves, and weights change on the scale of the panels that hold them.
+    # Positions are rounded relative to their size, and weights change on the scale of the panels.
     far = torch.maximum(panels.begin.abs(), panels.end.abs())
     of_places = (mass.squeeze(-1) * (far / panels.size).amax(-1, keepdim=True)).sum(0)
     noise = 16 * eps * (1 + exponent + top.abs() + of_places)
     relative, floor = noise.clamp(min=accuracy), 64 * eps * span
     tolerated = (relative, relative * deviation + floor, relative * variance + floor * deviation + floor**2)
     tiny = torch.finfo(noise.dtype).tiny
-    shares = [error / most.clamp(min=tiny) for error, most in zip(errors, tolerated, strict=True)]
+    shares = [error / limit.clamp(min=tiny) for error, limit in zip(errors, tolerated, strict=True)]
     return torch.stack(shares).amax(0), noise
 
 
 def largest(vectors: Tensor) -> float:
-    """The norm of the longest of vectors (n, d); 1 where all are 0."""
+    """The largest norm of vectors (n, d); 1 if all are 0."""
     with torch.no_grad():
         return float(vectors.detach().norm(dim=-1).amax()) or 1.0
 
@@ -338,7 +338,7 @@ def legendre() -> tuple[Tensor, Tensor]:
 
 
 POINTS = {1: 64, 2: 16}
-"""Places that a user may name."""
+"""Largest number of points, by dimension."""
 
 
 def checked_edges(k: int, interval: Any, breaks: Any) -> Numbers:

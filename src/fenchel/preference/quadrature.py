@@ -133,7 +133,7 @@ class Quadrature(AbstractPreference):
         return Discrete._of(templates=templates, log_weights=(log_density + log_lengths).log_softmax(-1))
 
     @property
-    def _few(self) -> float:
+    def _tolerance(self) -> float:
         """The accuracy, but not below rounding."""
         return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self.dtype)))
 
@@ -167,7 +167,7 @@ class Quadrature(AbstractPreference):
             panels,
             at,
             rows=max(math.prod(lead), 0 if sizes is None else len(sizes)),
-            accuracy=max(self._few, 64 * eps),
+            accuracy=max(self._tolerance, 64 * eps),
             eps=eps,
             span=span,
             exponent=exponent,
@@ -194,7 +194,7 @@ class Quadrature(AbstractPreference):
         where = first_index(~settled)
         raise ProblemError(
             f"the integrals of {self._name} do not converge for {int((~settled).sum())} of "
-            f"{settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
+            f"{settled.numel()} queries (first at index {where}) to {self._tolerance:.1g} with "
             f"{self._count(panels):,} places: density or basis change too fast for them. {REMEDY}"
         )
 
@@ -271,7 +271,7 @@ class Quadrature(AbstractPreference):
                 panels, settled = self._refined(panels, None, at, sizes)
         if not bool(settled.all()):
             raise ProblemError(
-                f"the expectation did not converge to {self._few:.1g} with {self._count(panels):,} places: "
+                f"the expectation did not converge to {self._tolerance:.1g} with {self._count(panels):,} places: "
                 f"density or function change too fast for them. {REMEDY}"
             )
         panels = panels.halved()
