@@ -111,8 +111,8 @@ class AbstractCloseness(Replaceable, ABC):
             near = self.near_displacement(potential.clamp(-level, level), log_preference)
             if near is not None and known and bool(small.all()):
                 return near
-        apart = weights - self.rest(log_preference)
-        return apart if near is None else torch.where(small, near, apart)
+        difference = weights - self.rest(log_preference)
+        return difference if near is None else torch.where(small, near, difference)
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor | None:
         r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`.

@@ -253,14 +253,14 @@ def _laws(
     """The identities that a closeness must satisfy, at random potentials of given scales (points, ..., 1)."""
     f = scale * drawn()
 
-    def shaped(what: str, found: Any, shape: torch.Size) -> Tensor:
-        if not isinstance(found, Tensor) or found.shape != shape:
-            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    def shaped(method: str, value: Any, shape: torch.Size) -> Tensor:
+        if not isinstance(value, Tensor) or value.shape != shape:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise ProblemError(
-                f"{name} fails check_closeness: {what} gave {got} for potentials {tuple(f.shape)}; expected shape "
+                f"{name} fails check_closeness: {method} gave {got} for potentials {tuple(f.shape)}; expected shape "
                 f"{tuple(shape)}"
             )
-        return found
+        return value
 
     p = shaped("weights", d.weights(f, log_u), f.shape)
     shaped("value", d.value(p, log_u), f.shape[:-1])
@@ -318,6 +318,6 @@ def _other_weights(p: Tensor, logits: Tensor, log_u: Tensor) -> Tensor:
 
 
 def _listed(vector: Tensor) -> str:
-    most = 8
-    numbers = ", ".join(f"{x:.4g}" for x in vector[:most].tolist())
-    return f"[{numbers}{', ...' if len(vector) > most else ''}]"
+    limit = 8
+    numbers = ", ".join(f"{x:.4g}" for x in vector[:limit].tolist())
+    return f"[{numbers}{', ...' if len(vector) > limit else ''}]"

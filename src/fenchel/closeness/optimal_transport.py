@@ -111,8 +111,8 @@ class OptimalTransport(AbstractCloseness):
         if self.gamma.is_meta:
             check_device("gamma", self.gamma, templates.device, "templates")
         # Numbers of float64 may be 0 or infinite in float32.
-        given = self.gamma.to(templates.device)
-        gamma = positive_tensor("gamma", given, templates.device, templates.dtype, FORM).to(templates.dtype)
+        gamma = self.gamma.to(templates.device)
+        gamma = positive_tensor("gamma", gamma, templates.device, templates.dtype, FORM).to(templates.dtype)
         if gamma.dim():
             check_tensor("gamma", gamma, "a number, or one for each set of templates", sizes=(..., 1))
         self._check_allowed(support)

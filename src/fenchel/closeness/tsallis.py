@@ -344,11 +344,11 @@ ORDERS_OF_HEADS = "orders of its heads' own"
 """The name that :func:`name_of` returns for a closeness with an order for each head."""
 
 
-def closeness_name(given: Any) -> str | None:
+def closeness_name(closeness: Any) -> str | None:
     """The canonical name of a closeness, as in manifests; None for the Kullback-Leibler divergence.
 
     Args:
-        given: A name, a :class:`fenchel.Tsallis` of one order, :class:`fenchel.KL`, or None.
+        closeness: A name, a :class:`fenchel.Tsallis` of one order, :class:`fenchel.KL`, or None.
 
     Raises:
         InputError: If it is not a closeness with a name, or its order or temperature is invalid.
@@ -357,13 +357,13 @@ def closeness_name(given: Any) -> str | None:
         >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
         ('tsallis:1.5', 'tsallis:1.25:csiszar', None)
     """
-    if isinstance(given, str):
-        return NAMES[given] if given in NAMES else name_of(_parsed(given))
-    if given is not None and not isinstance(given, AbstractCloseness):
-        raise InputError(f"closeness is {shown(given)}; {_EXPECTED}.")
-    name = name_of(given)
+    if isinstance(closeness, str):
+        return NAMES[closeness] if closeness in NAMES else name_of(_parsed(closeness))
+    if closeness is not None and not isinstance(closeness, AbstractCloseness):
+        raise InputError(f"closeness is {shown(closeness)}; {_EXPECTED}.")
+    name = name_of(closeness)
     if name == ORDERS_OF_HEADS:
-        raise InputError(f"closeness is {given!r}; {_EXPECTED}, one order for all heads.")
+        raise InputError(f"closeness is {closeness!r}; {_EXPECTED}, one order for all heads.")
     return name
 
 
@@ -372,7 +372,7 @@ def closeness_named(name: str | None) -> Tsallis | None:
     return None if name is None else _parsed(name)
 
 
-def closeness_of(given: Any) -> Any:
+def closeness_of(closeness: Any) -> Any:
     """The closeness with a name; arguments other than strings are returned unchanged.
 
     Raises:
@@ -382,13 +382,13 @@ def closeness_of(given: Any) -> Any:
         >>> closeness_of("entmax15"), closeness_of("softmax"), closeness_of(KL())
         (Tsallis(1.5), KL(), KL())
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(closeness, str):
+        return closeness
     try:
-        return closeness_named(closeness_name(given)) or KL()
+        return closeness_named(closeness_name(closeness)) or KL()
     except InputError:
         raise ProblemError(
-            f"closeness is {shown(given)}; expected one such as fenchel.Tsallis(1.5), or {_NAMED}"
+            f"closeness is {shown(closeness)}; expected one such as fenchel.Tsallis(1.5), or {_NAMED}"
         ) from None
 
 

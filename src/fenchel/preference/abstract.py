@@ -384,11 +384,11 @@ class Tilted(AbstractView):
         return f"Tilted({self.base!r}, queries={tuple(self.lead)})"
 
 
-def some_rows(tensor: Tensor, part: slice, own: int = 1) -> Tensor:
-    """Some of the rows of a tensor, or its only one; ``own`` dimensions follow that of the rows."""
-    if tensor.dim() <= own or tensor.shape[-own - 1] == 1:
+def some_rows(tensor: Tensor, part: slice, dims: int = 1) -> Tensor:
+    """Some of the rows of a tensor, or its only one; ``dims`` dimensions follow that of the rows."""
+    if tensor.dim() <= dims or tensor.shape[-dims - 1] == 1:
         return tensor
-    return tensor[(..., part, *[slice(None)] * own)]
+    return tensor[(..., part, *[slice(None)] * dims)]
 
 
 def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:

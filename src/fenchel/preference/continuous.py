@@ -281,12 +281,12 @@ class GaussianMoments(AbstractPreference):
         square = lam[..., self._k :].unflatten(-1, (self._k, self._k))
         return lam[..., : self._k], (square + square.mT) / 2
 
-    def _given(self) -> tuple[Tensor, Tensor]:
+    def _mean_and_covariance(self) -> tuple[Tensor, Tensor]:
         return self.places.mean(), self.places.covariance()
 
     def _tilt(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The shift of the positions' mean (..., m, k), their covariance P and A, (..., m, k, k) each."""
-        (a, square), (m, s) = self._parts(lam), self._given()
+        (a, square), (m, s) = self._parts(lam), self._mean_and_covariance()
         identity = torch.eye(self._k, dtype=lam.dtype, device=lam.device)
         spread, full = identity - 2 * s @ square, s.expand(torch.broadcast_shapes(s.shape, square.shape))
         # May be singular outside of the domain, which callers check.
@@ -296,7 +296,7 @@ class GaussianMoments(AbstractPreference):
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
-        (a, square), (m, s) = self._parts(lam), self._given()
+        (a, square), (m, s) = self._parts(lam), self._mean_and_covariance()
         moved, _, _ = self._tilt(lam)
         b = a + 2 * _times(square, m)
         # log det(I - X) of a matrix with one or two rows is log1p(det X - tr X), 0 to rounding where λ is small.
@@ -313,12 +313,12 @@ class GaussianMoments(AbstractPreference):
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
-        m, s = self._given()
+        m, s = self._mean_and_covariance()
         return torch.cat([m, (s + _outer(m, m)).flatten(-2)], -1) + self.tilted_shift(lam)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        (m, s), (moved, p, square) = self._given(), self._tilt(lam)
+        (m, s), (moved, p, square) = self._mean_and_covariance(), self._tilt(lam)
         # P - S = 2PAS does not cancel where λ is small.
         change = 2 * p @ square @ s
         second = (change + change.mT) / 2 + _outer(moved, m) + _outer(m, moved) + _outer(moved, moved)
@@ -326,7 +326,7 @@ class GaussianMoments(AbstractPreference):
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        (m, _), (moved, p, _) = self._given(), self._tilt(lam)
+        (m, _), (moved, p, _) = self._mean_and_covariance(), self._tilt(lam)
         mean = m + moved
 
         def product(vector: Tensor) -> Tensor:
@@ -349,7 +349,7 @@ class GaussianMoments(AbstractPreference):
 
     def rounding(self, lam: Tensor) -> Tensor:
         """Of the solve with I - 2SA, by its condition number, and of the products after it."""
-        (a, square), (m, s), (moved, p, _) = self._parts(lam), self._given(), self._tilt(lam)
+        (a, square), (m, s), (moved, p, _) = self._parts(lam), self._mean_and_covariance(), self._tilt(lam)
         at, (size, of_p, of_s) = m.norm(dim=-1), map(torch.linalg.matrix_norm, (square, p, s))
         conditioned = 1 + 2 * size * of_p + 2 * size * of_s
         of_mean = of_p * (a.norm(dim=-1) + 2 * size * at)

@@ -33,7 +33,7 @@ Pick = Callable[[Tensor, int], Tensor]
 """Selects the entries of a parameter for each row, given its number of trailing dimensions."""
 
 
-def all_rows(tensor: Tensor, own: int) -> Tensor:
+def all_rows(tensor: Tensor, dims: int) -> Tensor:
     """A parameter as it is."""
     return tensor
 
@@ -43,21 +43,21 @@ class AbstractCovariance(Convertible):
 
     Args:
         name: Name of the first tensor in error messages.
-        *tensors: The parameters, in the order of ``own``.
+        *tensors: The parameters, in the order of ``dims``.
     """
 
-    own: ClassVar[Mapping[str, int]]
-    """Names of the parameters, with their numbers of trailing dimensions."""
+    dims: ClassVar[Mapping[str, int]]
+    """Number of trailing dimensions of each parameter, by name."""
 
     def __init__(self, name: str, *tensors: Tensor) -> None:
         self._name = name
-        for name, tensor in zip(self.own, tensors, strict=True):
+        for name, tensor in zip(self.dims, tensors, strict=True):
             setattr(self, name, tensor)
 
     @property
     @override
     def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(*(getattr(self, name).shape[:-own] for name, own in self.own.items()))
+        return torch.broadcast_shapes(*(getattr(self, name).shape[:-k] for name, k in self.dims.items()))
 
     @property
     @abstractmethod
@@ -110,19 +110,19 @@ class AbstractCovariance(Convertible):
 
     def map(self, change: Callable[[Tensor, int], Tensor]) -> Self:
         """The same covariance with every parameter changed, given its number of trailing dimensions."""
-        return type(self)(self._name, *(change(getattr(self, name), own) for name, own in self.own.items()))
+        return type(self)(self._name, *(change(getattr(self, name), k) for name, k in self.dims.items()))
 
     @override
     def to(self, dtype: torch.dtype) -> Self:
-        return self.map(lambda tensor, own: tensor.to(dtype))
+        return self.map(lambda tensor, dims: tensor.to(dtype))
 
     def unsqueezed(self, dimension: int) -> Self:
         """The same covariance with one more leading dimension of size 1; -1 is the last."""
-        return self.map(lambda tensor, own: tensor.unsqueeze(dimension - own))
+        return self.map(lambda tensor, dims: tensor.unsqueeze(dimension - dims))
 
     def part(self, dimension: int, part: slice) -> Self:
         """A part of a leading dimension, where parameters have more than one entry; -1 is the last."""
-        return self.map(lambda tensor, own: some_rows(tensor, part, own - dimension - 1))
+        return self.map(lambda tensor, dims: some_rows(tensor, part, dims - dimension - 1))
 
     @override
     def queries(self, part: slice) -> Self:
@@ -142,7 +142,7 @@ def one_for_all(alpha: Tensor) -> Tensor:
 class Diagonal(AbstractCovariance):
     """Variances of uncorrelated coordinates, (..., d)."""
 
-    own: ClassVar[Mapping[str, int]] = {"variance": 1}
+    dims: ClassVar[Mapping[str, int]] = {"variance": 1}
     variance: Tensor
 
     @property
@@ -190,7 +190,7 @@ class Diagonal(AbstractCovariance):
 class Full(AbstractCovariance):
     """Matrices, symmetric, (..., d, d)."""
 
-    own: ClassVar[Mapping[str, int]] = {"dense": 2}
+    dims: ClassVar[Mapping[str, int]] = {"dense": 2}
     dense: Tensor
 
     @property
@@ -267,7 +267,7 @@ def standard_deviations(variance: Tensor) -> Tensor:
 class LowRank(Diagonal):
     r"""Diagonal plus low rank, :math:`S = \operatorname{diag} s + FF^\top` with F (..., d, k)."""
 
-    own: ClassVar[Mapping[str, int]] = {"variance": 1, "factor": 2}
+    dims: ClassVar[Mapping[str, int]] = {"variance": 1, "factor": 2}
     factor: Tensor
 
     @property
@@ -375,9 +375,9 @@ def checked_covariance(
             f"no covariance is given; expected {name_full} ({rows}d, d), or {name_variance} ({rows}d or 1), which may "
             f"be 0, and {name_factor} ({rows}d, k)"
         )
-    given, form = 0.0 if variance is None else variance, f"({rows}{d}) or ({rows}1)"
+    value, form = 0.0 if variance is None else variance, f"({rows}{d}) or ({rows}1)"
     remedy = "variances are squares"
-    diagonal = checked_parameter(name_variance, given, form, like=centers, of=of, least=0.0, remedy=remedy)
+    diagonal = checked_parameter(name_variance, value, form, like=centers, of=of, least=0.0, remedy=remedy)
     if diagonal.dim():
         check_tensor(name_variance, diagonal, f"({rows}d or 1)", sizes=(..., (1, d)))
     diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, name_variance)
@@ -389,17 +389,17 @@ def checked_covariance(
     return LowRank(name_variance, diagonal, _for_all(columns, 2, components, name_factor))
 
 
-def _for_all(tensor: Tensor, own: int, components: int | None, name: str) -> Tensor:
-    """A parameter with ``own`` trailing dimensions, expanded to one entry for each component."""
+def _for_all(tensor: Tensor, dims: int, components: int | None, name: str) -> Tensor:
+    """A parameter with ``dims`` trailing dimensions, expanded to one entry for each component."""
     if components is None:
         return tensor
-    lead = tensor.shape[: tensor.dim() - own]
+    lead = tensor.shape[: tensor.dim() - dims]
     if lead and lead[-1] not in (1, components):
         raise ProblemError(
             f"{name} {has(name)} shape {tuple(tensor.shape)}, {lead[-1]} entries for K = {components} components; "
             "expected one for each, or one for all; full matrices are given as covariances="
         )
-    return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - own :])
+    return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - dims :])
 
 
 def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance: str, rows: str) -> Tensor:
@@ -412,7 +412,7 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     check_tensor(name, dense, form, sizes=(..., d, d))
     if not values_are_known(dense):
         return dense
-    given, dense = dense, dense.detach()
+    original, dense = dense, dense.detach()
     difference = (dense - dense.mT).abs()
     largest = dense.abs().amax((-1, -2), keepdim=True)
     asymmetric = difference > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
@@ -424,7 +424,7 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
             f"{mirrored}; expected symmetric matrices: give (S + S.mT) / 2"
         )
     _check_semidefinite(name, dense, torch.finfo(value.dtype).eps)
-    return given
+    return original
 
 
 def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:

@@ -270,11 +270,11 @@ def drawn_indices(
     return torch.multinomial(rows, count, replacement=True, generator=generator).mT.reshape(*sizes, *lead)
 
 
-def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
-    """Entries at indices (*shape, ..., m) of a parameter (..., m or 1, n, *), in which * are ``own`` dimensions."""
-    at = index.reshape(*index.shape, *[1] * (own + 1))
+def picked(parameter: Tensor, index: Tensor, dims: int) -> Tensor:
+    """Entries at indices (*shape, ..., m) of a parameter (..., m or 1, n, *), in which * are ``dims`` dimensions."""
+    at = index.reshape(*index.shape, *[1] * (dims + 1))
     padded = parameter.reshape(*[1] * (at.dim() - parameter.dim()), *parameter.shape)
-    return torch.take_along_dim(padded, at, -own - 1).squeeze(-own - 1)
+    return torch.take_along_dim(padded, at, -dims - 1).squeeze(-dims - 1)
 
 
 def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:

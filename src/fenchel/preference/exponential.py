@@ -131,9 +131,9 @@ class TruncatedExponential(AbstractProduct):
     def __init__(self, low: float | Tensor, high: float | Tensor, theta: float | Tensor) -> None:
         self._set_between(low=low, high=high, theta=theta)
 
-    def _set_between(self, **given: Any) -> None:
+    def _set_between(self, **parameters: Any) -> None:
         """Check and set parameters, among them low and high."""
-        self._set(**given)
+        self._set(**parameters)
         low, high = self.low, self.high
         if values_are_known(low):
             width = (high - low).detach()
@@ -155,18 +155,14 @@ class TruncatedExponential(AbstractProduct):
         """Half the width of the interval."""
         return (self.high - self.low) / 2
 
-    def _end(self, x: Tensor) -> Tensor:
-        """The end at which the density with a slope of this sign is largest."""
-        return torch.where(x > 0, self.high, self.low)
-
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
         half, start = self.half(), self.slope
         x, origin = half * (start + lam), half * start
         series, beyond = log_sinhc_difference(x, origin, half * lam)
         near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
-        # For large x relative to the end, as the middle and half the width would cancel.
-        end = self._end(torch.where(x == 0, origin, x))
+        # For large x relative to the end with the largest density, as the middle and half the width would cancel.
+        end = torch.where(torch.where(x == 0, origin, x) > 0, self.high, self.low)
         far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
         return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
 

@@ -358,14 +358,14 @@ class GaussianMixture(AbstractPreference):
         """
         index = drawn_indices(self.weights(), self.lead, shape, generator)
 
-        def pick(parameter: Tensor, own: int) -> Tensor:
-            return picked(self._before_components(parameter, own), index, own)
+        def pick(parameter: Tensor, dims: int) -> Tensor:
+            return picked(self._before_components(parameter, dims), index, dims)
 
         return pick(self.means, 1) + self._covariances.noise((*index.shape, self.dim), generator, pick)
 
-    def _before_components(self, parameter: Tensor, own: int) -> Tensor:
+    def _before_components(self, parameter: Tensor, dims: int) -> Tensor:
         """A parameter (..., K, *) as (..., m or 1, K, *)."""
-        return parameter if self._own else parameter.unsqueeze(-own - 2)
+        return parameter if self._own else parameter.unsqueeze(-dims - 2)
 
     def torch_distribution(self) -> MixtureSameFamily:
         """``MixtureSameFamily``.

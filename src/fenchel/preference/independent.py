@@ -35,30 +35,30 @@ class AbstractProduct(AbstractPreference):
 
     resolves_shift = True
 
-    def _set(self, *, positive: tuple[str, ...] = (), **given: Any) -> None:
+    def _set(self, *, positive: tuple[str, ...] = (), **parameters: Any) -> None:
         """Check and set parameters: tensors, or numbers, which take the dtype and device of a tensor.
 
         Args:
             positive: Names of the parameters that must be positive.
-            **given: The parameters, in the order in which messages name them.
+            **parameters: The parameters, in the order in which messages name them.
 
         Raises:
             ProblemError: If a parameter is invalid, or they do not broadcast.
         """
-        form = "(d,) or (..., m, d)" + ", or a number" * (len(given) > 1)
+        form = "(d,) or (..., m, d)" + ", or a number" * (len(parameters) > 1)
         checked: dict[str, Tensor] = {}
         # Tensors first, as numbers take their dtype and device.
-        for name in sorted(given, key=lambda name: type(given[name]) in (int, float)):
+        for name in sorted(parameters, key=lambda name: type(parameters[name]) in (int, float)):
             above = 0.0 if name in positive else None
             of, like = next(iter(checked.items()), ("", None))
-            checked[name] = checked_parameter(name, given[name], form, like=like, of=of, above=above)
+            checked[name] = checked_parameter(name, parameters[name], form, like=like, of=of, above=above)
         if not any(tensor.dim() for tensor in checked.values()):
-            names = " and ".join(given)
+            names = " and ".join(parameters)
             raise ProblemError(
-                f"{names} {'are numbers' if len(given) > 1 else 'is a number'}, which do not determine the number of "
-                "coordinates; expected a tensor (d,) or (..., m, d)"
+                f"{names} {'are numbers' if len(parameters) > 1 else 'is a number'}, which do not determine the number "
+                "of coordinates; expected a tensor (d,) or (..., m, d)"
             )
-        check_together(**{name: tuple(checked[name].shape) for name in given})
+        check_together(**{name: tuple(checked[name].shape) for name in parameters})
         vars(self).update(checked)
 
     @property
@@ -193,8 +193,8 @@ class Bernoulli(AbstractProduct):
 
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
-            given = "neither is" if probs is None else "both are"
-            raise ProblemError(f"probs or logits: {given} given; expected one of them")
+            which = "neither is" if probs is None else "both are"
+            raise ProblemError(f"probs or logits: {which} given; expected one of them")
         if probs is None:
             self._set(logits=logits)
             return

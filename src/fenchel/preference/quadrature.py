@@ -66,7 +66,7 @@ class Quadrature(AbstractPreference):
         self._edges, self._accuracy = edges, accuracy
         self._tilt: Tensor | None = None
         places, _ = starting(edges, (), 0).to(device).nodes()
-        self._given = torch.float64 if self._takes_float64(places) else dtype
+        self._function_dtype = torch.float64 if self._takes_float64(places) else dtype
         self._start = starting(edges, points).to(device)
         with torch.no_grad():
             templates = self._templates(self._start.nodes()[0])
@@ -98,7 +98,7 @@ class Quadrature(AbstractPreference):
         return self._finite_values("basis(places)", self.basis, places).double()
 
     def _finite_values(self, name: str, function: Places, places: Tensor) -> Tensor:
-        result = values_at(name, function, places.to(self._given))
+        result = values_at(name, function, places.to(self._function_dtype))
         check_entries(name, result, torch.isfinite, "finite numbers at every place")
         return result
 
@@ -109,7 +109,7 @@ class Quadrature(AbstractPreference):
         if isinstance(self.density, Gaussian):
             return self.density.to(torch.float64).log_density(places)
         rows = places.reshape(-1, places.shape[-1])
-        result = self.density(rows.to(self._given))
+        result = self.density(rows.to(self._function_dtype))
         form = "(n,) at places (n, k), the logarithm of the density at each place"
         check_tensor("density(places)", result, form, sizes=(len(rows),))
         expected = "finite logarithms, or -inf where there is none"
@@ -135,7 +135,9 @@ class Quadrature(AbstractPreference):
     @property
     def _tolerance(self) -> float:
         """The accuracy, but not below rounding."""
-        return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self.dtype)))
+        return max(
+            self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._function_dtype, self.dtype))
+        )
 
     def _refined(
         self, panels: Panels, lam: Tensor | None, function: Places | None = None, sizes: Tensor | None = None
@@ -146,7 +148,7 @@ class Quadrature(AbstractPreference):
             The panels and which queries have converged, bool (..., m).
         """
         check_not_mapped(f"the integrals of {self._name}", lam, self._tilt)
-        eps, span = torch.finfo(self._given).eps, self._largest / self._size
+        eps, span = torch.finfo(self._function_dtype).eps, self._largest / self._size
         if sizes is not None:
             eps, span = max(eps, torch.finfo(sizes.dtype).eps), 1.0
 
@@ -245,8 +247,8 @@ class Quadrature(AbstractPreference):
         """The rounding of templates much larger than their mean, and the last change of the mean at rest."""
         panels = self._panels(None)
         fine, coarse = self._at(panels.halved()), self._at(panels)
-        apart = (fine.mean() - coarse.mean()).norm(dim=-1)
-        return apart + sums(fine.support_size) * self._largest
+        change = (fine.mean() - coarse.mean()).norm(dim=-1)
+        return change + sums(fine.support_size) * self._largest
 
     def expectation(self, function: Places, least: float = 1.0) -> Tensor:
         r""":math:`\mathbb{E}_u[f(x)]` of a function from positions (n, k) to (n, v), (..., m or 1, v).
