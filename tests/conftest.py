@@ -54,8 +54,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens a page in a window of some width."""
-    contexts = []
+    """Opens a page in a window of some width, and checks in the end that it did nothing that it should not."""
+    contexts, opened = [], []
 
     def visit(html: str, *, width: int = 1280, **options: Any) -> Watched:
         path = tmp_path / "report.html"
@@ -64,8 +64,10 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         watched = Watched(contexts[-1].new_page())
         watched.page.set_default_timeout(10_000)
         watched.page.goto(path.as_uri())
+        opened.append(watched)
         return watched
 
     yield visit
     for context in contexts:
         context.close()
+    assert [trouble for watched in opened for trouble in watched.troubles] == []

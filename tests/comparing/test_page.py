@@ -68,7 +68,6 @@ def test_a_map_is_read_by_pointer_and_keyboard_and_its_statistic_chosen(visit: A
     seen.page.select_option("#statistic", "p50")
     assert shown() == expected("p50")
     assert seen.page.locator("td.moved").count() == len(METRICS)
-    assert seen.troubles == []
     values = (-2.0, -0.1, 0.0, 0.1, 2.0, None)
     assert [style(value, 2.0) for value in values] == [
         "less by8",
@@ -89,7 +88,6 @@ def test_hostile_and_long_names_do_nothing_and_nothing_sticks_out(visit: Any, co
     assert seen.page.locator("h1 bdi").first.inner_text() == f"{name} 0"
     assert seen.page.locator("img").count() == 0
     assert seen.overflow() == 0
-    assert seen.troubles == []
 
 
 def test_a_trajectory_has_lines_through_the_medians_and_its_metric_is_chosen(visit: Any) -> None:
