@@ -71,10 +71,10 @@ class Estimate:
         total_variation_error: Bound on :math:`\frac12\sum_i\lvert p_i - p^\star_i\rvert`, shape (..., m):
             :math:`\sqrt{\mathrm{gap}/2\sigma}` before rounding (fact 2; for KL Pinsker's inequality).
         steps: Steps of the iterative solver, int64, shape (..., m); 0 for the closed forms.
-        converged: Whether ``dual_error`` meets the tolerance that was asked for, relative to ‖λ‖; for the closed
-            forms, which are not asked for one, whether it meets rounding. bool, shape (..., m). Where λ is zero to
+        converged: Whether ``dual_error`` meets the tolerance relative to ‖λ‖; for the closed forms, which have no
+            tolerance, whether it meets rounding. bool, shape (..., m). Where λ is zero to
             rounding, below about :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then be wrong in
-            every digit. The bounds hold there too, and those on mean and weights say what the answer is worth.
+            every digit. The bounds hold there too, and those on mean and weights are the relevant ones.
         alpha: α of each query, shape (..., m).
         modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport, and
             for :class:`~fenchel.Tsallis` as documented there.
@@ -82,7 +82,7 @@ class Estimate:
 
     The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64
     from the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that
-    evaluation may lose and how far rounding to float32 moved the tensors. Infinity says that nothing can be said.
+    evaluation may lose and how far rounding to float32 moved the tensors. Infinity means that there is no bound.
     """
 
     mean: Tensor

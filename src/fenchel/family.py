@@ -36,10 +36,10 @@ class RoundingErrors:
     Attributes:
         shift: Of the shift of the mean.
         mean: Of the mean.
-        offset: Of the mean less what all templates share.
+        offset: Of the mean less the centre of the templates.
         weights: Of the weights, in total variation.
         spread: :math:`\sqrt{\sum_ip_i\lVert t_i-h\rVert^2}`, by which relative errors of the weights move the mean.
-        radius: The largest norm of a template less what all share.
+        radius: The largest norm of a template less their centre.
         fenchel_young: Bound on :math:`D(p) + D^*(f) - \langle p, f\rangle` at the computed weights, beyond these.
     """
 
@@ -82,7 +82,7 @@ class Point(ABC):
 
     @abstractmethod
     def rounding_errors(self) -> RoundingErrors:
-        """Bounds on what rounding does to mean, shift and weights."""
+        """Bounds on the rounding errors of mean, shift and weights."""
 
     def matrices(self, rows: Tensor) -> Tensor:
         r""":math:`\nabla^2\varphi(\lambda)` of the rows that are marked in ``rows`` (g, r), (any, k, k)."""
@@ -253,7 +253,7 @@ class Block:
 
 
 OF_MEANS = 64
-"""Roundings that computing a mean is taken to cost where the preference has no bound of its own."""
+"""Error of a mean, in roundings, where the preference has no bound of its own."""
 
 
 class CumulantFamily(Family):
@@ -375,7 +375,7 @@ class CumulantPoint(Point):
             shift, mean = known.expand_as(length), mean + known
         if more is not None:
             mean = mean + more
-        # What families say of rounding is made of squares.
+        # Bounds of preferences are sums of squares, which may underflow.
         shift = torch.add(shift, length > 0, alpha=torch.finfo(torch.float64).tiny ** 0.5)
         return RoundingErrors(shift, mean, mean, torch.zeros_like(mean))
 

@@ -185,7 +185,7 @@ class Problem(Generic[P_co]):
 
     @property
     def conjugate(self) -> Family:
-        """φ, made anew at every use, so that what it computes from the templates carries their gradients."""
+        """φ, made anew at every use, so that quantities computed from the templates carry their gradients."""
         if self._support is None:
             return CumulantFamily(self.preference)
         return self.finite
@@ -369,7 +369,7 @@ class Problem(Generic[P_co]):
             return self
         preference, closeness = self.preference.to(dtype), self.closeness.to(dtype)
         if isinstance(preference, Discrete):
-            # What a closeness computes from the templates is computed from those of the new dtype.
+            # Quantities that the closeness computes from the templates are computed in the new dtype.
             closeness = closeness.bind(preference)
         evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
         return self._with(preference=preference, closeness=closeness, evidence=evidence, alpha=alpha)

@@ -35,8 +35,8 @@ def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
 class TemplateFamily(Family):
     r"""φ over templates under a closeness whose weights are functions of each query's logits.
 
-    Their curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12). What is derived from the arguments is
-    computed once, when it is first needed: where gradients matter, make a family for every use.
+    Their curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12). Derived quantities are computed once,
+    when first needed: where gradients matter, make a family for every use.
 
     Args:
         given: Templates, (g, n, d).

@@ -410,7 +410,7 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
     if isinstance(estimator, Estimator):
         if options:
             raise ProblemError(
-                f"{next(iter(options))} is given beside an estimator with options of its own, {estimator!r}; expected "
+                f"{next(iter(options))} is given with an estimator that has its own options, {estimator!r}; expected "
                 f"{type(estimator).__name__}({next(iter(options))}=...)"
             )
         return estimator
