@@ -1,4 +1,4 @@
-"""The papers' figures of trained models by one command each: their numbers beside ours."""
+"""Reproduce the papers' figures of trained models: their numbers and ours."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from fenchel.arguments import KINDS, Kind, checked
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KIND_NAMES
+from fenchel.auditing.report.html import rendered_page
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import MISSING, count, short, stacked, titled_table
@@ -37,23 +38,23 @@ SETTING: Final = (
     "templates are the inputs of the key map divided by the square root of the head's width, the evidence is z = KᵀQx, "
     "α = 1, and λ* is found by gradient ascent"
 )
-"""The setting of all of them, section 8."""
+"""Their setting, section 8."""
 
 UNSAID: Final = "the text and how much of it, which BERT-base, and when the ascent was ended"
-"""What the papers do not say."""
+"""Details that the papers do not give."""
 
 
 @dataclass(frozen=True)
 class PaperPanel:
-    """A figure, or a part of one: the mean over queries of ‖λ* − αz‖ / ‖λ*‖, layer by layer.
+    """A figure or panel of the papers: the mean over queries of ‖λ* − αz‖ / ‖λ*‖ for each layer.
 
     Attributes:
-        name: Where it is printed, such as "figure 4a".
-        model: The name of the model on the hub.
-        kind: How it attends.
-        by: Whether a number is printed for each layer or for each head of it.
-        printed: A row a layer, with one number or a number a head.
-        remark: What to know when comparing; empty where there is nothing.
+        name: Its name, such as "figure 4a".
+        model: Name of the model on the hub.
+        kind: Kind of attention.
+        by: Whether there is a number for each layer or for each head.
+        printed: A row per layer, with one number or a number per head.
+        remark: A remark on the numbers, if any.
     """
 
     name: str
@@ -122,7 +123,7 @@ FIGURES: Final[Mapping[str, tuple[PaperPanel, ...]]] = {
         PaperPanel("figure 8", T5, "cross", "head", _CROSS_HEADS_OF_T5),
     ),
 }
-"""By the name that ``fenchel reproduce`` takes, the panels in the papers' order."""
+"""Panels in the papers' order, by the name of the figure in ``fenchel reproduce``."""
 
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
 
@@ -132,12 +133,7 @@ _BY_HEAD = {
     "Twin": "Untrained twin",
     "Own scale": "Ours, own scale",
 }
-"""By the heading of a column, what the table of its heads is called."""
-
-_OWN_SCALE = (
-    "*Ours* has templates x/√d′, as the paper prints. The model does not divide by √d′: *own scale* is the same with "
-    "its own templates, whose first-order answer is what it computes."
-)
+"""Titles of the tables by head, by the heading of the column."""
 
 Means = tuple[tuple[float, ...], ...]
 
@@ -151,16 +147,15 @@ _FORM = Form(
 
 @dataclass(frozen=True)
 class PanelResult:
-    """One panel of the papers and the same of the model that was audited.
+    """A panel of the papers with the results for the audited model.
 
     Attributes:
-        panel: What the papers print.
-        ours: The mean relative deviation, a row a layer with one number or a number a head, as in the panel.
-        twin: The same of the untrained twin.
-        beside: By metric, the mean of each layer: what the covariance alone predicts, how much weight would have to
-            move, how far the output is off.
-        twin_beside: The same of the untrained twin.
-        own_scale: As ``ours``, under the scale that the model itself has; None where that is the papers'.
+        panel: The panel of the papers.
+        ours: Mean relative deviations, a row per layer with one number or a number per head, as in the panel.
+        twin: Those of the untrained twin.
+        beside: Means of other metrics for each layer: predicted deviation, total variation and output error.
+        twin_beside: Those of the untrained twin.
+        own_scale: As ``ours``, with the model's own scale; None where that is the papers'.
     """
 
     panel: PaperPanel
@@ -172,7 +167,7 @@ class PanelResult:
 
     @property
     def of_its_shape(self) -> bool:
-        """Whether the model has as many layers and heads as the papers'."""
+        """Whether the model has the same numbers of layers and heads as the papers'."""
         return [len(row) for row in self.ours] == [len(row) for row in self.panel.printed]
 
     def to_json(self) -> dict[str, Any]:
@@ -189,15 +184,15 @@ class PanelResult:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure of the papers and what came out here.
+    """A figure of the papers with our results.
 
     Attributes:
-        figure: Its name, as ``fenchel reproduce`` takes it.
-        panels: The panels that the model has attention for.
-        missing: The names of those that it has none for.
-        manifest: What was audited.
-        problems: How many exact problems were solved, the twin's included.
-        not_converged: How many of them are not certified to the tolerance.
+        figure: Its name in ``fenchel reproduce``.
+        panels: Panels for kinds of attention of the model.
+        missing: Names of the other panels.
+        manifest: Manifest of the audit.
+        problems: Number of exact problems that were solved, including those of the twin.
+        not_converged: Number of these that are not certified to the tolerance.
     """
 
     figure: str
@@ -214,13 +209,13 @@ class Reproduction:
 
     @property
     def is_the_papers_model(self) -> bool:
-        """Whether the name is that of the papers' model; a folder may hold anything."""
+        """Whether the model has the name of the papers' model; folders are not checked."""
         theirs = {result.panel.model for result in self.panels}
         return self.model in theirs | {name.rpartition("/")[2] for name in theirs}
 
     @property
     def standing(self) -> str:
-        """What the model is to the papers', in a sentence."""
+        """Relation of the model to the papers' model, in a sentence."""
         theirs = self.panels[0].panel.model
         if self.is_the_papers_model:
             return f"{self.model} is the model that the paper names."
@@ -229,15 +224,15 @@ class Reproduction:
         return f"{self.model} is not the paper's model, {theirs}: the numbers are of one kind, and need not agree."
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, ready for the JSON file."""
+        """The contents of the JSON file."""
         panels = [result.to_json() for result in self.panels]
         return {**vars(self), "standing": self.standing, "panels": panels}
 
     def save(self, directory: str | Path) -> Path:
-        """Write ``FIGURE.json`` and ``FIGURE.md``; each is whole or not there.
+        """Write ``FIGURE.json`` and ``FIGURE.md``, each atomically.
 
         Args:
-            directory: The folder; made if it is not there.
+            directory: The folder; created if it does not exist.
 
         Returns:
             Path of the Markdown file.
@@ -258,16 +253,16 @@ class Reproduction:
 
 @takes(ReproduceOptions)
 def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
-    """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
+    """Reproduce a figure of the papers with a model: mean relative deviations by layer or by head.
 
-    The model is audited as the papers say, in space ``input`` with α = 1 and ``template_scale="sqrt_d"``, but each λ*
-    is solved to a certificate. Where the model scales its templates otherwise, as T5 does, it is audited under its own
-    scale too. Its untrained twin reads the same text, since a small deviation alone does not tell a trained model from
-    one that never learnt anything.
+    The model is audited in the papers' setting, in space ``input`` with α = 1 and ``template_scale="sqrt_d"``, but each
+    λ* is solved to a certificate. A model with another scale, such as T5, is also audited with its own. So is its
+    untrained twin on the same text, since a small deviation alone does not distinguish a trained from an untrained
+    model.
 
     Args:
         figure: ``figure4``, ``figure5`` or ``figures6-8``.
-        texts: What to read, as for ``fenchel.audit``; the papers do not say what they read.
+        texts: Texts as for ``fenchel.audit``; the papers do not give theirs.
         **options: The options of :class:`fenchel.run_options.ReproduceOptions`.
 
     Returns:
@@ -281,12 +276,12 @@ def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
     figure = checked("figure", figure)
     asked = ReproduceOptions.checked(**options)
     if isinstance(texts, str | Path):
-        open_documents(texts, **asked.of_text)  # a mistake in it shows before a model is loaded
+        open_documents(texts, **asked.of_text)  # raises on mistakes before a model is loaded
     name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
     result = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
     kinds, scaled_otherwise = _looked_at(result)
     wanted = _panels(figure, name, kinds)
-    del result  # the audit of a named model loads it itself, and so knows the digest of its weights
+    del result  # the audit loads a named model itself, with the digest of its weights
     folder = asked.directory
     same = {**asked.model_dump(exclude={"model", "directory"}), "observer": asked.observer}
 
@@ -303,10 +298,10 @@ def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
 
 
 def _looked_at(found: RunModel) -> tuple[set[Kind], bool]:
-    """How a model attends, from one short sentence, before hours are spent on a figure that it has nothing for.
+    """Inspect the attention of a model on one short sentence, before a long audit.
 
     Returns:
-        The kinds of its attention, and whether it scales templates otherwise than the papers.
+        Its kinds of attention, and whether its template scale differs from the papers'.
     """
     options: dict[str, Any] = {"tol": 1e-2, "space": "input"}
     scaled = [
@@ -318,7 +313,7 @@ def _looked_at(found: RunModel) -> tuple[set[Kind], bool]:
 
 
 def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
-    """The panels that a model stands beside: of figure 4, an encoder beside BERT, what also decodes beside T5."""
+    """The panels for a model: of figure 4, that of BERT for encoders and that of T5 for models with a decoder."""
     panels = FIGURES[figure]
     if figure == "figure4":
         theirs = BERT if kinds == {"encoder_self"} else T5
@@ -338,7 +333,7 @@ def _words(kinds: set[Kind]) -> str:
 def _reproduced(
     figure: str, panels: tuple[PaperPanel, ...], done: AuditReport, own: AuditReport | None
 ) -> Reproduction:
-    """The panels beside what an audit with its twin found, but for those whose attention the model has none of."""
+    """Combine the panels with the results of an audit and its twin, for the kinds of attention of the model."""
     heads, kinds = [*done.heads, *done.twin_heads], {kind for kind, _ in done.statistics.layers()}
     results, missing = [], []
     for panel in panels:
@@ -359,7 +354,7 @@ def _reproduced(
 
 
 def _of_panel(panel: PaperPanel, statistics: AuditStatistics) -> tuple[Means, dict[str, tuple[float, ...]]]:
-    """The means that a panel shows, and those of each layer that stand beside them."""
+    """The means of a panel, and those of other metrics for each layer."""
     layers = [site for site in statistics.layers() if site[0] == panel.kind]
     shown: list[Any] = [*(statistics.keys() if panel.by == "head" else layers)]
     rows = [
@@ -371,7 +366,7 @@ def _of_panel(panel: PaperPanel, statistics: AuditStatistics) -> tuple[Means, di
 
 
 def finding(found: Reproduction) -> str:
-    """What came out, in the measures that tell a trained model from an untrained one and those that do not."""
+    """The results in a sentence, with measures that distinguish trained from untrained models and those that do not."""
     ours = [fmean(row) for result in found.panels for row in result.ours]
     twin = [fmean(row) for result in found.panels for row in result.twin]
     moved = [fmean(result.beside["total_variation"]) for result in found.panels]
@@ -390,45 +385,26 @@ def finding(found: Reproduction) -> str:
 
 def markdown(found: Reproduction) -> str:
     """The reproduction as a page of Markdown."""
-    manifest = found.manifest
-    text = Path(str(manifest.get("texts"))).name
-    paragraphs = [
-        f"# {found.figure} of the paper, with {_escaped(_called(found.model))}",
-        _escaped(found.standing),
-        f"Read: {_escaped(text)}, {count(manifest.get('tokens'))} tokens in windows of at most "
-        f"{manifest.get('max_length')}. In the papers {SETTING}. They do not say {UNSAID}. Here every λ* is solved to "
-        f"a certificate of {manifest.get('tol'):g}.",
-        _escaped(finding(found)),
-        "*Predicted* is what the covariance of the preference alone makes of the deviation; *twin* is the same "
-        "configuration with weights that were never trained, on the same text.",
-        "The distributions are drawn in audit/report.html.",
-    ]
-    for result in found.panels:
-        columns = _columns(result)
-        paragraphs.append(f"## {_title(result)}")
-        if result.own_scale is not None:
-            paragraphs.append(_OWN_SCALE)
-        if result.panel.remark:
-            paragraphs.append(f"Of the paper's numbers: {result.panel.remark}.")
-        paragraphs.append(_markdown_table(["Layer", *columns], layer_rows(result)))
-        for heading, name in _BY_HEAD.items() if result.panel.by == "head" else ():
-            if (rows := columns.get(heading)) is None:
-                continue
-            heads = max(map(len, rows))
-            table = [
-                [str(layer), *map(short, row), *[MISSING] * (heads - len(row))]
-                for layer, row in enumerate(rows, start=1)
-            ]
-            paragraphs.append(f"### {name.format(model=_escaped(result.panel.model))}, by head")
-            paragraphs.append(_markdown_table(["Layer", *(f"Head {n + 1}" for n in range(heads))], table))
-    if found.missing:
-        missing = ", ".join(found.missing)
-        paragraphs.append(f"Not shown, since the model has no such attention: {missing}.")
-    return "\n\n".join(paragraphs) + "\n"
+    return rendered_page(
+        "fenchel.auditing.report",
+        "reproduction.md.jinja",
+        styles=(),
+        scale=False,
+        filters={"escaped": _escaped},
+        found=found,
+        manifest=found.manifest,
+        model=_called(found.model),
+        text=Path(str(found.manifest.get("texts"))).name,
+        setting=SETTING,
+        unsaid=UNSAID,
+        finding=finding(found),
+        panels=[(_title(one), one, _columns(one), layer_rows(one)) for one in found.panels],
+        by_head=_BY_HEAD,
+    )
 
 
 def _columns(result: PanelResult) -> dict[str, Means]:
-    """The columns of a panel by their headings: a row a layer, with one number or a number a head."""
+    """Columns of a panel by heading: a row per layer, with one number or a number per head."""
 
     def by_layer(values: Sequence[float]) -> Means:
         return tuple((value,) for value in values)
@@ -445,7 +421,7 @@ def _columns(result: PanelResult) -> dict[str, Means]:
 
 
 def layer_rows(result: PanelResult) -> list[list[str]]:
-    """Layer by layer: the paper's number, ours, the twin's, and what tells them apart; by head, means and ranges."""
+    """Rows of layers with the columns of a panel; with several heads, means and ranges."""
 
     def cell(row: Sequence[float]) -> str:
         spread = f" ({short(min(row))}–{short(max(row))})" if len(row) > 1 else ""
@@ -456,7 +432,7 @@ def layer_rows(result: PanelResult) -> list[list[str]]:
 
 
 def terminal_table(found: Reproduction) -> RenderableType:
-    """A table a panel, for rich.
+    """A table per panel, for rich.
 
     Raises:
         MissingExtraError: If rich is not installed.
@@ -473,7 +449,7 @@ def terminal_table(found: Reproduction) -> RenderableType:
 
 
 def _narrow(cell: str) -> str:
-    """A mean and its range in two lines, without the zeros before the points."""
+    """A mean and its range on two lines, without leading zeros."""
     mean, _, spread = cell.partition(" (")
     return f"{mean}\n{spread.rstrip(')').replace('0.', '.')}" if spread else mean
 
@@ -483,17 +459,13 @@ def _title(result: PanelResult) -> str:
     return name + (": mean over heads (least–largest head)" if result.panel.by == "head" else "")
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *rows))
-
-
 def _range(values: Sequence[float]) -> str:
     low, high = short(min(values)), short(max(values))
     return low if low == high else f"{low} to {high}"
 
 
 def _called(model: str) -> str:
-    # Of a folder the last part: a page that is published need not say where on a disk it lay.
+    # Only the name of a folder: published pages should not contain local paths.
     return Path(model).name or model
 
 

@@ -11,7 +11,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
-from fenchel.auditing.report import findings
+from fenchel.auditing.report import html as report_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import is_module
 from fenchel.drawing import SCALE, level
@@ -115,7 +115,7 @@ def test_the_notebook_has_the_heat_map_of_the_report_unless_it_is_huge(
     assert not re.search(r"<(script|a|img|style|link)\b", html)
     wide = sample_report({"encoder_self": (1, 20)}, queries=3)
     assert [text for _, _, text in cells(wide)] == [""] * 20
-    monkeypatch.setattr(findings, "_MOST_CELLS", 19)
+    monkeypatch.setattr(report_html, "_MOST_CELLS", 19)
     assert cells(wide) == []
     assert "the map is in report.html" in wide._repr_html_()
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.auditing.table import QUERIES
 from fenchel.errors import InputError, OutputError
+from fenchel.io.runs import SavingPace
 from fenchel.io.storage import read_document, write_document
+from fenchel.io.windows import ReadyBatches
+from fenchel.run_options import AuditOptions
 from tests.auditing.small_audits import (
     Interrupting,
     assert_close,
     assert_same_audit,
     files_of,
     small_audit,
+    small_model,
     some_texts,
 )
 from tests.damage import Change, field
@@ -91,17 +96,18 @@ def test_a_batch_that_fails_half_way_is_not_counted(
     assert_same_audit(whole, resumed)
 
 
-def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
+def test_savings_are_as_far_apart_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = AuditReport({"model": "m", "documents": 0, "tokens": 0})
     clock = [0.0]
-    saver = run.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
+    monkeypatch.setattr(run, "SavingPace", partial(SavingPace, now=lambda: clock[0]))
+    options = AuditOptions.checked(directory=tmp_path, checkpoint_seconds=10.0)
+    saver = run.AuditRun(small_model(), ReadyBatches([]), state, options)
     saved = []
     for tokens, seconds in [(1, 4.0), (2, 9.9), (3, 10.0), (4, 15.0), (5, 20.0), (5, 40.0)]:
         clock[0] = seconds
         state.cursor = type(state.cursor)(tokens=tokens)
         (tmp_path / STATE_FILE).unlink(missing_ok=True)
-        if saver.pace.due:
-            saver.save()
+        saver.save_if_due()
         saved.append((tmp_path / STATE_FILE).exists())
     assert saved == [False, False, True, False, True, False]
 

@@ -57,7 +57,8 @@ def test_every_query_is_as_likely_as_any_other() -> None:
     counted[0, [0, 7]] = False
     times, alone = torch.zeros(12), torch.zeros(12)
     for seed in range(2000):
-        chosen = drawn(QuerySample(3, seed), counted, (4,)).counted[0]
+        found = drawn(QuerySample(3, seed), counted, (4,))
+        chosen = torch.zeros(12).index_fill(0, found.index[0][found.there[0]], 1)
         assert int(chosen.sum()) == 3
         times += chosen
         alone += chosen * chosen[5]

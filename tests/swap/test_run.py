@@ -351,7 +351,7 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> N
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
     for images, column, message in (
-        (table, "class", "row 1 of .* has no column 'class'"),
+        (table, "class", "has no column 'class'; it has 'image', 'kind'"),
         (folder, "kind", "label column 'kind' was named, and .* is no table"),
     ):
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""What moves in a head, from which kind of key to which, and what to run next."""
+"""Patterns of the weight that moves in heads, and commands that follow up on them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "rest": ("rest",),
 }
 
-"""The classes of keys as patterns speak of them."""
+"""Groups of classes of keys in the names of patterns."""
 
 STILL = 0.02
 
-"""Below this mean total variation a head is ``still``: what moves is too little to say what it does."""
+"""Mean total variation below which a head is ``still``: too little moves to name a pattern."""
 
 LARGE_SHARE = 0.4
 
-"""Share of the moved weight from which on it is said to leave, or to reach, a group of keys."""
+"""Least share of the moved weight that leaves, or reaches, a group for a pattern to be named."""
 
 MOST_NAMED = 8
 
@@ -44,9 +44,9 @@ class ClassMove:
     """Means over queries, as shares of a query's weight.
 
     Attributes:
-        attention: On keys of the class, in the model.
-        leaves: What of it would leave them.
-        reaches: What would reach them.
+        attention: Weight on keys of the class in the model.
+        leaves: Weight that would leave them.
+        reaches: Weight that would reach them.
     """
 
     attention: float
@@ -55,24 +55,19 @@ class ClassMove:
 
     @property
     def exact(self) -> float:
-        """On keys of the class, in the exact answer."""
+        """Weight on keys of the class in the exact answer."""
         return self.attention - self.leaves + self.reaches
-
-    @property
-    def net(self) -> float:
-        """What they gain."""
-        return self.reaches - self.leaves
 
 
 @dataclass(frozen=True)
 class TokenMove:
-    """One token where it is the key that loses, or gains, most of a query's weight, as shares of the weight of all.
+    """Weight moved from and to a token where it is the key that loses or gains most, as shares of all weight.
 
     Attributes:
-        id: Its number in the vocabulary.
+        id: Its id in the vocabulary.
         token: Its text.
-        leaves: What leaves it.
-        reaches: What reaches it.
+        leaves: Weight that leaves it.
+        reaches: Weight that reaches it.
     """
 
     id: int
@@ -82,21 +77,21 @@ class TokenMove:
 
     @property
     def net(self) -> float:
-        """What it gains."""
+        """Weight that it gains."""
         return self.reaches - self.leaves
 
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """What moves in one head between attention and the exact answer.
+    """Weight that moves in one head between attention and the exact answer.
 
     Attributes:
         key: The head.
-        queries: How many queries were looked at.
-        moved: Share of their weight that would move: their mean total variation.
-        classes: By class of key (``KEY_CLASSES``), means over all queries.
-        too_much: Tokens that attention gives too much: those that lose most, most first.
-        too_little: Tokens that it gives too little.
+        queries: Number of queries.
+        moved: Mean total variation: the share of weight that would move.
+        classes: Means over queries by class of key (``KEY_CLASSES``).
+        too_much: Tokens that lose most, in descending order.
+        too_little: Tokens that gain most.
     """
 
     key: HeadKey
@@ -107,14 +102,14 @@ class HeadPattern:
     too_little: tuple[TokenMove, ...]
 
     def share(self, group: str, direction: str) -> float:
-        """Share of the moved weight that leaves or reaches (``direction``) a group of keys, of ``GROUPS``."""
+        """Share of the moved weight that leaves or reaches (``direction``) a group of ``GROUPS``."""
         total = sum(getattr(move, direction) for move in self.classes.values())
         part = sum(getattr(self.classes[name], direction) for name in GROUPS[group])
         return part / total if total > 0 else 0.0
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The patterns that the head shows.
+        """Names of the patterns of the head.
 
         ``still`` below ``STILL``; else ``leaves_X`` and ``reaches_X`` for every group X of ``GROUPS`` but the rest with
         at least ``LARGE_SHARE`` of the moved weight; ``among_the_rest`` where both ends are ordinary tokens for that
@@ -134,7 +129,7 @@ class HeadPattern:
 
 
 def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
-    """What moves in every head, ordered by kind, layer and number; empty where nothing was looked at."""
+    """Patterns of all heads, ordered by kind, layer and number; empty where classes were not measured."""
     tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
     for kind, layer, head, *token in statistics.moved_tokens().iter_rows():
         tokens[HeadKey(kind, layer, head)].append(tuple(token))
@@ -152,7 +147,7 @@ def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
 def _tokens(
     tokens: list[tuple[int, float, float]], weight: float, words: Mapping[int, str]
 ) -> tuple[tuple[TokenMove, ...], tuple[TokenMove, ...]]:
-    """The tokens that get too much, and those that get too little."""
+    """Tokens with too much weight, and those with too little."""
     result = [
         TokenMove(number, words.get(number, str(number)), leaves / weight, reaches / weight)
         for number, leaves, reaches in tokens
@@ -164,17 +159,17 @@ def _tokens(
 
 LEAST_SENTENCES = 3
 
-"""Of which a swap of a model without a language-model head can rank the similarities."""
+"""Least number of sentences whose similarities a swap can rank."""
 
 MOST_HEADS = 3
 
-"""Heads that the command of a pattern swaps: those in which most moves."""
+"""Maximum number of heads that the command of a pattern swaps, those in which most moves."""
 
 READY_MADE = "ready-made model inputs"
 
 FROM_PYTHON = frozenset({"Python strings", READY_MADE})
 
-"""What the texts of a manifest are called that had no file."""
+"""Values of ``texts`` in a manifest for texts without a file."""
 
 _KEYS = {
     "sinks": "the first token and special tokens such as [CLS] and [SEP]",
@@ -222,17 +217,17 @@ _ABLATIONS = {"estimators": ["none"], "alphas": [0.5], "ablations": ["zero", "me
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One pattern, what it suggests and what to do.
+    """A pattern, its meaning and a command that measures its effect.
 
     Attributes:
         pattern: Its name, see ``HeadPattern.names``.
-        title: The same in words.
+        title: The name in words.
         heads: The heads that show it, those in which most moves first.
-        found: What was found, a sentence with its numbers.
-        meaning: What that says of attention beside exact inference.
-        command: A swap that measures what exact inference in these heads changes, for a POSIX shell or, where the text
-            had no file, for Python; None where there is nothing to run, or the audit was of space ``input``, in which
-            a swap does not infer.
+        found: The finding with its numbers, a sentence.
+        meaning: The difference between attention and exact inference that it shows.
+        command: A swap that measures the effect of exact inference in these heads, for a POSIX shell or, for texts
+            without a file, for Python; None where there is nothing to run, or the audit was of space ``input``, which
+            swaps do not use.
     """
 
     pattern: str
@@ -249,12 +244,12 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Importance:
-    """How to find out which heads matter, which an audit does not say.
+    """How to measure which heads matter, which an audit does not show.
 
     Attributes:
-        said: That, in a sentence or two.
-        command: A swap that removes one head after the other, as in ``Suggestion``.
-        passes: How many times that command passes the text through the model.
+        said: The same in words.
+        command: A swap that ablates one head after the other, as in ``Suggestion``.
+        passes: Number of passes of the text through the model that it takes.
     """
 
     said: str
@@ -263,18 +258,18 @@ class Importance:
 
 
 def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: Modules) -> Importance:
-    """How to measure what the heads of an audit do for the model.
+    """How to measure the importance of the heads of an audit.
 
     Args:
-        heads: All that were audited.
-        manifest: The audit's.
-        modules: The attention module of every layer, by whose number a swap knows it.
+        heads: All audited heads.
+        manifest: Manifest of the audit.
+        modules: The attention module of every layer, with its number in swaps.
     """
     how: dict[str, Sequence[Any]] = {**_ABLATIONS}
     if manifest.get("layers") or manifest.get("heads"):
         how |= _numbers(heads, modules)
     command = _command(heads, manifest, modules, how, "which-heads")
-    # Of each head both ablations and the control; the model, its control, and its mean outputs.
+    # Two ablations and a control for each head; the model, its control, and its mean outputs.
     passes = 3 * len(heads) + 3
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
@@ -290,18 +285,18 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
 def suggestions(
     patterns: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules
 ) -> list[Suggestion]:
-    """The patterns of an audit and a swap for each, that of most moved weight first and still heads last.
+    """The patterns of an audit with a swap for each, by descending moved weight and ``still`` last.
 
     Args:
-        patterns: What moves in every head.
-        manifest: The audit's.
-        modules: The attention module of every layer, by whose number a swap knows it.
+        patterns: Patterns of all heads.
+        manifest: Manifest of the audit.
+        modules: The attention module of every layer, with its number in swaps.
 
     Returns:
-        One for every pattern that some head shows.
+        One for every pattern of some head.
     """
     by_name: dict[str, list[HeadPattern]] = {}
-    for pattern in sorted(patterns, key=lambda pattern: (-pattern.moved, patterns.index(pattern))):
+    for pattern in sorted(patterns, key=lambda pattern: -pattern.moved):
         for name in pattern.names:
             by_name.setdefault(name, []).append(pattern)
     order = sorted(by_name, key=lambda name: (name == "still", -sum(p.moved for p in by_name[name])))
@@ -319,30 +314,36 @@ def suggestions(
 
 
 def is_loaded(manifest: Mapping[str, Any]) -> bool:
-    """Whether a model was loaded already and has no name by which to load it again."""
+    """Whether the model was given as a module, without a name from which to load it."""
     return manifest.get("model") == manifest.get("model_class") and manifest.get("model") is not None
 
 
 def recorded(manifest: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
-    """Those of the options that a manifest has a value of, to be given again."""
+    """The options of a manifest that are not None."""
     given = {option: manifest[option] for option in options if manifest.get(option) is not None}
     if str(given.get("revision", "")).startswith("sha256:"):
-        del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+        del given["revision"]  # a digest of local files, not a revision on the hub
     return given
 
 
-def python_words(manifest: Mapping[str, Any], ready_made: str) -> str:
-    """The first arguments of a call from Python: the model, what makes its input, and what was read.
+def python_call(
+    function: str, manifest: Mapping[str, Any], options: Mapping[str, Any], *, ready_made: str
+) -> str:
+    """A call from Python with the model, its tokenizer and the texts of an audit.
 
     Args:
-        manifest: An audit's.
-        ready_made: What inputs are called that need nothing to make them.
+        function: The function that is called.
+        manifest: The audit's.
+        options: Further arguments, by name.
+        ready_made: Name of inputs that need no tokenizer.
 
     Example:
-        >>> python_words({"model": "demo", "texts": "Python strings"}, "inputs")
-        "'demo', None, texts"
-        >>> python_words({"model": "ViT", "model_class": "ViT", "texts": READY_MADE}, "inputs")
-        'model, None, inputs'
+        >>> manifest = {"model": "demo", "texts": "Python strings"}
+        >>> python_call("fenchel.audit", manifest, {"alpha": 1.0}, ready_made="inputs")
+        "fenchel.audit('demo', None, texts, alpha=1.0)"
+        >>> manifest = {"model": "ViT", "model_class": "ViT", "texts": READY_MADE}
+        >>> python_call("swap", manifest, {}, ready_made="inputs")
+        'swap(model, None, inputs)'
     """
     source, images = manifest.get("texts"), manifest.get("reads") == "images"
     model = "model" if is_loaded(manifest) else repr(str(manifest.get("model")))
@@ -350,11 +351,12 @@ def python_words(manifest: Mapping[str, Any], ready_made: str) -> str:
     if source == READY_MADE or not is_loaded(manifest):
         maker = "None"
     read = ready_made if source == READY_MADE else "texts" if source in FROM_PYTHON else repr(str(source))
-    return f"{model}, {maker}, {'images=' if images else ''}{read}"
+    written = "".join(f", {name}={value!r}" for name, value in options.items())
+    return f"{function}({model}, {maker}, {'images=' if images else ''}{read}{written})"
 
 
 def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of a command that name what was read.
+    """Words of a command that name the source of the inputs.
 
     Example:
         >>> source_words({"texts": "my text.txt"}), source_words({"loader": "examples/vision.py"})
@@ -373,9 +375,9 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
 
     Args:
         verb: Such as ``audit``.
-        manifest: Of the audit whose model and text it takes.
-        options: What else it has, by name: True is an option without a value; several values are separated by commas.
-        out: The folder of its results.
+        manifest: Manifest of the audit, with model and text.
+        options: Further options by name; True for an option without a value, sequences are joined by commas.
+        out: Folder of the results.
     """
     words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source_words(manifest)]
     for name, value in options.items():
@@ -386,7 +388,7 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
 
 
 def _said(text: str, manifest: Mapping[str, Any]) -> str:
-    """A text about words, of patches where images were read."""
+    """The text with words replaced by patches where images were read."""
     return text.replace("ordinary words", "ordinary patches") if manifest.get("reads") == "images" else text
 
 
@@ -417,7 +419,7 @@ def _mean(heads: Sequence[HeadPattern], of: Callable[[HeadPattern], float]) -> f
 def _exact_command(
     heads: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules, name: str
 ) -> str | None:
-    """The swap of the heads in which most moves, one at a time."""
+    """A swap of the heads in which most moves, one at a time."""
     if manifest.get("space") == "input":
         return None
     known = [pattern.key for pattern in heads if _number(pattern.key, modules)][:MOST_HEADS]
@@ -430,7 +432,7 @@ def _number(key: HeadKey, modules: Modules) -> int | None:
 
 
 def _numbers(heads: Sequence[HeadKey], modules: Modules) -> dict[str, list[int]]:
-    """The layers and heads as a swap numbers them."""
+    """Layers and heads by their numbers in swaps."""
     layers = {number for key in heads if (number := _number(key, modules))}
     return {"layers": sorted(layers), "heads": sorted({key.head for key in heads})}
 
@@ -442,14 +444,14 @@ def _command(
     how: Mapping[str, Sequence[Any]],
     out: str,
 ) -> str | None:
-    """A swap of one head at a time on what the audit read; None where there can be none.
+    """A swap of one head at a time on the inputs of the audit; None where that is not possible.
 
     Args:
-        heads: Of which at least one has to be known to a swap.
-        manifest: The audit's.
+        heads: The heads; at least one has to have a number in swaps.
+        manifest: Manifest of the audit.
         modules: The attention module of every layer.
-        how: Its other options.
-        out: The folder of its results.
+        how: Further options.
+        out: Folder of the results.
     """
     source = manifest.get("texts")
     if manifest.get("even_so"):
@@ -457,15 +459,15 @@ def _command(
     if source is None or not any(_number(key, modules) for key in heads):
         return None
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
-        return None  # whose similarities have no ranking that a swap could change
+        return None  # too few similarities to rank
     options = ("text_column", "target_column", "max_length", "max_tokens", "dtype", "revision")
     given = recorded(manifest, options)
     if is_loaded(manifest) or source in FROM_PYTHON:
         left_out = {"revision", "dtype"} if is_loaded(manifest) else {"revision"}
         given = {option: value for option, value in {**how, **given}.items() if option not in left_out}
-        written = "".join(f", {option}={value!r}" for option, value in given.items())
-        first = python_words(manifest, "batches")
-        return f"fenchel.swap.swap({first}, per_head=True{written}, directory={out!r})"
+        options = {"per_head": True, **given, "directory": out}
+        return python_call("fenchel.swap.swap", manifest, options, ready_made="batches")
     whole_file = {"whole_file": True} if manifest.get("whole_file") else {}
-    options = {**whole_file, **given, "per_head": True, **how}
-    return written_command("swap", manifest, options, out.replace("_", "-"))
+    return written_command(
+        "swap", manifest, {**whole_file, **given, "per_head": True, **how}, out.replace("_", "-")
+    )

@@ -1,4 +1,4 @@
-"""An audit that was made: its numbers, its files, and how it is saved and resumed."""
+"""The report of an audit: the files and pages that show its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHOLE_NUMBERS = ("layer", "head", "queries", "population", "certificate_unbound
 
 
 def require_extras() -> None:
-    """See that everything that writing a report needs is installed, before there is anything to lose.
+    """Raise unless the packages that writing a report needs are installed.
 
     Raises:
         MissingExtraError: If a package is missing.
@@ -35,25 +35,25 @@ def require_extras() -> None:
 
 
 class AuditReport(AuditState):
-    """What an audit found, and the files and pages that show it.
+    """Results of an audit, and the files and pages that show them.
 
     Attributes:
-        manifest: Model, text, versions and options: what decides the numbers.
+        manifest: Model, text, versions and options.
         statistics: Distribution of every metric over the queries of every head.
-        far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
-            of different patterns and windows; ``examples`` are the first of each.
+        far_queries: For each head, queries with large total variation, the farthest first, of different patterns and
+            windows; ``examples`` are the first of each.
         twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
         modules: The attention module of every layer.
-        effects: What changes when single heads infer exactly, from a swap; None where none was given.
-        matrices: For each head, all its attention in one sentence.
+        effects: Changes when single heads infer exactly, from a swap; None without one.
+        matrices: For each head, its attention weights in one sentence.
     """
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
-        """Write every file of the audit into a folder, ``report.html`` last; each is whole or not there.
+        """Write the files of the audit into a folder, each atomically, ``report.html`` last.
 
         Args:
-            directory: The folder; made if it is not there.
-            overwrite: Replace the audit of something else that the folder may hold.
+            directory: The folder; created if it does not exist.
+            overwrite: Replace another audit in the folder.
 
         Returns:
             Path of ``report.html``.
@@ -91,13 +91,13 @@ class AuditReport(AuditState):
         return page
 
     def write_files(self, directory: Path) -> Path:
-        """Write what people read, without the state that marks the audit as finished.
+        """Write all files but the state, which marks the audit as finished.
 
         Args:
             directory: An existing folder.
 
         Returns:
-            Path of ``report.html``; where no head was audited (a shard without a document) there is none.
+            Path of ``report.html``, which is not written if no head was audited (a shard without documents).
         """
         write_json(directory / "heads.json", self.heads)
         self._write_parquet(directory / "heads.parquet")
@@ -114,7 +114,7 @@ class AuditReport(AuditState):
         return page
 
     def _examples(self) -> Iterator[dict[str, Any]]:
-        """The farthest query of each head, with its others and its attention in a sentence."""
+        """The farthest query of each head, with further ones and the attention matrix."""
         for key in self.statistics.keys():  # noqa: SIM118
             if key in self.far_queries:
                 first, *further = (example.to_json() for example in self.far_queries[key])
@@ -122,7 +122,7 @@ class AuditReport(AuditState):
                 yield first | {"further": further, "matrix": matrix}
 
     def is_written(self, directory: Path) -> bool:
-        """Whether every file that ``write_files`` writes is in the folder."""
+        """Whether all files of ``write_files`` are in the folder."""
         names = _DATA_FILES + ((_PAGE,) if self.heads else ()) + (() if self.twin is None else (TWIN_FILE,))
         return all((directory / name).exists() for name in names)
 
@@ -136,10 +136,10 @@ class AuditReport(AuditState):
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:
-        """Read an audit from its folder, exactly as it was saved.
+        """Load an audit from its folder.
 
         Raises:
-            InputError: If the folder holds no audit, a damaged one or an unfinished one.
+            InputError: If the folder contains no audit, or a damaged or unfinished one.
         """
         report = cls.read(Path(directory))
         if not report.finished:
@@ -163,4 +163,4 @@ def _saved(directory: Path) -> Saved:
 
 AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), _saved)
 
-"""What an audit leaves in its folder."""
+"""Files of an audit in its folder."""

@@ -1,4 +1,4 @@
-"""Finds the queries and the sentence that are kept for each head while batches go by, and shows them as text."""
+"""Search for the example queries and the attention matrix of each head, batch by batch, and their texts."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ if TYPE_CHECKING:
 def answers(
     call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: Solving
 ) -> tuple[Tensor, Tensor]:
-    """The weights of a few queries.
+    """Compute the weights of a few queries.
 
     Args:
         call: The attention call.
         row: Row of the batch, from 0.
         heads: The heads, from 1.
         queries: Their positions, from 0; none may be padding.
-        solving: How they are solved.
+        solving: Options of the solver.
 
     Returns:
-        Those of the model's attention and those of the exact answer, over all templates, (heads, queries, n), on the
-        CPU.
+        Attention's weights and the exact ones over all templates, (heads, queries, n), on the CPU.
     """
     with torch.no_grad():
         problem = layer_problem(_of_queries(call, row, queries), solving.space, heads)
@@ -70,7 +69,7 @@ def answers(
 
 
 def _of_queries(call: AttentionCall, row: int, queries: Sequence[int]) -> AttentionCall:
-    """The call with some queries of one row of its batch."""
+    """The call restricted to some queries of one row of its batch."""
     own, index = slice(row, row + 1), torch.as_tensor(queries, device=call.query.device)
     preference = call.preference
     if preference is not None:
@@ -94,7 +93,7 @@ _MATRIX_TOL = 1e-3
 
 
 class _Candidate(NamedTuple):
-    """A query that may be kept: what decides that, where it is in the batch, and its weights."""
+    """A query that may be kept, with its row in the batch and its weights."""
 
     key: HeadKey
     total_variation: float
@@ -109,7 +108,7 @@ class _Candidate(NamedTuple):
 
     @property
     def rank(self) -> Rank:
-        """As of the example that it would become."""
+        """See :attr:`HeadExample.rank`."""
         return self.total_variation, -self.document, -self.window, -self.position
 
 
@@ -117,15 +116,15 @@ _ENDS = (".", "!", "?", "…", "。", "！", "？")
 
 
 class Sentences:
-    """Where the words and sentences of a text start.
+    """Starts of the words and sentences of a text.
 
     Args:
         pieces: The text of every token (:func:`fenchel.io.batches.text_pieces`).
 
     Attributes:
-        length: How many tokens the text has.
-        words: Positions at which words start, rising.
-        starts: Positions at which sentences start, rising.
+        length: Number of tokens.
+        words: Positions at which words start, ascending.
+        starts: Positions at which sentences start, ascending.
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
@@ -137,18 +136,18 @@ class Sentences:
 
 
 def passage_around(text: Sentences, position: int, most: int) -> range:
-    """Positions of the passage that shows a token in its sentence.
+    """Positions of a passage that contains a token and its sentence.
 
-    The sentence that the token stands in, and whole sentences after and before it as long as they fit. A sentence that
-    does not fit itself is cut around the token between words; a word that does not fit is cut anywhere.
+    The sentence of the token and as many whole sentences after and before it as fit. A sentence that does not fit is
+    cut between words around the token, a word that does not fit anywhere.
 
     Args:
         text: The text.
         position: The token, from 0.
-        most: How many tokens the passage may have, at least 1.
+        most: Maximum number of tokens in the passage, at least 1.
 
     Returns:
-        The positions, ``position`` among them.
+        The positions, including ``position``.
 
     Example:
         >>> text = Sentences(("Do", " not", ".", " Not", " every", " question", " ends", "."))
@@ -176,7 +175,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _part(starts: Sequence[int], position: int, end: int) -> tuple[int, int]:
-    """Where the part that holds a position starts and ends, parts being told by their starts."""
+    """Start and end of the part that contains a position, given the starts of all parts."""
     following = bisect_right(starts, position)
     return starts[following - 1], starts[following] if following < len(starts) else end
 
@@ -194,20 +193,19 @@ def _cut(words: Sequence[int], position: int, first: int, last: int, most: int) 
 
 
 class WindowText:
-    """One side of one window.
+    """Texts of the queries, or of the keys, of one window.
 
     Args:
         batch: The batch.
         row: The window's row.
-        decoder: Whether the tokens are those of the decoder's own input.
-        length: How many positions there are, padding included. Where the tokens are not as many, positions are none of
-            them, and the input is not text.
+        decoder: Whether the tokens are those of the decoder's input.
+        length: Number of positions, padding included. If it is not the number of tokens, the input is not text.
 
     Attributes:
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
-        length: How many positions the window has, without padding.
-        token: Gives the text of the token at a position.
-        passage: Gives the passage around a position, of so many tokens at most.
+        length: Number of positions of the window, without padding.
+        token: Function from a position to the text of its token.
+        passage: Function from a position and a maximum number of tokens to the passage around it.
     """
 
     def __init__(self, batch: Batch, row: int, *, decoder: bool, length: int) -> None:
@@ -228,7 +226,7 @@ class WindowText:
         return self._batch.token(self._row, position, decoder=self._decoder)
 
     def picture(self, first_order: Tensor, exact: Tensor) -> Picture | None:
-        """The image with the weights of all positions; None where positions are no patches of one."""
+        """The image with the weights of all positions; None where positions are not patches of an image."""
         images = self._batch.pictures
         grid = None if images is None else images.grid(len(first_order))
         if images is None or grid is None:
@@ -237,12 +235,12 @@ class WindowText:
         return Picture(images.thumbnail(self._row), grid.rows, grid.columns, grid.extra, *weights)
 
     def beginning(self, most: int) -> list[int]:
-        """The first positions: as many whole words as fit."""
+        """The first positions, as many whole words as fit."""
         ends = [place for place in (*self._sentences.words, self.length) if 0 < place <= most]
         return list(range(max(ends, default=most)))
 
     def context(self, position: int, most: int) -> tuple[str, tuple[int, int] | None]:
-        """The passage around a token, "…" where words are left out, without special tokens; and where the token is."""
+        """The passage around a token, with "…" for omitted words and no special tokens; and the span of the token."""
         if not self.pieces:
             return "", None
         text, starts = self._spelled(self.passage(position, most))
@@ -251,7 +249,7 @@ class WindowText:
         return text, (starts[position], starts[position] + len(self.pieces[position].lstrip()))
 
     def _spell(self, span: range) -> tuple[str, dict[int, int]]:
-        """The text of a passage, and where in it each token starts."""
+        """The text of a passage and the start of each token in it."""
         text = "… " if not all(self._special[: span.start]) else ""
         starts: dict[int, int] = {}
         for place in span:
@@ -266,13 +264,13 @@ class WindowText:
 class ExampleSearch:
     """Keeps, for each head, the counted queries with the largest total variation, of different patterns and windows.
 
-    Of every window the farthest queries are looked at. What is kept does not depend on the order of the batches: of
-    equals it is the earliest in the text.
+    Candidates are the farthest queries of every window. The result does not depend on the order of the batches: among
+    equals the earliest in the text is kept.
 
     Args:
-        examples: What was kept before; changed at the end of a batch alone.
-        matrices: The attention of a sentence by every head, likewise.
-        solving: How the queries of the audit are solved.
+        examples: The kept examples; updated at the end of each batch.
+        matrices: The kept attention matrices; likewise.
+        solving: Options of the solver.
     """
 
     def __init__(
@@ -280,32 +278,30 @@ class ExampleSearch:
     ) -> None:
         self.examples, self.matrices = examples, matrices
         self._solving = solving
-        # What is kept of a matrix has 8 bits a weight.
+        # Weights of matrices are stored in 8 bits.
         self._rough = replace(solving, tol=max(solving.tol, _MATRIX_TOL))
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Forget what was found in a batch that did not come to its end."""
+        """Discard the candidates of a batch that was not completed."""
         self._examples: list[HeadExample] = []
         self._matrices: list[AttentionMatrix] = []
         self._batch: Batch | None = None
         self._texts: dict[tuple[int, bool, int], WindowText] = {}
 
     def look(self, measured: MeasuredCall) -> None:
-        """Find the queries of one attention call that are farther than those kept."""
-        new: dict[HeadKey, dict[Rank, _Candidate]] = defaultdict(dict)
-        for one in self._candidates(measured):
-            new[one.key][one.rank] = one
-        for key, of_head in new.items():
-            kept = {example.rank: example.pattern for example in self.examples.get(key, ())}
-            for rank in farthest({rank: one.pattern for rank, one in of_head.items()} | kept):
-                if rank not in kept:
-                    one = of_head[rank]
+        """Search one attention call for queries that are farther than those kept."""
+        new: dict[HeadKey, list[_Candidate]] = defaultdict(list)
+        for candidate in self._candidates(measured):
+            new[candidate.key].append(candidate)
+        for key, candidates in new.items():
+            for one in farthest([*candidates, *self.examples.get(key, ())]):
+                if isinstance(one, _Candidate):
                     self._examples.append(_with_words(one, *self._sides(measured, one.row)))
         self._matrices += self._longest(measured)
 
     def _sides(self, measured: MeasuredCall, row: int) -> tuple[WindowText, WindowText]:
-        """The texts of the queries and of the templates of a row, each read when it is first asked for."""
+        """The texts of the queries and of the templates of a row, cached."""
         call, batch = measured.call, measured.batch
         if batch is not self._batch:
             self._batch, self._texts = batch, {}
@@ -317,7 +313,7 @@ class ExampleSearch:
         return self._texts[sides[0]], self._texts[sides[1]]
 
     def end_batch(self) -> None:
-        """Keep what was found in the batch."""
+        """Keep the examples and matrices of the batch."""
         keep_the_farthest(self.examples, self._examples)
         keep_the_longest(self.matrices, self._matrices)
         self.begin_batch()
@@ -327,23 +323,24 @@ class ExampleSearch:
         batch, keys, values = measured.batch, measured.keys, measured.measures.values
         farthest = measured.measures.farthest
         index = farthest.positions.clamp(min=0)
+        positions = measured.positions.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         variation, deviation = (
             values[name].gather(-1, index).float().cpu() for name in ("total_variation", "relative_deviation")
         )
-        # What the query is, and the classes that lose and gain most.
+        # The class of the query, and those that lose and gain most.
         ends = [
             torch.stack([values[f"{side}_{name}"].gather(-1, index) for name in KEY_CLASSES], -1)
             for side in ("leaves", "reaches")
         ]
         own = measured.tokens.classes.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         patterns = torch.stack((own, *(of_side.argmax(-1) for of_side in ends)), -1).cpu()
-        # Each kept query costs a sentence in words: those that cannot stay are not looked at.
+        # Decoding the text of a query is expensive: skip those that cannot be kept.
         least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
         within = (farthest.positions.cpu() >= 0) & (variation >= least[:, None])
         chosen = within.to(index.device)
         for (row, column, _), position, far, off, pattern, *weights in zip(
             within.nonzero().tolist(),
-            index[chosen].tolist(),
+            positions[chosen].tolist(),
             variation[within].tolist(),
             deviation[within].tolist(),
             patterns[within].tolist(),
@@ -355,7 +352,7 @@ class ExampleSearch:
             yield _Candidate(keys[column], far, *place, (query, left, reached), row, off, *weights)
 
     def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
-        """The attention of the window that shows more than what is kept; empty where none does."""
+        """The matrices of the window that shows more of a sentence than those kept; empty where none does."""
         batch, keys = measured.batch, measured.keys
         lengths = [self._sides(measured, row)[0].length for row in range(len(batch.documents))]
         places = list(zip(batch.documents, batch.windows, lengths, strict=True))
@@ -374,11 +371,11 @@ class ExampleSearch:
 
 
 def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowText) -> HeadExample:
-    """The example with its tokens, its sentence and the heaviest templates under either answer."""
+    """The example with its tokens, its sentence and its heaviest templates."""
     both = torch.stack((candidate.first_order, candidate.exact))
     heavy = both.amax(0).argsort(descending=True, stable=True)[:NUM_TEMPLATES]
     position = candidate.position - 1
-    # Queries of another text say nothing about where the templates' weights are.
+    # In cross-attention the query's position says nothing about the templates.
     centre = int((both[0] - both[1]).abs().argmax()) if candidate.key.kind == "cross" else position
     span = templates.passage(centre, _PASSAGE)
     context, token = queries.context(position, _PASSAGE)

@@ -1,4 +1,4 @@
-"""Queries that show what the numbers of a head mean, and the weights that are kept of them."""
+"""Example queries and attention matrices of each head, with their packed weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fenchel.io.storage import STRICT, Field, Mismatch, NonNegativeInt, Positive
 
 
 class Packing(Enum):
-    """How a weight w in [0, 1] becomes a whole number; the value is the number of bytes."""
+    """Quantization of a weight w in [0, 1]; the value is the number of bytes."""
 
     ROUGH = 1
-    """round(255 √w): small weights keep their digits, and none is off by more than 0.004."""
+    """round(255 √w): small weights keep their digits; the error is at most 0.004."""
     FINE = 2
-    """round(65535 w), the low byte first."""
+    """round(65535 w), little-endian."""
 
 
 def packed(weights: Tensor, packing: Packing) -> str:
-    """Weights in [0, 1], row after row, as a text.
+    """Encode weights in [0, 1] in base64, row by row.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ def packed(weights: Tensor, packing: Packing) -> str:
 
 
 def unpacked(text: str, packing: Packing) -> list[float]:
-    """The weights of a text.
+    """Decode the weights that ``packed`` encoded.
 
     Example:
         >>> import torch
@@ -55,10 +55,10 @@ def unpacked(text: str, packing: Packing) -> list[float]:
 
 
 def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
-    """See that there are so many weights under either answer.
+    """Check the number of first-order and of exact weights.
 
     Raises:
-        Mismatch: If there are not.
+        Mismatch: If it is not ``count``.
     """
     for name in ("first_order", "exact"):
         text = getattr(weights, name)
@@ -76,14 +76,14 @@ _Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9
 
 @dataclass(frozen=True)
 class Picture:
-    """The image that a query is of, and the weight of every position in 16 bits.
+    """The image of a query and the weight of every position in 16 bits.
 
     Attributes:
-        image: The image as the model saw it, small, a data URI.
-        rows: Patches from top to bottom.
-        columns: Patches from left to right.
-        extra: Positions before the patches, such as that of a class token.
-        first_order: Attention's weight on each position, as :func:`fenchel.auditing.examples.packed` writes it.
+        image: Thumbnail of the image as the model saw it, a data URI.
+        rows: Number of rows of patches.
+        columns: Number of columns.
+        extra: Number of positions before the patches, such as a class token.
+        first_order: Attention's weight on each position, as :func:`fenchel.auditing.examples.packed` encodes it.
         exact: The exact weights, likewise.
     """
 
@@ -97,10 +97,10 @@ class Picture:
     exact: str
 
     def check(self) -> None:
-        """See that there is a weight for every position.
+        """Check that there is a weight for every position.
 
         Raises:
-            Mismatch: If there is not.
+            Mismatch: Otherwise.
         """
         positions = self.extra + self.rows * self.columns
         if positions > 2**24:
@@ -110,35 +110,35 @@ class Picture:
 
 MOST_PATTERNS = 5
 
-"""Of how many patterns the farthest query of a head is kept."""
+"""Maximum number of patterns whose farthest query is kept, per head."""
 
 MOST_WINDOWS = 4
 
-"""Of how many windows the farthest query of a head is kept."""
+"""Maximum number of windows whose farthest query is kept, per head."""
 
 LEAST_SHARE = 0.5
 
-"""How far a query has to be to be kept, next to the head's farthest."""
+"""Least total variation of a kept query, as a share of the head's largest."""
 
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 Rank = tuple[float, int, int, int]
 
-"""What the queries of a head are ordered by: how far apart their answers are, and of equals the earlier in the text.
+"""Sort key of the queries of a head: total variation, then negative document, window and position.
 
-The numbers of document, window and position are negative; no two queries have the same.
+Among equal total variations the earliest query has the highest rank; ranks are unique.
 """
 
 
 Pattern = tuple[str, str, str]
 
-"""What a query is, what most of the moved weight leaves, and what it reaches."""
+"""Class of the query, class that loses most weight, and class that gains most."""
 
 
 @dataclass(frozen=True)
 class TemplateWeight:
-    """What the two answers give to one template.
+    """Weights of one template.
 
     Attributes:
         position: Its position in the window, from 1.
@@ -157,13 +157,13 @@ class TemplateWeight:
 
 @dataclass(frozen=True)
 class Passage:
-    """The sentence that the templates stand in, with the weights of every token in 16 bits.
+    """The sentence that contains the templates, with the weights of every token in 16 bits.
 
     Attributes:
         first_position: Position of its first token in the window, from 1.
-        window_tokens: How many tokens the window has.
+        window_tokens: Number of tokens in the window.
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
-        first_order: Attention's weight on each token, as :func:`fenchel.auditing.examples.packed` writes it.
+        first_order: Attention's weight on each token, as :func:`fenchel.auditing.examples.packed` encodes it.
         exact: The exact weights, likewise.
     """
 
@@ -178,23 +178,23 @@ class Passage:
 
 @dataclass(frozen=True)
 class HeadExample:
-    """A query of one head.
+    """An example query of one head.
 
     Attributes:
         key: The head.
-        total_variation: Distance between the first-order and the exact weights; the largest that the head showed with
-            this pattern or in this window.
-        relative_deviation: The same query's relative deviation, possibly infinite.
+        total_variation: Distance between the first-order and the exact weights; the largest of the head for this
+            pattern or in this window.
+        relative_deviation: Relative deviation of the query, possibly infinite.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
         position: Position in the window, from 1.
         token: The query's token.
         templates: The heaviest under either answer, heaviest first.
-        context: The sentence that the query stands in, with "…" where something is left out.
-        pattern: What the query is, what most of the moved weight leaves, and what it reaches.
-        context_token: Where in ``context`` the query's token starts and ends; None where it is not shown.
-        passage: The sentence that the templates stand in, weight by weight.
-        picture: The image that the templates are patches of, weight by weight.
+        context: The sentence that contains the query, with "…" where text is left out.
+        pattern: See ``Pattern``.
+        context_token: Start and end of the query's token in ``context``; None where it is not shown.
+        passage: The sentence that contains the templates, with all weights.
+        picture: The image whose patches are the templates, with all weights.
     """
 
     __pydantic_config__ = STRICT
@@ -215,7 +215,7 @@ class HeadExample:
 
     @property
     def rank(self) -> Rank:
-        """What the queries of a head are ordered by; no two have the same."""
+        """Sort key among the queries of a head; unique."""
         return self.total_variation, -self.document, -self.window, -self.position
 
     @property
@@ -225,12 +225,12 @@ class HeadExample:
 
     @property
     def position_among_templates(self) -> int | None:
-        """Where the query stands among the templates; None in cross-attention, where these are of another text."""
+        """Position of the query among the templates; None in cross-attention, whose templates are of another text."""
         return None if self.key.kind == "cross" else self.position
 
     @property
     def context_parts(self) -> tuple[str, str, str]:
-        """The sentence before the query's token, the token, and what follows; nothing is there twice."""
+        """The context before the query's token, the token, and the context after it."""
         if self.context_token is None:
             return self.context, "", ""
         start, end = self.context_token
@@ -243,10 +243,10 @@ class HeadExample:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> HeadExample:
-        """What ``to_json`` gave.
+        """Inverse of ``to_json``.
 
         Raises:
-            Mismatch: If it is something else, or parts of it do not fit together.
+            Mismatch: If the record is invalid or its parts disagree.
         """
         fields = split_key(record)
         if fields.get("relative_deviation", 0) is None:
@@ -261,60 +261,59 @@ class HeadExample:
 
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
 
-"""What is kept of every head, farthest first: its farthest query of each pattern and of each window.
+"""Kept queries of every head, farthest first: the farthest of each pattern and of each window.
 
-Of ``MOST_PATTERNS`` patterns and of ``MOST_WINDOWS`` windows, those with the farthest; none is nearer than
-``LEAST_SHARE`` of the first.
+At most ``MOST_PATTERNS`` patterns and ``MOST_WINDOWS`` windows; total variations are at least ``LEAST_SHARE`` of the
+largest.
 """
 
 
 def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
-    """Put into ``kept`` those of ``others`` that are farther; neither their order nor how they are grouped matters.
+    """Update ``kept`` with those of ``others`` that are farther; the result does not depend on order or grouping.
 
-    Whatever is not among the farthest of some queries, by pattern or by window, is not among those of all queries.
+    A query that is not among the farthest of some queries, by pattern or window, is not among the farthest of all.
     """
-    result: dict[HeadKey, list[HeadExample]] = {}
+    by_head: dict[HeadKey, list[HeadExample]] = {}
     for example in others:
-        result.setdefault(example.key, []).append(example)
-    for key, examples in result.items():
-        by_rank = {example.rank: example for example in (*kept.get(key, ()), *examples)}
-        chosen = farthest({rank: example.pattern for rank, example in by_rank.items()})
-        kept[key] = tuple(by_rank[rank] for rank in chosen)
+        by_head.setdefault(example.key, []).append(example)
+    for key, examples in by_head.items():
+        kept[key] = tuple(farthest([*kept.get(key, ()), *examples]))
 
 
 def is_full(kept: tuple[HeadExample, ...]) -> bool:
-    """Whether a query that is not as far as the last of those kept cannot be kept."""
+    """Whether queries nearer than the last of those kept cannot be kept."""
     patterns = {example.pattern for example in kept}
     windows = {(example.document, example.window) for example in kept}
     return len(patterns) >= MOST_PATTERNS and len(windows) >= MOST_WINDOWS
 
 
 def least_variation(kept: tuple[HeadExample, ...]) -> float:
-    """What the total variation of a query has to be for it to be kept beside these, at least."""
+    """Least total variation with which a query can be kept beside these."""
     if not kept:
         return 0.0
     nearest = kept[-1].total_variation if is_full(kept) else 0.0
     return max(LEAST_SHARE * kept[0].total_variation, nearest)
 
 
-def farthest(queries: Mapping[Rank, Pattern]) -> list[Rank]:
-    """Those of some queries of a head that are kept, farthest first, by their ranks and patterns."""
-    in_order = sorted(queries, reverse=True)
+def farthest(queries: Iterable[Any]) -> list[Any]:
+    """Select the queries of a head that are kept, farthest first; they have a ``rank`` and ``pattern`` as examples."""
+    by_rank = {query.rank: query for query in queries}
+    in_order = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]
     patterns, windows = dict[Pattern, Rank](), dict[object, Rank]()
-    for rank in in_order:
+    for query in in_order:
         if len(patterns) < MOST_PATTERNS:
-            patterns.setdefault(queries[rank], rank)
+            patterns.setdefault(query.pattern, query.rank)
         if len(windows) < MOST_WINDOWS:
-            windows.setdefault(rank[1:3], rank)
-    chosen = {*patterns.values(), *windows.values()}
-    return [rank for rank in in_order if rank in chosen and rank[0] >= LEAST_SHARE * in_order[0][0]]
+            windows.setdefault((query.document, query.window), query.rank)
+    chosen, least = {*patterns.values(), *windows.values()}, LEAST_SHARE * in_order[0].total_variation
+    return [query for query in in_order if query.rank in chosen and query.total_variation >= least]
 
 
 def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
-    """The queries of every head from records of single ones.
+    """The kept queries of every head from their records.
 
     Raises:
-        Mismatch: If they are none that are kept together.
+        Mismatch: If such queries would not be kept together.
     """
     read = [HeadExample.from_json(record) for record in records]
     kept: FarQueries = {}
@@ -329,7 +328,7 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
 
 MOST_TOKENS = 48
 
-"""How many queries and how many keys of a window are kept at most."""
+"""Maximum number of queries, and of keys, in a matrix."""
 
 _Places = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=MOST_TOKENS)]
 
@@ -337,25 +336,25 @@ _Texts = Annotated[tuple[str, ...], Field(max_length=MOST_TOKENS)]
 
 
 def matrix_rank(document: int, window: int, window_tokens: int) -> tuple[int, int, int]:
-    """What matrices are chosen by; no two windows have the same."""
+    """Sort key by which the window of a matrix is chosen; unique."""
     return min(window_tokens, MOST_TOKENS), -document, -window
 
 
 @dataclass(frozen=True)
 class AttentionMatrix:
-    """The weights of some queries on some keys of one window; the last column is the weight on all other keys.
+    """Weights of the first queries on the first keys of a window; the last column is the weight on all other keys.
 
     Attributes:
         key: The head.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
-        window_tokens: How many queries the window has.
+        window_tokens: Number of queries in the window.
         query_positions: Positions of the queries in the window, from 1.
         key_positions: Positions of the keys, from 1.
         queries: The text of each query, with a space before it where a word begins.
         keys: The text of each key.
-        first_order: Attention's weights, queries by keys and one, roughly, as :func:`fenchel.auditing.examples.packed`
-            writes them.
+        first_order: Attention's weights, (queries, keys + 1), as :func:`fenchel.auditing.examples.packed` encodes them
+            in 8 bits.
         exact: The exact weights, likewise.
     """
 
@@ -382,15 +381,15 @@ class AttentionMatrix:
         positions: tuple[Sequence[int], Sequence[int]],
         pieces: tuple[Sequence[str], Sequence[str]],
     ) -> AttentionMatrix:
-        """Keep some keys of whole rows of weights.
+        """Select queries and keys from rows of weights.
 
         Args:
             key: The head.
-            place: Numbers of the document and of the window, and how many queries that has.
-            first_order: Attention's weights of the queries that are kept, (queries, n).
+            place: Numbers of document and window, and the number of queries in the window.
+            first_order: Attention's weights of the selected queries, (queries, n).
             exact: The exact ones, (queries, n).
-            positions: Queries and keys that are kept, from 0.
-            pieces: Texts of all positions of either side; empty where the input is not text.
+            positions: Selected queries and keys, from 0.
+            pieces: Texts of all queries and of all keys; empty where the input is not text.
         """
         keys = list(positions[1])
 
@@ -408,7 +407,7 @@ class AttentionMatrix:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """What a head's matrix is chosen by: the earliest of the windows that fill one, or the longest."""
+        """Sort key by which a head's matrix is chosen: the earliest window that fills it, or the longest."""
         return matrix_rank(self.document, self.window, self.window_tokens)
 
     def to_json(self) -> dict[str, Any]:
@@ -417,10 +416,10 @@ class AttentionMatrix:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> AttentionMatrix:
-        """What ``to_json`` gave.
+        """Inverse of ``to_json``.
 
         Raises:
-            Mismatch: If it is something else, or not as many weights as queries and keys ask for.
+            Mismatch: If the record is invalid or has another number of weights.
         """
         made: AttentionMatrix = check_json(cls, split_key(record), "matrix")
         expected = len(made.query_positions) * (len(made.key_positions) + 1)
@@ -432,7 +431,7 @@ class AttentionMatrix:
 
 
 def keep_the_longest(kept: dict[HeadKey, AttentionMatrix], others: Iterable[AttentionMatrix]) -> None:
-    """Put into ``kept`` those of ``others`` that show more of a sentence, or as much of an earlier one."""
+    """Update ``kept`` with those of ``others`` that show more of a sentence, or as much of an earlier one."""
     for matrix in others:
         if matrix.key not in kept or matrix.rank > kept[matrix.key].rank:
             kept[matrix.key] = matrix

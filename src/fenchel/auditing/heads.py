@@ -1,4 +1,4 @@
-"""How an audit names a head, what it measures on one, and how much it read in words."""
+"""Names of heads and metrics, and the amount of text that an audit read in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIND_NAMES: dict[Kind, str] = {
     "cross": "Cross-attention",
 }
 
-"""What kinds of attention are called where people read of them."""
+"""Names of the kinds of attention in reports."""
 
 SHORT_KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self",
@@ -23,7 +23,7 @@ SHORT_KIND_NAMES: dict[Kind, str] = {
     "cross": "Cross",
 }
 
-"""The same in tables."""
+"""Short names of the kinds of attention in tables."""
 
 METRIC_NAMES: dict[str, str] = {
     "relative_deviation": "Relative deviation",
@@ -35,7 +35,7 @@ METRIC_NAMES: dict[str, str] = {
     "predicted_deviation": "Predicted deviation",
 }
 
-"""What is summarised for every head, with its name; see ``fenchel.auditing.measure`` for the formulas."""
+"""Names of the metrics that are summarised for every head; formulas are in ``fenchel.auditing.measure``."""
 
 METRICS: tuple[str, ...] = tuple(METRIC_NAMES)
 
@@ -52,7 +52,7 @@ STATISTIC_NAMES: dict[str, str] = {
 
 MEASURES: tuple[str, ...] = (*METRICS, "entropy", "evidence_norm", "dual_error", "output_error")
 
-"""What is measured for every query."""
+"""Measures of every query."""
 
 SCALED: tuple[str, ...] = (
     "relative_deviation",
@@ -62,11 +62,11 @@ SCALED: tuple[str, ...] = (
     "dual_error",
 )
 
-"""What is relative to a length that is zero where the evidence is, and then zero itself."""
+"""Measures relative to a length that is zero where the evidence is zero; they are then zero, too."""
 
 
 class HeadKey(NamedTuple):
-    """One attention head: the kind of its attention, its layer within that kind and its number, both from 1."""
+    """One attention head: kind of attention, layer within that kind and number of the head, both from 1."""
 
     kind: Kind
     layer: PositiveInt
@@ -74,13 +74,13 @@ class HeadKey(NamedTuple):
 
 
 def with_key(item: Any) -> dict[str, Any]:
-    """A dataclass of a head as JSON values, with kind, layer and number in the place of its ``key``."""
+    """Convert a dataclass of a head to JSON values, with kind, layer and head in place of its ``key``."""
     record = asdict(item)
     return record.pop("key")._asdict() | record
 
 
 def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved record of a head, with its kind, layer and number together as ``key``.
+    """Inverse of :func:`with_key`: the record with kind, layer and head as ``key``.
 
     Raises:
         Mismatch: If it has a key of that name already.
@@ -92,7 +92,7 @@ def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def head_name(key: HeadKey, *, several_kinds: bool) -> str:
-    """What a reader calls a head.
+    """Name of a head in reports.
 
     Example:
         >>> head_name(HeadKey("cross", 2, 5), several_kinds=True)
@@ -123,11 +123,11 @@ READS: dict[str, tuple[str, str]] = {
     "examples": ("example", "examples"),
 }
 
-"""What an audit reads, one and several, by the manifest's ``reads``."""
+"""Singular and plural of the inputs, by the manifest's ``reads``."""
 
 
 def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, Any]]) -> str:
-    """How much was read.
+    """The amount of text or images that was read.
 
     Args:
         manifest: The audit's.

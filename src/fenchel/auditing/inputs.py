@@ -1,4 +1,4 @@
-"""What audits and swaps read."""
+"""Open the texts, images and batches that audits and swaps read."""
 
 from __future__ import annotations
 
@@ -21,34 +21,28 @@ Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
 
 Batches = TokenWindows | ImageBatches | ReadyBatches
-"""Gives the same batches at every pass, from any place between two of them."""
+"""Sources of batches that can be iterated again, from any cursor."""
 
 
 def opened_documents(
     options: AuditOptions, texts: Texts | None, source: Any
 ) -> Documents | ImageFiles | None:
-    """The documents of texts, or the images; None where the inputs are ready-made.
+    """Open texts or images; returns None for ready-made inputs.
 
     Args:
-        options: What was asked for.
-        texts: As they were given.
-        source: The name of the model, or the tokenizer.
+        options: Options of the audit.
+        texts: Texts, or ready-made inputs.
+        source: Name of the model, or the tokenizer.
 
     Raises:
-        InputError: If there are neither or both, an option of texts is given with something else, or they cannot be
-            read.
+        InputError: If neither or both were given, an option of texts is given without texts, or they cannot be read.
     """
     if options.loader is not None:
         refuse_beside_loader(options.loader, texts=texts, images=options.images, revision=options.revision)
         options.refuse_options_of_text("a loader was")
         return None
-    if (texts is None) == (options.images is None):
-        raise InputError(
-            "there is nothing to read: give texts (--text FILE), images (--images FOLDER), or the file that loads "
-            "the folder of a run (--loader FILE)."
-            if texts is None
-            else "both texts and images were given; an audit reads one of them. Leave --text or --images out."
-        )
+    needed = "texts (--text FILE), images (--images FOLDER), or the file that loads the folder of a run (--loader FILE)"
+    require_one_source(texts, options.images, needed=needed, command="an audit")
     if options.images is not None:
         options.refuse_options_of_text("images were", "max_tokens")
         return open_images(options.images)
@@ -58,6 +52,23 @@ def opened_documents(
     return open_documents(texts, **options.of_text)  # pyright: ignore[reportArgumentType]
 
 
+def require_one_source(texts: Any, images: Path | None, *, needed: str, command: str) -> None:
+    """Raise unless either texts or images were given.
+
+    Args:
+        texts: Texts, or ready-made inputs.
+        images: Images.
+        needed: What can be given.
+        command: What reads them.
+    """
+    if texts is None and images is None:
+        raise InputError(f"there is nothing to read: give {needed}.")
+    if texts is not None and images is not None:
+        raise InputError(
+            f"both texts and images were given; {command} reads one of them. Leave --text or --images out."
+        )
+
+
 def opened_batches(
     options: AuditOptions,
     texts: Texts | None,
@@ -65,54 +76,49 @@ def opened_batches(
     found: RunModel,
     run: LoadedRun | None = None,
 ) -> Batches:
-    """The batches that the model reads.
+    """Create the batches of an audit.
 
     Args:
-        options: What was asked for.
-        texts: As they were given.
-        documents: What :func:`opened_documents` made of them.
+        options: Options of the audit.
+        texts: Texts, or ready-made inputs.
+        documents: Result of :func:`opened_documents`.
         found: The model.
-        run: What a loader gave.
+        run: Model and batches of a loader.
 
     Raises:
-        InputError: If there are texts and no tokenizer, or images for a model that reads none.
+        InputError: If there are texts without a tokenizer, or images for a model that does not read images.
     """
+    kind = type(found.model).__name__
     if options.alpha != 1 and has_layers(found.model):
         raise InputError(
-            f"alpha is {options.alpha:g}, but the attention layers of {type(found.model).__name__} have α of "
-            "their own, "
-            "which is what is audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, "
-            "'first_order', alpha=...)."
+            f"alpha is {options.alpha:g}, but the attention layers of {kind} have α of their own, which is what is "
+            "audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, 'first_order', alpha=...)."
         )
     if options.template_scale != "model" and has_layers(found.model):
         raise InputError(
-            f"template scale is {options.template_scale}, but the attention layers of {type(found.model).__name__} "
-            "have a scale of their own, which is what is audited. Leave it out."
+            f"template scale is {options.template_scale}, but the attention layers of {kind} have a scale of their "
+            "own, which is what is audited. Leave it out."
         )
-    config, shared = (
-        getattr(found.model, "config", None),
-        {"max_tokens": options.max_tokens, "shard": options.shard},
-    )
     if documents is not None:
         return batches_of(documents, found, options, shard=options.shard)
-    if run is not None:
-        return ReadyBatches(run.batches, config=config, loader=run.loader, **shared)
-    return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
+    inputs: Any = texts if run is None else run.batches
+    shared = {"max_tokens": options.max_tokens, "shard": options.shard, "loader": run and run.loader}
+    return ReadyBatches(inputs, config=getattr(found.model, "config", None), **shared)
 
 
 def batches_of(
     source: Documents | ImageFiles, found: RunModel, options: ReadingOptions, *, shard: Shard = _WHOLE
 ) -> ImageBatches | TokenWindows:
-    """The batches of texts or images.
+    """Create the batches of texts or images.
 
     Args:
         source: The texts or images.
         found: The model that reads them.
-        options: What was asked for.
-        shard: Which of the texts or images.
+        options: Options of the run.
+        shard: Share of the texts or images that is read.
 
     Raises:
-        InputError: If the model does not read them.
+        InputError: If the model does not read texts or images.
     """
     config = getattr(found.model, "config", None)
     if isinstance(source, ImageFiles):

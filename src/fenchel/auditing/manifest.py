@@ -1,4 +1,4 @@
-"""The manifest of an audit: what was audited, how, and under which closeness."""
+"""The manifest of an audit: model, text, options and closeness."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def closeness_sentence(name: str | None) -> str:
-    """What a page says of it, one sentence; empty for Kullback and Leibler's."""
+    """Description of a closeness in one sentence; empty for Kullback-Leibler."""
     if name is None:
         return ""
     near = closeness_named(name)
@@ -51,15 +51,15 @@ def closeness_sentence(name: str | None) -> str:
 
 
 def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) -> None:
-    """Refuse a model that attends under another closeness than the one that is to be measured.
+    """Raise if a model attends under another closeness than the one that is to be measured.
 
     Args:
         model: The model.
         name: Of :func:`closeness_name`.
-        even_so: Whether it is to be measured under it nevertheless.
+        even_so: Whether to measure it nevertheless.
 
     Raises:
-        ModelError: With the first attention that differs, and what to do.
+        ModelError: Naming the first layer that differs.
     """
     if even_so:
         return
@@ -84,12 +84,12 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
 
 
 def attends_otherwise(model: nn.Module, name: str | None) -> bool:
-    """Whether some attention of a model is under another closeness than the one of that name."""
+    """Whether some layer of a model attends under a closeness of another name."""
     return any(own != name for own in _own_names(model).values())
 
 
 def _own_names(model: nn.Module) -> dict[str, str | None]:
-    """The closeness of every place that attends, by its name."""
+    """Name of the closeness of every attention layer, by the name of the layer."""
     layers = attention_layers(model)
     if layers:
         return {name: name_of(getattr(layer, "effective_closeness", None)) for name, layer in layers.items()}
@@ -112,7 +112,7 @@ CONVENTIONS: dict[str, str] = {
     ),
 }
 
-"""What is taken for template and evidence in each space, one sentence each."""
+"""Definition of templates and evidence in each space."""
 
 _SQRT_D = (
     "Templates are the inputs of the key map divided by the square root of the head's width, t_i = x_i/sqrt(d'), as "
@@ -132,18 +132,18 @@ LAYER_CONVENTIONS: dict[str, str] = {
     ),
 }
 
-"""The same for attention layers of ``fenchel.nn``, which say all of it themselves."""
+"""The same for attention layers of ``fenchel.nn``, which define them themselves."""
 
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Manifest(OpenRecord):
-    """What a saved audit was, its fields in the order in which people read them; a later version may have more.
+    """The manifest of a saved audit, with fields in the order of display; later versions may add fields.
 
-    ``reads`` is there where it is no text; ``embeds`` where a swap compares sentences; ``template_scale``,
-    ``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given; ``estimated_seconds`` is what
-    the first batch let expect of ``seconds``, where it could be told.
+    ``reads`` is omitted for text, ``embeds`` unless a swap compares sentences; ``template_scale``, ``closeness``,
+    ``even_so``, ``queries``, ``whole_file`` and the columns are there only if given; ``estimated_seconds`` is the
+    estimate of ``seconds`` after the first batch, if there was one.
     """
 
     version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
@@ -192,41 +192,40 @@ class Manifest(OpenRecord):
 
 KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items())
 
-"""Every key of a manifest, in the order in which people read it."""
+"""Keys of a manifest, in the order of display."""
 
 COUNTS = frozenset({"documents", "tokens", "seconds", "estimated_seconds"})
 
-"""What shards add up to."""
+"""Entries that are summed over shards."""
 
 OUTCOMES = COUNTS | {"twin", "embeds"}
 
-"""What decides no number; ``twin`` is whether the untrained twin was audited, or why not."""
+"""Entries that do not affect results; ``twin`` says whether the untrained twin was audited, or why not."""
 
 PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
 
-"""Where and with what a part was computed: parts of one audit may differ in it."""
+"""Versions and places, in which shards of one audit may differ."""
 
 PARTS = frozenset({"shard", "merged_from"})
 
-"""Which part of an audit this is."""
+"""Entries that name the shard of an audit."""
 
 
 def describe(
     found: RunModel, batches: Batches, options: AuditOptions, run: LoadedRun | None = None
 ) -> dict[str, Any]:
-    """The manifest of an audit that is about to begin.
+    """Create the manifest of an audit.
 
     Args:
         found: The model.
-        batches: What it is to read.
-        options: What was asked for.
-        run: What a loader gave.
+        batches: The batches that it reads.
+        options: Options of the audit.
+        run: Model and batches of a loader.
 
     Returns:
-        The manifest: JSON values only, keys in the order of ``KEYS``.
+        JSON values, with keys in the order of ``KEYS``.
     """
     model = found.model
-    device, dtype = device_and_dtype(model)
     reads = getattr(batches, "reads", "text")
     conventions = LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS
     sentences = (
@@ -242,12 +241,7 @@ def describe(
     }
     return in_order(
         {
-            **versions(SCHEMA),
-            "model": found.name,
-            "revision": found.revision,
-            "model_class": type(model).__name__,
-            "dtype": str(dtype).removeprefix("torch."),
-            "device": str(device),
+            **described_model(found, SCHEMA),
             **options.recorded,
             **{name: value for name, value in only_if_given.items() if value},
             "max_length": batches.max_length,
@@ -268,8 +262,26 @@ def describe(
     )
 
 
+def described_model(found: RunModel, schema: int) -> dict[str, Any]:
+    """The entries of a manifest for the versions and the model.
+
+    Args:
+        found: The model.
+        schema: Version of the files that the run writes.
+    """
+    device, dtype = device_and_dtype(found.model)
+    return {
+        **versions(schema),
+        "model": found.name,
+        "revision": found.revision,
+        "model_class": type(found.model).__name__,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(device),
+    }
+
+
 def _own_estimators(model: Any) -> str:
-    """What has to be said of a model that does not infer by first order; empty of one that does."""
+    """A note for models that do not infer by first order; empty for those that do."""
     layers = attention_layers(model)
     own = [layer.effective_estimator for layer in layers.values()] or own_estimators(model).values()
     others = sorted({*own} - {"first_order"})
@@ -282,23 +294,23 @@ def _own_estimators(model: Any) -> str:
 
 
 def _embeds(found: RunModel) -> bool:
-    """Whether a swap of the model embeds sentences, since there is no language-model head to take a loss from."""
+    """Whether a swap of the model compares sentence embeddings because it has no language-model head."""
     model = found.model
     saved = getattr(getattr(model, "config", None), "architectures", None) if found.named else None
     return not has_layers(model) and not any(map(language_head, saved or [type(model).__name__]))
 
 
 def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The same manifest with its keys in the order of ``KEYS``; keys of a later version come last."""
+    """The manifest with its keys in the order of ``KEYS``; unknown keys come last."""
     known = {key: manifest[key] for key in KEYS if key in manifest}
     return known | {key: manifest[key] for key in sorted(manifest) if key not in known}
 
 
 def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
-    """Which shards of how many an audit holds: ``i/n`` of one, ``i,j/n`` of several that were merged.
+    """Parse ``i/n``, or ``i,j/n`` of merged shards, into the shards of an audit and their total number.
 
     Raises:
-        Mismatch: If they are not different ones of those that there are.
+        Mismatch: If a shard is repeated or out of range.
     """
     indices, _, count = str(manifest["shard"]).partition("/")
     result = [int(index) for index in indices.split(",")]
@@ -308,7 +320,7 @@ def shards_of(manifest: Mapping[str, Any]) -> tuple[frozenset[int], int]:
 
 
 def sample_words(queries: int | None) -> str | None:
-    """What a sample is called where people read of it; None without one.
+    """Description of a sample of queries; None without one.
 
     Example:
         >>> sample_words(32)

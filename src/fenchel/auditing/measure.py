@@ -1,6 +1,6 @@
-r"""How far the attention of one layer is from the inference that it approximates, query by query.
+r"""Measures of the difference between attention and exact inference for every query of a layer.
 
-With λ = αz what attention uses, λ* the exact dual point, λ₂ the second-order one, p̂, p* and ĥ, h* weights and means:
+With dual points λ = αz (first order), λ₂ (second order) and λ* (exact), weights p̂, p* and means ĥ, h*:
 
 =========================  ================================================================================
 relative_deviation         :math:`\lVert\lambda^\star - \alpha z\rVert / \lVert\lambda^\star\rVert`
@@ -18,8 +18,8 @@ output_error               :math:`\lVert(p^\star - \hat p)V\rVert / \lVert\hat p
 
 The certificate bounds the relative deviation (fact 2) and the gap bounds attention's suboptimality (fact 1); neither
 needs the exact solution. As λ₂ - αz = -αΣλ₂, the predicted deviation is what the covariance Σ of the preference alone
-makes of the relative deviation (fact 14). λ* is a point whose own certificate, computed in float64, meets the tolerance
-(:mod:`fenchel.auditing.solution`); a query for which there is none is not ``converged``.
+makes of the relative deviation (fact 14). λ* is a point whose certificate, computed in float64, meets the tolerance
+(:mod:`fenchel.auditing.solution`); queries without one are not ``converged``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solutions_of
@@ -42,7 +43,7 @@ from fenchel.io.batches import Batch
 
 OF_A_WINDOW = 4
 
-"""How many queries of a window are looked at for each head."""
+"""Number of example candidates of each window and head."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class FarthestQueries:
     """The counted queries of each sequence and head with the largest total variation.
 
     Attributes:
-        positions: Their positions, farthest first and the first of equals, or -1 where no query is left;
-            (batch, heads, some).
-        first_order: Their weights in the model's attention, (batch, heads, some, n).
-        exact: Their weights in the exact answer, (batch, heads, some, n).
+        positions: (batch, heads, k), their positions, farthest first and of equal ones the earliest; -1 where there are
+            fewer.
+        first_order: (batch, heads, k, n), their weights in the model's attention.
+        exact: (batch, heads, k, n), their exact weights.
     """
 
     positions: Tensor
@@ -62,7 +63,7 @@ class FarthestQueries:
 
 
 class FarthestSearch:
-    """Keeps the farthest queries of every head while blocks go by; how queries are parted leaves no trace.
+    """Collects the farthest queries of every head block by block; the result does not depend on the blocks.
 
     Args:
         problem: The layer.
@@ -78,11 +79,11 @@ class FarthestSearch:
     def look(
         self, where: tuple[slice, slice, slice], variation: Tensor, weights: tuple[Tensor, Tensor]
     ) -> None:
-        """Look at a block of queries; those of a head come in their order.
+        """Add a block of queries; the blocks of a head come in order.
 
         Args:
             where: Its groups, heads and queries.
-            variation: Their total variation, -1 of those that do not count, (g, h, q).
+            variation: Their total variation, -1 for those that do not count, (g, h, q).
             weights: Attention's weights and the exact ones, each (g, h * q, n).
         """
         g, h, q = where
@@ -98,22 +99,23 @@ class FarthestSearch:
 
     def result(self, problem: LayerProblem) -> FarthestQueries:
         """The farthest of all blocks."""
-        shape = problem.batch, -1, self._values.shape[-1]
-        first_order, exact = (weights.reshape(*shape, weights.shape[-1]) for weights in self._weights)
-        return FarthestQueries(self._positions.reshape(shape), first_order, exact)
+        first_order, exact = (
+            weights.reshape(problem.batch, -1, *weights.shape[2:]) for weights in self._weights
+        )
+        return FarthestQueries(problem.by_head(self._positions), first_order, exact)
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What was measured on one attention call.
+    """Measures of one attention call.
 
     Attributes:
-        values: What was measured of every query, (batch, heads, m): each of ``MEASURES``; ``newton_steps`` of the exact
+        values: Of every query, (batch, heads, m): each of ``MEASURES``; ``newton_steps`` of the exact
             solve, int64, and ``converged``, whether the float64 certificate of the exact point meets the tolerance,
             bool; ``leaves`` and ``reaches``, positions from 0, and ``leaves_weight`` and ``reaches_weight``; where
             the tokens were given, ``MOVE_COLUMNS``. Where a query is not counted, ``converged`` is false and the others
             are meaningless.
-        farthest: The queries that may be shown, with their weights.
+        farthest: Candidates for examples, with their weights.
     """
 
     values: dict[str, Tensor]
@@ -122,15 +124,15 @@ class Measures:
 
 @dataclass(frozen=True)
 class MeasuredCall:
-    """An attention call with what is known of its tokens and what was measured.
+    """An attention call with its tokens and measures.
 
     Attributes:
-        call: The call, in which the queries that were measured count.
-        heads: Numbers of the heads that were measured, from 1.
+        call: The call.
+        heads: Numbers of the measured heads, from 1.
         batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
-        tokens: What its tokens are.
-        measures: What was measured, (B, heads, m).
-        population: (B,), of how many queries of each window those that count are a sample; None where they are all.
+        tokens: Types and classes of its tokens, of the measured queries only.
+        measures: The measures, (B, heads, N).
+        sample: The N queries of each window that were measured; None where all of them were.
     """
 
     call: AttentionCall
@@ -138,12 +140,26 @@ class MeasuredCall:
     batch: Batch
     tokens: TokenClasses
     measures: Measures
-    population: Tensor | None = None
+    sample: SampledQueries | None = None
 
     @property
     def keys(self) -> list[HeadKey]:
-        """The heads that were measured."""
+        """The measured heads."""
         return [HeadKey(self.call.site.kind, self.call.site.layer, head) for head in self.heads]
+
+    @property
+    def counted(self) -> Tensor:
+        """(B, N) bool, which of the measured queries count."""
+        return self.call.counted if self.sample is None else self.sample.there
+
+    @property
+    def positions(self) -> Tensor:
+        """(B, N), positions of the measured queries in their windows, from 0."""
+        if self.sample is not None:
+            return self.sample.index
+        return torch.arange(self.call.counted.shape[1], device=self.call.counted.device).expand_as(
+            self.call.counted
+        )
 
 
 def measure(
@@ -156,10 +172,10 @@ def measure(
     """Measure every query of a captured attention call.
 
     Args:
-        call: What reached the attention function.
-        solving: How its queries are solved.
+        call: Arguments of the attention function.
+        solving: Options of the solver.
         heads: Heads to measure, from 1; all where None.
-        tokens: What queries and keys are, to see what moves between them.
+        tokens: Types and classes of queries and keys, to measure the moved weight by class.
 
     Returns:
         The measures, in float64 for a float64 model and float32 otherwise.
@@ -192,7 +208,7 @@ def measure(
 
 
 def _values_read(call: AttentionCall, problem: LayerProblem, heads: Sequence[int] | None) -> Tensor | None:
-    """What the heads read with their weights, (groups, heads or 1, n, d_v); None where the call has none."""
+    """Values of the heads, (groups, heads or 1, n, d_v); None where the call has none."""
     if call.value is None:
         return None
     groups, count = problem.queries.shape[:2]
@@ -216,15 +232,14 @@ _BYTES = 8  # of the number that a position is drawn by
 
 
 class QuerySample:
-    """Draws so many of the counted queries of each window, every set of them as likely as any other.
+    """Draws a uniform random sample of the counted queries of each window.
 
-    Each position of a window has a pseudorandom number that depends on the seed, the kind of attention, the window's
-    document and its place there, and on nothing else: the counted positions with the least numbers are taken. Batches,
-    shards and layers leave no trace, the model's twin answers the same queries, and a larger sample holds a smaller
-    one.
+    Each position has a pseudorandom number that depends only on the seed, the kind of attention, the document and the
+    window; the counted positions with the smallest numbers are drawn. So batches, shards and layers do not matter, the
+    twin answers the same queries, and a larger sample contains a smaller one.
 
     Args:
-        size: How many queries of a window; a window with fewer gives all of them.
+        size: Number of queries of a window; all of them if it has fewer.
         seed: Seed of the draw.
     """
 
@@ -232,7 +247,7 @@ class QuerySample:
         self.size, self.seed = size, seed
 
     def of(self, call: AttentionCall, batch: Batch) -> SampledQueries:
-        """The queries of an attention call that are looked at.
+        """Draw queries of an attention call.
 
         Args:
             call: The call.
@@ -244,20 +259,17 @@ class QuerySample:
             for document, window in zip(batch.documents, batch.windows, strict=True)
         ]
         rows = [self._of_window(name, of_row) for name, of_row in zip(names, counted, strict=True)]
-        most = max(1, *(len(row) for row in rows))
-        index, there = torch.zeros(len(rows), most, dtype=torch.int64), torch.zeros(len(rows), most).bool()
-        for number, row in enumerate(rows):
-            index[number, : len(row)] = row
-            there[number, : len(row)] = True
+        index = pad_sequence(rows, batch_first=True)
+        there = torch.arange(index.shape[1]) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
         device = call.counted.device
-        return SampledQueries(index.to(device), there.to(device), counted.sum(1), counted.shape[1])
+        return SampledQueries(index.to(device), there.to(device), counted.sum(1))
 
     def _of_window(self, name: str, counted: Tensor) -> Tensor:
-        """The positions that are taken of one row, in their order."""
+        """The drawn positions of one row, in order."""
         places = counted.nonzero().flatten()
         if len(places) <= self.size:
             return places
-        # Those of the first positions do not depend on how many there are.
+        # The numbers of the first positions do not depend on the length.
         drawn = hashlib.shake_128(name.encode()).digest(_BYTES * len(counted))
         numbers = torch.frombuffer(bytearray(drawn), dtype=torch.int64)[places]
         return places[numbers.argsort(stable=True)[: self.size]].sort().values
@@ -265,64 +277,34 @@ class QuerySample:
 
 @dataclass(frozen=True)
 class SampledQueries:
-    """Which queries of an attention call are looked at.
+    """The sampled queries of an attention call.
 
     Attributes:
-        index: (B, N), their positions, rising; 0 where a window has fewer.
-        there: (B, N) bool, whether it is a query.
-        population: (B,), how many queries of each window count, on the CPU.
-        length: How many positions there are.
+        index: (B, N), their positions, ascending; 0 where a window has fewer.
+        there: (B, N) bool, whether there is a query.
+        population: (B,), the number of counted queries of each window, on the CPU.
     """
 
     index: Tensor
     there: Tensor
     population: Tensor
-    length: int
-
-    @property
-    def counted(self) -> Tensor:
-        """(B, m) bool, the queries that are looked at, in the places that they have in the window."""
-        return self._put_back(self.there)
 
     def of_call(self, call: AttentionCall) -> AttentionCall:
-        """The attention call with these queries alone, over all of its keys."""
+        """The attention call with only these queries and all of its keys."""
         preference = call.preference
         if preference is not None and preference.shape[2] > 1:
             preference = self._taken(preference.expand(len(self.index), -1, -1, -1), 2)
         return replace(call, query=self._taken(call.query, 2), counted=self.there, preference=preference)
 
     def of_tokens(self, tokens: TokenClasses) -> TokenClasses:
-        """What these queries are, from what all of them are."""
+        """Types and classes of these queries, given those of all."""
         return tokens.each_query(lambda of: self._taken(of, 1))
 
-    def put_back(self, measures: Measures) -> Measures:
-        """What was measured of these queries, in the places that they have in the window."""
-        positions = measures.farthest.positions
-        index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
-        places = index.gather(2, positions.clamp(min=0))
-        farthest = replace(measures.farthest, positions=torch.where(positions < 0, positions, places))
-        return replace(
-            measures,
-            values={name: self._put_back(values) for name, values in measures.values.items()},
-            farthest=farthest,
-        )
-
     def _taken(self, tensor: Tensor, dim: int) -> Tensor:
-        """These queries of a tensor (B, ...) that has all of them along ``dim``."""
+        """Select these queries from a tensor (B, ...) along ``dim``."""
         shape = [1] * tensor.dim()
         shape[0], shape[dim] = self.index.shape
-        index = self.index.reshape(shape).expand(
-            *(-1 if place in (0, dim) else size for place, size in enumerate(tensor.shape))
-        )
-        return tensor.gather(dim, index)
-
-    def _put_back(self, values: Tensor) -> Tensor:
-        """Values (B, ..., N) of these queries as (B, ..., m), 0 elsewhere."""
-        # What is no query goes behind the last position.
-        index = self.index.masked_fill(~self.there, self.length)
-        index = index.reshape(len(index), *[1] * (values.dim() - 2), -1).expand_as(values)
-        whole = values.new_zeros((*values.shape[:-1], self.length + 1))
-        return whole.scatter(-1, index, values)[..., : self.length]
+        return tensor.take_along_dim(self.index.reshape(shape), dim)
 
 
 _LEAST_QUERIES = 16
@@ -333,22 +315,21 @@ _MOST_ROWS = 10**7
 def sample_size(
     queries: int | str, model: nn.Module, *, length: int | None, max_tokens: int | None = None
 ) -> int | None:
-    r"""How many queries of each window are measured; None for all of them.
+    r"""Number of queries of each window to measure; None for all of them.
 
     Of a model of width d and windows of n positions, ``"auto"`` takes
 
     .. math:: \max\Bigl(16, \Bigl\lceil 0.4\, n\, \frac{12 d + n}{4400 + 60 n} \Bigr\rceil\Bigr),
 
-    with which the work beside the forward pass is about 0.4 of one: 12d + n is the work of a token in a layer, and
+    for which the audit takes about 0.4 of the time of the forward pass: 12d + n is the cost of a token in a layer and
     4400 + 60n that of a query in the audit, in the same unit, as measured on the bundled encoder. Where ``max_tokens``
     is known, it takes fewer if the table would have more than ten million rows.
 
     Args:
-        queries: What was asked for: a number, ``"auto"`` or ``"all"``.
+        queries: A number, ``"auto"`` or ``"all"``.
         model: The model.
-        length: Positions of a window; None where that is not known beforehand (images, ready-made inputs), and all
-            queries are taken.
-        max_tokens: Tokens that are read at most.
+        length: Positions of a window; None if not known beforehand (images, ready-made inputs): all queries are taken.
+        max_tokens: Maximum number of tokens that are read.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -373,14 +354,14 @@ def sample_size(
 
 
 def require_fewer(queries: int | None, longest: int | None) -> None:
-    """Refuse a sample that would be every query of the longest window.
+    """Raise if a sample would contain every query of the longest window.
 
     Args:
-        queries: How many of a window are asked for; None for all.
-        longest: How many positions the longest window has; None where that is not known yet.
+        queries: Number of queries of a window; None for all.
+        longest: Number of positions of the longest window; None where that is not known yet.
 
     Raises:
-        InputError: If it would.
+        InputError: If ``queries`` is not less than ``longest``.
     """
     if queries is None or longest is None or queries < longest:
         return

@@ -1,4 +1,4 @@
-"""One audit from those of its shards: the union of their tables."""
+"""Merge the audits of shards: the union of their tables."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ def merge(
 
     Args:
         directories: Folders that each hold an audit, or ``shard-i-of-n`` folders that do.
-        out: Where to write the merged audit's files. Default: the one folder given, or nowhere if several
-            were.
-        partial: Merge the shards that are there although others are missing; the manifest says which.
+        out: Folder of the merged audit. Default: the folder given, or none if several were.
+        partial: Merge although shards are missing; the manifest names those that are there.
         overwrite: Replace the audit of something else that ``out`` may hold.
 
     Returns:
-        The merged audit, the same in whatever order ``directories`` are given.
+        The merged audit; it does not depend on the order of ``directories``.
 
     Raises:
         InputError: If a folder holds no audit or an unfinished one, if the audits are not of the same model,
@@ -142,7 +141,7 @@ def _check_compatible(
 
 
 def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, Any]:
-    """One manifest for all: what agrees, sums of counts, and all places.
+    """Merge manifests: equal entries, sums of counts, and all places.
 
     Raises:
         InputError: If a shard is missing, unless ``partial``.
@@ -162,7 +161,7 @@ def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, 
             place
             for manifest in manifests
             if manifest.get(key) is not None
-            # What was merged before names several already.
+            # A merged audit already names several.
             for place in ([manifest[key]] if manifest["merged_from"] is None else manifest[key].split(", "))
         }
         merged[key] = ", ".join(sorted(result)) if result else None
@@ -174,13 +173,13 @@ def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, 
 
 
 def _together(tables: Sequence[QueryTable]) -> QueryTable:
-    """The parts of all, in the same order whatever the order of the tables."""
+    """The parts of all tables, in an order that does not depend on that of the tables."""
     paths = (path for table in tables for path in table.parts)
     return QueryTable(tables[0].folder, sorted(paths, key=lambda path: (path.name, str(path))))
 
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
-    """Whether what is there is a merge of shards of the same audit, which this one may replace."""
+    """Whether the folder holds an earlier merge of shards of the same audit, which may be replaced."""
     if not (target / STATE_FILE).exists():
         return False
     there = AuditReport.read(target, parts=False).manifest

@@ -1,10 +1,9 @@
-"""Audit a model: batches in, rows out, and no batch is ever half counted."""
+"""Audit a model batch by batch; a batch is counted as a whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 
 
 class SiteMeasures:
-    """Runs a model on batches and measures every attention call, inside of its ``capture``.
+    """Runs a model on batches within its ``capture`` and measures every attention call.
 
     Args:
         model: The model, in eval mode.
-        options: What to measure, and how.
-        tokens: What the tokens of the batch are.
-        examples: Keeps the farthest queries of each head; None to keep none.
+        options: Options of the audit.
+        tokens: Classifier of the tokens of the batch.
+        examples: Search for the farthest queries of each head; None to keep none.
     """
 
     def __init__(
@@ -57,9 +56,9 @@ class SiteMeasures:
     ) -> None:
         self.model = model
         self.rows: list[polars.DataFrame] = []
-        """The rows of the batch that was read last."""
+        """Rows of the last batch."""
         self.longest: int | None = None
-        """How many queries the longest window of that batch has; None where nothing was measured."""
+        """Number of queries of the longest window of that batch; None where nothing was measured."""
         self._options, self._tokens, self._examples = options, tokens, examples
         self._solving = Solving.of(options)
         self._sample = (
@@ -74,7 +73,7 @@ class SiteMeasures:
         )
 
     def read(self, batch: Batch) -> None:
-        """Measure a batch; the rows of an earlier one are held no longer."""
+        """Measure a batch; the rows of the one before are discarded."""
         self._batch, self.rows, self.longest = batch, [], None
         if self._examples is not None:
             self._examples.begin_batch()
@@ -92,35 +91,29 @@ class SiteMeasures:
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
         batch = self._batch.of_sequences(len(call.query))
         drawn = None if self._sample is None else self._sample.of(call, batch)
-        tokens = self._tokens.of(call, batch)
-        measures = measure(
-            call if drawn is None else drawn.of_call(call),
-            self._solving,
-            heads=None if len(heads) == site.num_heads else heads,
-            tokens=tokens if drawn is None else drawn.of_tokens(tokens),
-        )
+        tokens, queries = self._tokens.of(call, batch), call
         if drawn is not None:
-            # Whoever looks at the site sees a window in which these queries alone count.
-            measures, call = drawn.put_back(measures), replace(call, counted=drawn.counted)
-        population = None if drawn is None else drawn.population
-        measured = MeasuredCall(call, heads, batch, tokens, measures, population)
+            tokens, queries = drawn.of_tokens(tokens), drawn.of_call(call)
+        chosen = None if len(heads) == site.num_heads else heads
+        measures = measure(queries, self._solving, heads=chosen, tokens=tokens)
+        measured = MeasuredCall(call, heads, batch, tokens, measures, drawn)
         if self._examples is not None:
             self._examples.look(measured)
         self.longest = max(self.longest or 0, call.counted.shape[1])
         self.rows.append(query_rows(measured, self._tokens.texts))
 
 
-# Another version or device may round otherwise: the files would not be those of an uninterrupted audit.
+# Other versions and devices may round differently, and files would differ from those of an uninterrupted audit.
 _FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
 
 
 def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool) -> AuditReport:
-    """What an audit starts from in a folder: nothing, or what an earlier session of it left.
+    """Load the state of an interrupted or finished audit from a folder, or create an empty one.
 
     Args:
-        directory: The audit's folder, which ``AUDIT.refuse_occupied`` let pass.
-        manifest: The audit that is wanted.
-        overwrite: Start anew whatever is there.
+        directory: The audit's folder, checked by ``AUDIT.refuse_occupied``.
+        manifest: The requested audit.
+        overwrite: Replace an existing audit.
 
     Returns:
         The state; ``finished`` if there is nothing left to do.
@@ -132,90 +125,24 @@ def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool)
         return AuditReport(dict(manifest), AuditStatistics(QueryTable(directory / QUERIES)))
     state = AuditReport.read(directory)
     there, asked = state.manifest, manifest
-    # What is taken for a template, and for attention, follows from the space and the closeness, in a word each.
+    # The convention follows from space and closeness: name only these where they differ.
     same = all(there.get(name) == asked.get(name) for name in ("space", "closeness"))
     but = _FREE_TO_RESUME if same else {*_FREE_TO_RESUME, "convention"}
     AUDIT.refuse_other(directory, differences(there, asked, but=but))
     return state
 
 
-class Checkpoints:
-    """Saves an audit's state every so often, and its files at the end.
-
-    Args:
-        directory: The audit's folder; None to keep everything in memory, but for full parts of its tables.
-        state: The audit.
-        seconds: Least time between two savings.
-        now: Gives the time in seconds.
-    """
-
-    def __init__(
-        self,
-        directory: Path | None,
-        state: AuditReport,
-        *,
-        seconds: float,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.directory = directory
-        self.state = state
-        self._begun = state.cursor != Cursor()
-        if self._begun:
-            self.state.remove_other_parts()
-        self.pace = SavingPace(seconds, now)
-        self._saved = state.cursor
-
-    def begin(self) -> None:
-        """Remove the audit that this one replaces; to be called when there is something to count.
-
-        Not before, since until then an option or a text may still turn out to be of no use.
-        """
-        if not self._begun and self.directory is not None:
-            (self.directory / STATE_FILE).unlink(missing_ok=True)
-            self.state.remove_other_parts()
-        self._begun = True
-
-    def save_if_due(self) -> None:
-        """Save everything counted so far if a part of a table is full, or enough time has passed."""
-        if any(table.full for table in self.state.tables) or (self.directory is not None and self.pace.due):
-            self.save()
-
-    def save(self) -> None:
-        """Save everything counted so far, unless it is saved already: the rows as a part, then the state."""
-        cursor = self.state.cursor
-        if cursor != self._saved:
-            self.state.write_rows()
-            self.state.manifest.update(documents=cursor.documents, tokens=cursor.tokens)
-            if self.directory is not None:
-                self.state.write(self.directory)
-            self._saved = cursor
-        self.pace.saved()
-
-    def finish(self) -> AuditReport:
-        """Write every file of the audit, and mark it as finished when all are there."""
-        self.begin()
-        self.save()
-        if self.directory is not None:
-            self.state.write_files(self.directory)
-            self.state.finished = True
-            self.state.write(self.directory)
-            # Of a twin that was given up.
-            self.state.remove_other_parts()
-        return self.state
-
-
 class AuditRun:
-    """An audit under way.
+    """A running audit.
 
-    What a batch adds to the state is held back until the whole batch is measured, by the model and by its twin:
-    whatever interrupts the audit, the state is that between two batches, and so can be saved.
+    A batch is added to the state only when the model and its twin have been measured on all of it: whenever the audit
+    is interrupted, the state is one between two batches and can be saved.
 
     Args:
         model: The loaded model.
-        batches: What it is to read.
-        state: What to start from, and what is added to.
-        options: What to measure, and how.
-        checkpoints: Saves the state.
+        batches: The batches that it reads.
+        state: The state to start from; changed.
+        options: The options of the audit, with the folder in which the state is saved.
     """
 
     def __init__(
@@ -224,26 +151,28 @@ class AuditRun:
         batches: Batches,
         state: AuditReport,
         options: AuditOptions,
-        checkpoints: Checkpoints,
     ) -> None:
         self.model = model
         self.batches = batches
         self.state = state
         self.options = options
-        self.checkpoints = checkpoints
+        self._pace, self._saved = SavingPace(options.checkpoint_seconds), state.cursor
+        self._begun = state.cursor != Cursor()
+        if self._begun:
+            state.remove_other_parts()
         self._tokens = TokenClassifier()
         self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(options))
         self._cost = TwinCost()
         self._counting = False
 
     def run(self) -> None:
-        """Count every batch that the state has not counted.
+        """Measure the batches from the cursor of the state on.
 
-        Whatever stops it, what complete batches gave is saved first, if there is a folder to save it in.
+        If it is interrupted, complete batches are saved first, if there is a folder.
 
         Raises:
-            InputError: If no batch has a token, or a head that was asked for does not exist.
-            ModelError: If the twin was asked for and cannot be built.
+            InputError: If no batch has a token, or a requested head does not exist.
+            ModelError: If the twin was requested and cannot be built.
         """
         observer = self.options.told
         twin = self._twin()
@@ -258,7 +187,7 @@ class AuditRun:
             observer.finished()
 
     def _twin(self) -> nn.Module | None:
-        """The untrained twin, if it is to be audited; why not is in the manifest."""
+        """Build the untrained twin if it is to be audited; otherwise the manifest says why not."""
         state, control = self.state, self.options.control
         if state.manifest["twin"] not in (None, AUDITED):
             return None
@@ -289,19 +218,55 @@ class AuditRun:
                 if beside is not None and self.state.twin is not None:
                     with self._cost, seeded(self.options.seed, self.model):
                         beside.read(batch)
-                self.checkpoints.begin()
+                self._begin()
                 self._name_modules(own.capture.sites)
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)
                 self._tell_time(before, progress)
                 self.options.told.advanced(progress)
-                self.checkpoints.save_if_due()
+                self.save_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
 
+    def _begin(self) -> None:
+        """Remove the audit that this one replaces, once there is a batch: options and texts can be wrong until then."""
+        if not self._begun and self.options.folder is not None:
+            (self.options.folder / STATE_FILE).unlink(missing_ok=True)
+            self.state.remove_other_parts()
+        self._begun = True
+
+    def save_if_due(self) -> None:
+        """Save everything counted so far if a part of a table is full, or enough time has passed."""
+        if any(table.full for table in self.state.tables) or (self.options.folder and self._pace.due):
+            self._save()
+
+    def _save(self) -> None:
+        """Save everything counted so far, unless it is saved already: the rows as a part, then the state."""
+        cursor = self.state.cursor
+        if cursor != self._saved:
+            for table in self.state.tables:
+                table.write()
+            self.state.manifest.update(documents=cursor.documents, tokens=cursor.tokens)
+            if self.options.folder is not None:
+                self.state.write(self.options.folder)
+            self._saved = cursor
+        self._pace.saved()
+
+    def finish(self) -> AuditReport:
+        """Write every file of the audit, and mark it as finished when all are there."""
+        self._begin()
+        self._save()
+        if self.options.folder is not None:
+            self.state.write_files(self.options.folder)
+            self.state.finished = True
+            self.state.write(self.options.folder)
+            # Parts of a twin that was stopped.
+            self.state.remove_other_parts()
+        return self.state
+
     def _tell_time(self, before: float, progress: Progress) -> None:
-        """Put into the manifest what the audit took so far, and what it was expected to take after its first batch."""
+        """Record in the manifest the time so far, and the estimate of the total after the first batch."""
         manifest = self.state.manifest
         manifest["seconds"] = round(before + progress.seconds, 1)
         if "estimated_seconds" not in manifest and progress.seconds_left is not None:
@@ -322,7 +287,7 @@ class AuditRun:
         self._counting = False
 
     def _check_sample(self, own: SiteMeasures) -> None:
-        # Inputs that are ready do not say beforehand how long they are.
+        # The length of ready-made inputs is not known beforehand.
         if self.batches.max_length is None and self.state.cursor.tokens == 0:
             asked = self.options.queries
             require_fewer(asked if isinstance(asked, int) else None, own.longest)
@@ -358,11 +323,11 @@ class AuditRun:
         return [called for name, called in named if (name in own if own else called in used)]
 
     def _save_what_is_complete(self, error: BaseException) -> None:
-        # Where saving is what failed, or a batch is half counted, the last checkpoint is what stands.
-        if self.checkpoints.directory is None or self._counting or isinstance(error, OutputError):
+        # If saving failed or a batch is half counted, the last checkpoint remains.
+        if self.options.folder is None or self._counting or isinstance(error, OutputError):
             return
-        with contextlib.suppress(Exception):  # the first error is the one to be told
-            self.checkpoints.save()
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            self._save()
 
 
 @takes(AuditOptions)
@@ -381,16 +346,16 @@ def audit(
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
-            ready-made model inputs such as ``{"pixel_values": tensor}``, or of these under ``inputs`` with what else is
-            known of a batch, as on the page on capture.
+            ready-made model inputs such as ``{"pixel_values": tensor}``, or of these under ``inputs`` with other
+            entries, as on the page on capture.
         **options: The options of :class:`fenchel.run_options.AuditOptions`.
 
     Returns:
-        What was found.
+        The report of the audit.
 
     Raises:
         InputError: If an option, the text or the folder cannot be used.
-        ModelError: If the model cannot be loaded or audited, or its twin was asked for and cannot be built.
+        ModelError: If the model cannot be loaded or audited, or its twin was requested and cannot be built.
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
@@ -404,16 +369,18 @@ def audit(
             check_writable(folder)
             AUDIT.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
         where = {"device": asked.device, "dtype": asked.dtype, "revision": asked.revision}
-        run = None if asked.loader is None else load_run(asked.loader, model)
-        result = RunModel.of(model, tokenizer, **where) if run is None else RunModel.of_run(run, **where)
+        loaded = None if asked.loader is None else load_run(asked.loader, model)
+        result = (
+            RunModel.of(model, tokenizer, **where) if loaded is None else RunModel.of_run(loaded, **where)
+        )
         check_model_closeness(result.model, asked.closeness, even_so=asked.even_so)
-        batches = opened_batches(asked, texts, documents, result, run)
+        batches = opened_batches(asked, texts, documents, result, loaded)
         size = sample_size(
             asked.queries, result.model, length=batches.max_length, max_tokens=asked.max_tokens
         )
         require_fewer(size, batches.max_length)
         asked = asked.model_copy(update={"queries": size or "all"})
-        manifest = describe(result, batches, asked, run)
+        manifest = describe(result, batches, asked, loaded)
         state = AuditReport(manifest)
         if folder is not None:
             state = open_state(folder, manifest, overwrite=asked.overwrite)
@@ -421,8 +388,8 @@ def audit(
                 if not state.is_written(folder):
                     state.write_files(folder)
                 return state
-        checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
-        AuditRun(result.model, batches, state, asked, checkpoints).run()
+        run = AuditRun(result.model, batches, state, asked)
+        run.run()
         if state.cursor.tokens == 0 and asked.shard.count == 1:
             raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
-        return checkpoints.finish()
+        return run.finish()

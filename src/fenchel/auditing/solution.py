@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 2**21  # of one array: what a call of torch costs counts as much as caches do
 
 BEYOND = 0.05
-"""Under a closeness, λ* is solved for this far below the tolerance: what is compared with it is its own."""
+"""Factor of the tolerance of λ* under a closeness, with which its own measures are compared."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,16 @@ class LayerBlock:
 class LayerProblem:
     """All problems of one attention call, as captured; groups are sets of heads that share templates.
 
-    Nothing is scaled or rounded here: the numbers are the model's, so that a problem can be had in float64 as exactly
-    as in the working dtype.
+    Values are neither scaled nor rounded, so that a problem in float64 is as exact as in the working dtype.
 
     Attributes:
         vectors: (groups, n, d), with templates ``scaling · vectors``.
         scaling: What scores are multiplied with.
         queries: (groups, heads, m, d_h).
         lift: (heads, d_h, d) with z = queries · lift, or None where z is the query itself.
-        log_preference: (groups or 1, heads or 1, m or 1, n), up to a constant a row, or a mask; rows that have no
-            answer are uniform.
-        batch: Batch size, by which groups divide.
+        log_preference: (groups or 1, heads or 1, m or 1, n), up to a constant per row, or a mask; rows without any
+            template are uniform.
+        batch: Batch size, which divides the number of groups.
     """
 
     vectors: Tensor
@@ -85,16 +84,16 @@ class LayerProblem:
         return values.reshape(self.batch, -1, values.shape[-1])
 
     def counted(self, call: AttentionCall) -> Tensor:
-        """Which queries are real, bool (groups, heads, m)."""
+        """The queries that count, bool (groups, heads, m)."""
         shape = self.queries.shape[:3]
         return call.counted.repeat_interleave(shape[0] // self.batch, 0).unsqueeze(1).expand(shape)
 
     def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
-        """Blocks of queries, of one group where groups do not fit together.
+        """Split the queries into blocks, of several groups if they fit.
 
         Args:
-            memory_budget: Bytes for the working arrays of a block.
-            arrays: How many of shape (rows, max(n, d)) there are.
+            memory_budget: Bytes of the working arrays of a block.
+            arrays: Number of working arrays of shape (rows, max(n, d)).
         """
         keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
@@ -110,13 +109,13 @@ def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None =
     """The inference problems of a captured call.
 
     Args:
-        call: What reached the attention function.
+        call: Arguments of the attention function.
         space: ``"input"`` or ``"key"``.
-        heads: Heads to keep, from 1; all where None.
+        heads: Selected heads, from 1; all where None.
 
     Raises:
-        ProblemError: On NaN or infinity in what was captured, or a counted query that may attend to nothing.
-        CaptureError: If ``space="input"`` and the call carries no key map.
+        ProblemError: If the call contains NaN or infinity, or a counted query may attend to nothing.
+        CaptureError: If ``space="input"`` and the call has no key map.
     """
     dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
     query, key = call.query.to(dtype), call.key.to(dtype)
@@ -163,7 +162,7 @@ def _check_finite(call: AttentionCall, query: Tensor, key: Tensor) -> None:
 
 
 def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
-    """Log preference or mask, 4-dimensional; rows without any template are uniform and must not be counted."""
+    """Log preference or mask, 4-dimensional; rows without any template become uniform and must not count."""
     if call.preference is None:
         return torch.zeros((1, 1, 1, n), dtype=dtype, device=call.query.device)
     preference = call.preference
@@ -183,15 +182,15 @@ def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Solving:
-    """How the queries of an audit are solved.
+    """Options of the solver of an audit.
 
     Attributes:
-        space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.solution`).
+        space: ``"input"`` or ``"key"``: definition of templates and evidence (:mod:`fenchel.auditing.solution`).
         alpha: α > 0.
-        tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
+        tol: Relative tolerance of λ, met by the float64 certificate of an exact point.
         memory_budget: Bytes of working memory.
-        closeness: D, under which attention is the first-order answer; None is softmax.
-        max_steps: Steps that a query may take.
+        closeness: D, under which attention is the first-order answer; None for softmax.
+        max_steps: Maximum number of steps of a query.
     """
 
     space: str
@@ -203,28 +202,28 @@ class Solving:
 
     @classmethod
     def of(cls, options: AuditOptions) -> Solving:
-        """As the options of an audit say."""
+        """From the options of an audit."""
         return cls(
             options.space, options.alpha, options.tol, options.memory_budget, options.measured_closeness
         )
 
 
 class LayerGroup:
-    r"""What queries with the same templates share, computed in float64 and rounded once.
+    r"""Quantities shared by queries with the same templates, computed in float64 and rounded once.
 
-    Templates are written in an orthonormal basis of their span, with k = min(n, d) coordinates: evidence outside of it
-    stays in λ = α(z + ...) as it is (fact 3), and all that is needed of it is its length.
+    Templates are in an orthonormal basis of their span, with k = min(n, d) coordinates: the part of the evidence
+    outside of the span remains in λ = α(z + ...) (fact 3), and only its length is needed.
 
     Args:
         problem: The layer.
         where: The groups.
-        solving: How its queries are solved.
+        solving: Options of the solver.
 
     Attributes:
         where: The groups.
-        centre: Mean of the templates that may be chosen, in these coordinates, working dtype, (g, 1, k).
+        centre: Mean of the templates in the support, in these coordinates, working dtype, (g, 1, k).
         centre_length: Its length, (g, 1, 1).
-        templates: The templates less their centre, float64, (g, n, k).
+        templates: Centred templates, float64, (g, n, k).
     """
 
     def __init__(self, problem: LayerProblem, where: slice, solving: Solving) -> None:
@@ -249,7 +248,7 @@ class LayerGroup:
 
     @cached_property
     def _maps(self) -> Tensor | None:
-        """By which queries become evidence in these coordinates, (g or 1, h or 1, d_h, k); None where they are it."""
+        """Maps from queries to evidence in these coordinates, (g or 1, h or 1, d_h, k); None for the identity."""
         if self._basis is None:
             return None if self._lift is None else self._lift.unsqueeze(0)
         lift = self._basis.unsqueeze(1)
@@ -257,17 +256,17 @@ class LayerGroup:
 
     @cached_property
     def _outer(self) -> Tensor | None:
-        """The form of the query that is ‖z‖² outside of the span, (g, h or 1, d_h, d_h)."""
+        """Quadratic form of the query that gives ‖z‖² outside of the span, (g, h or 1, d_h, d_h)."""
         if self._basis is None:
             return None
         assert self._maps is not None  # noqa: S101 -- there is a basis
         whole = torch.eye(self._maps.shape[-2], dtype=torch.float64, device=self._maps.device)
         whole = whole if self._lift is None else self._lift @ self._lift.mT
-        # What rounding leaves of it must not count as length.
+        # The rounding error must not count as length.
         return whole * (1 - 1e-13) - self._maps @ self._maps.mT
 
     def evidence(self, block: LayerBlock) -> tuple[Tensor, Tensor | None]:
-        """Z of a block's queries, float64, (g, r, k), and the length of what is outside of the span, (g, r, 1)."""
+        """Evidence of a block's queries, float64, (g, r, k), and its length outside of the span, (g, r, 1)."""
         queries, h = block.queries, block.where[1]
         if self._maps is None:
             return queries.double().flatten(1, 2), None
@@ -281,7 +280,7 @@ class LayerGroup:
         return inside, square.sqrt().flatten(1, 2).to(queries.dtype)
 
     def rows(self, block: LayerBlock, evidence: Tensor, outside: Tensor | None) -> Block:
-        """A block's rows, in float64, given what :meth:`evidence` gives."""
+        """The problems of a block in float64, given the results of :meth:`evidence`."""
         preference = block.log_preference
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, *block.queries.shape[1:3], -1)
@@ -305,15 +304,15 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class BlockSolution:
-    """Attention's answer and the exact one of every query of a block.
+    """First-order and exact solutions of a block of queries.
 
     Attributes:
-        group: What the queries share.
+        group: The group of the queries.
         block: The queries.
         rows: Their problems, in the working dtype.
         first: Φ at the first-order points.
         outside: The length of the evidence outside of the span, (g, r, 1), or None.
-        found: The exact dual points; measured is what is one mixing further.
+        found: The exact dual points; measures use the iterate after one more mixing step.
         converged: Whether the certificate meets the tolerance, bool (g, h, q).
     """
 
@@ -327,7 +326,7 @@ class BlockSolution:
 
     @property
     def steps(self) -> Tensor:
-        """Of the exact solve, (g, h, q)."""
+        """Number of steps of the exact solver, (g, h, q)."""
         return self.found.steps.reshape(self.converged.shape)
 
     @cached_property
@@ -340,19 +339,19 @@ class BlockSolution:
 
     @cached_property
     def moved(self) -> Tensor:
-        """Attention's weights less the exact ones, (g, r, n)."""
+        """First-order minus exact weights, (g, r, n)."""
         return self.first.weights - self._exact.weights
 
     def _length(self, lam: Tensor) -> Tensor:
-        """‖λ‖ with the part outside of the span, (g, r, 1)."""
+        """‖λ‖ including the part outside of the span, (g, r, 1)."""
         return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
 
     def measures(self) -> dict[str, Tensor]:
-        """Each of ``MEASURES`` that needs no values, (g, h, q)."""
+        """Those of ``MEASURES`` that need no values, (g, h, q)."""
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
-        # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
+        # ‖h*‖ from the centred mean and the centre, whose part outside of the span has no coordinates.
         inside = self.first.family.rest + at_exact.shift
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
@@ -380,15 +379,15 @@ class BlockSolution:
 
 
 def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[BlockSolution]:
-    """Attention's answer and the exact one of every query, to a certificate that includes what rounding can hide.
+    """Solve every query to a certificate that accounts for rounding.
 
     Args:
         problem: The layer.
-        counted: Queries that are wanted, bool (groups, heads, m); the others are given no evidence.
-        solving: How.
+        counted: Queries to solve, bool (groups, heads, m); the evidence of others is set to zero.
+        solving: Options of the solver.
 
     Yields:
-        Solutions of blocks of queries that together make the layer.
+        Solutions of blocks that cover the layer.
     """
     group, tol = None, solving.tol if solving.closeness is None else BEYOND * solving.tol
     for block in problem.blocks(solving.memory_budget, WORKING_ARRAYS):

@@ -1,10 +1,8 @@
-"""What an audit knows: the numbers that every rendering of it takes, and what a killed run goes on from."""
+"""State of an audit, finished or between two batches: its numbers, and how it is saved and loaded."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 STATE_FILE = "state.json"
-"""In an audit's folder: what an interrupted audit goes on from, and a finished one is read from."""
+"""State in an audit's folder, from which an interrupted audit is resumed and a finished one is loaded."""
 
 _OLD_STATE_FILE = "state.safetensors"
 _IN_SUMMARY = ("model", "space", "alpha", "tol", "documents", "tokens")
@@ -60,7 +58,9 @@ class _SavedModule(Record):
     number: NonNegativeInt
 
 
-class _SavedCursor(Record):
+class SavedCursor(Record):
+    """The fields of a :class:`fenchel.io.batches.Cursor`."""
+
     document: NonNegativeInt
     window: NonNegativeInt
     tokens: NonNegativeInt
@@ -79,7 +79,7 @@ class _SavedAudit(Record):
     examples: list[dict[str, Any]]
     matrices: list[dict[str, Any]]
     modules: list[_SavedModule]
-    cursor: _SavedCursor
+    cursor: SavedCursor
     finished: bool
 
 
@@ -89,23 +89,23 @@ STATE_FORM = Form(
     schema=_SavedAudit,
     advice="Restore it from a copy, or audit that part again with --overwrite.",
 )
-"""What the file holds."""
+"""Contents of the file."""
 
 
 @dataclass(repr=False)
 class AuditState:
-    """What an audit knows between two batches, and at its end.
+    """Results of an audit, finished or between two batches.
 
     Attributes:
-        manifest: Model, text, versions and options: what decides the numbers.
+        manifest: Model, text, versions and options.
         statistics: Distribution of every metric over the queries of every head.
-        far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
-            of different patterns and windows; ``examples`` are the first of each.
+        far_queries: For each head, queries with large total variation, the farthest first, of different patterns and
+            windows; ``examples`` are the first of each.
         twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
         modules: The attention module of every layer, once a batch has been read.
-        effects: What changes when single heads infer exactly, from a swap; None where none was given.
-        matrices: For each head, all its attention in one sentence.
-        cursor: Where the next batch starts.
+        effects: Changes when single heads infer exactly, from a swap; None without one.
+        matrices: For each head, its attention weights in one sentence.
+        cursor: Start of the next batch.
         finished: Whether every batch has been counted and every file of the audit has been written.
     """
 
@@ -124,22 +124,17 @@ class AuditState:
         """The table, and that of the twin if it has one."""
         return [each.table for each in (self.statistics, self.twin) if each is not None]
 
-    def write_rows(self) -> None:
-        """Write the rows that wait as parts of their tables."""
-        for table in self.tables:
-            table.write()
-
     def remove_other_parts(self) -> None:
-        """Remove parts in the folders of the tables that are none of theirs, and a twin's that is not audited now."""
+        """Remove other parts in the folders of the tables, and those of a twin that is not audited now."""
         for each in (self.statistics, self.twin or self.new_twin()):
             each.table.remove_others()
 
     def new_twin(self) -> AuditStatistics:
-        """Of the twin nothing yet, in a table beside that of the model."""
+        """Empty statistics of a twin, with a table beside that of the model."""
         return AuditStatistics(self.statistics.table.beside(TWIN_QUERIES), self.statistics.words)
 
     def write(self, directory: Path) -> None:
-        """Save into a folder, in one step: the file there is the old state or the new one."""
+        """Save the state into a folder, atomically."""
 
         def saved(table: QueryTable) -> dict[str, Any]:
             return {"parts": [path.name for path in table.parts]}
@@ -167,15 +162,14 @@ class AuditState:
 
     @classmethod
     def read(cls, directory: Path, *, parts: bool = True) -> Self:
-        """Load what ``write`` saved.
+        """Load a state from a folder.
 
         Args:
             directory: The audit's folder.
-            parts: Check the parts of the table, too.
+            parts: Whether to check the parts of the table, too.
 
         Raises:
-            InputError: If the folder holds no state, one of another version, one that was changed after it was
-                written, what no audit can have given, or a table without one of its parts.
+            InputError: If the state or a part of the table is missing, invalid, changed, or of another version.
         """
         path = directory / STATE_FILE
         if not path.exists() and (directory / _OLD_STATE_FILE).exists():
@@ -222,14 +216,14 @@ class AuditState:
 
     @property
     def queries(self) -> polars.LazyFrame:
-        """The table: a row a query and head, about 100 bytes in Parquet.
+        """The table: a row per query and head, about 100 bytes in Parquet.
 
         * ``kind``, ``layer``, ``head``: encoder_self, decoder_self or cross; numbers from 1, layers within their kind
-        * ``document``, ``window``, ``position``: where the query stands, numbers from 1
+        * ``document``, ``window``, ``position``: place of the query, numbers from 1
         * ``token``, ``text``: its id in the vocabulary and its text; null where the input is not text
         * ``type``: special, punctuation, number, word, piece (continues a word) or other
-        * ``class``: what its token is as a key of other queries: first, special, punctuation or rest
-        * ``weight``: queries of the window that it stands for, 1 where all are measured
+        * ``class``: class of its token as a key of other queries: first, special, punctuation or rest
+        * ``weight``: number of queries of the window that it represents, 1 where all are measured
         * the measures: total_variation, mean_error, relative_deviation, second_order_deviation, predicted_deviation,
           certificate, gap
         * ``entropy`` of attention's weights, in nats; ``evidence_norm``
@@ -244,42 +238,42 @@ class AuditState:
         """
         return self.statistics.rows
 
-    @cached_property
+    @property
     def heads(self) -> list[dict[str, Any]]:
-        """The records of ``heads.json``, one a head, ordered by kind, layer and number."""
-        return [self.statistics.record(key) for key in self.statistics.keys()]  # noqa: SIM118
+        """The records of ``heads.json``, one per head, ordered by kind, layer and number."""
+        return self.statistics.records
 
-    @cached_property
+    @property
     def twin_heads(self) -> list[dict[str, Any]]:
         """The same records of the untrained twin; empty where it was not audited."""
-        return [] if self.twin is None else [self.twin.record(key) for key in self.twin.keys()]  # noqa: SIM118
+        return [] if self.twin is None else self.twin.records
 
     @cached_property
     def patterns(self) -> list[HeadPattern]:
-        """What moves in every head, in the order of ``heads``; empty where that was not looked at."""
+        """Patterns of every head, in the order of ``heads``; empty where classes were not measured."""
         return head_patterns(self.statistics)
 
     @cached_property
     def twin_patterns(self) -> list[HeadPattern]:
-        """The same of the untrained twin."""
+        """Those of the untrained twin."""
         return [] if self.twin is None else head_patterns(self.twin)
 
     @cached_property
     def suggestions(self) -> list[Suggestion]:
-        """The patterns, with a swap for each, that of most moved weight first."""
+        """The patterns with a swap for each, by descending moved weight."""
         return suggestions(self.patterns, self.manifest, self.modules)
 
     @cached_property
     def importance(self) -> Importance:
         """How to measure which heads matter."""
-        return importance(list(self.statistics.keys()), self.manifest, self.modules)
+        return importance(self.statistics.keys(), self.manifest, self.modules)
 
     def to_pandas(self) -> DataFrame:
-        """The records of ``heads.json`` as a table of pandas, a row a head.
+        """The records of ``heads.json`` as a pandas DataFrame with a row per head.
 
         Returns:
-            Its columns are the keys of a record. What is infinite, and null in ``heads.json``, is infinite here; what
-            was not measured is NaN.
+            Columns are the keys of a record. Infinite numbers, which are null in ``heads.json``, are infinite here;
+            unknown ones are NaN.
 
         Raises:
             MissingExtraError: If pandas is not installed.
@@ -287,16 +281,12 @@ class AuditState:
         require_packages("hf", "pandas")
         import pandas
 
-        def read(head: Mapping[str, Any], name: str) -> Any:
-            if head[name] is not None:
-                return head[name]
-            return math.inf if head["queries"] and not name.endswith("_se") else math.nan
-
-        rows = [{name: read(head, name) for name in head} for head in self.heads]
-        return pandas.DataFrame(rows, columns=list(self.statistics.record_keys()))
+        names = self.statistics.record_keys()
+        rows = [{name: head[name] for name in names} for head in self.statistics.heads]
+        return pandas.DataFrame(rows, columns=list(names))
 
     def __repr__(self) -> str:
-        """One line: what was audited, and the means over all queries."""
+        """Model, counts and means over all queries in one line."""
         heads = len(self.heads)
         problems = self.summary["queries"]
         said = (
@@ -310,13 +300,13 @@ class AuditState:
         return f"<{type(self).__name__} of {self.manifest.get('model')}: {said}>"
 
     def beside_swap(self, swap: SwapTable) -> Self:
-        """The same audit with what changes when single heads infer exactly.
+        """The audit with the effects of exact inference in single heads.
 
         Args:
             swap: A swap of the same model on the same text, such as ``fenchel.swap.SwapReport.load(folder)``.
 
         Raises:
-            InputError: If it is one of another model, text or reliability, or swapped no head alone.
+            InputError: If model, text or reliability differ, or no head was swapped alone.
         """
         return replace(self, effects=swap_effects(self.manifest, self.heads, self.modules, swap))
 
@@ -327,11 +317,10 @@ class AuditState:
         Returns:
             ``model``, ``space``, ``alpha``, ``tol``, ``documents``, ``tokens``, counts over everything, and ``kinds``:
             by kind, counts and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An
-            infinite mean is None. ``NAME_se`` is the standard error over documents (``resampled`` says where it is over
-            the windows of a single one). ``patterns`` says how many heads show each pattern, and
-            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited. ``suggestions`` says of
-            each pattern what to run next, ``importance`` how to measure which heads matter, and ``effects`` what a swap
-            found, None without one.
+            infinite mean is None. ``NAME_se`` is the standard error over documents, or over the windows of a single one
+            (see ``resampled``). ``patterns`` has the number of heads of each pattern, ``twin`` the ``kinds`` of the
+            untrained twin or None, ``suggestions`` a command for each pattern, ``importance`` how to measure which
+            heads matter, and ``effects`` the results of a swap or None.
         """
         shown = Counter(name for pattern in self.patterns for name in pattern.names)
         kinds = self.statistics.means_by_kind()

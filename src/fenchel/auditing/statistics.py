@@ -1,11 +1,11 @@
-"""What an audit says of heads: queries on its table."""
+"""Statistics of heads, layers and kinds of attention: queries on the table of an audit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,58 +19,26 @@ if TYPE_CHECKING:
     import polars
 
 RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
-"""The quantiles in a head's record and the suffixes of their names."""
+"""Quantiles in the record of a head, by suffix."""
 
-_HEAD, _LAYER = ("kind", "layer", "head"), ("kind", "layer")
-
-
-class Head(NamedTuple):
-    """One head with what :meth:`AuditStatistics.of` says of it."""
-
-    key: HeadKey
-    numbers: Mapping[str, Any]
-
-    @property
-    def queries(self) -> int:
-        """How many were measured."""
-        return self.numbers["queries"]
-
-    @property
-    def population(self) -> int:
-        """How many the means speak for."""
-        return self.numbers["population"]
-
-    @property
-    def not_converged(self) -> int:
-        """How many missed the tolerance."""
-        return self.numbers["not_converged"]
-
-    @property
-    def newton_steps(self) -> float:
-        """Mean number of steps of the solver."""
-        return self.numbers["newton_steps"] / self.queries
-
-    def value(self, metric: str, statistic: str = "mean") -> float:
-        """A statistic of a metric, infinite where it is unbounded; a standard error that is not known is NaN."""
-        return self.numbers[f"{metric}_{statistic}"]
+_HEAD = ("kind", "layer", "head")
 
 
 class AuditStatistics:
     r"""Distribution of every metric over the queries of every head, layer and kind of attention.
 
-    Where queries are a sample, each stands for ``weight`` queries of its window, and means are weighted by it. With
+    A sampled query represents ``weight`` queries of its window, and means are weighted by that. With
     :math:`w_i` the weights, :math:`\bar x = \sum w_i x_i / \sum w_i` and D documents, the standard error of a mean is
 
     .. math:: \mathrm{se}^2 = \frac{D}{D - 1}\,
               \frac{\sum_d \bigl(\sum_{i \in d} w_i (x_i - \bar x)\bigr)^2}{\bigl(\sum_i w_i\bigr)^2},
 
-    which takes documents, not queries, for independent: queries of one document are alike. Of a single document it
-    is that of its windows; of a single window there is none. Sums that are added in another order (parts, shards)
-    agree to 1e-6.
+    which takes documents, not queries, as independent. For a single document it is computed over its windows; for a
+    single window there is none. Sums in another order (parts, shards) agree to 1e-6.
 
     Args:
-        table: The table, of which the parts count; None for an empty one.
-        words: The text of tokens by id, to name those that get too much and too little.
+        table: The table, of which the written parts count; None for an empty one.
+        words: Texts of tokens by id.
     """
 
     def __init__(self, table: QueryTable | None = None, words: dict[int, str] | None = None) -> None:
@@ -81,25 +49,21 @@ class AuditStatistics:
 
     @cached_property
     def rows(self) -> polars.LazyFrame:
-        """The rows of the table, as it is when they are first asked for."""
+        """The rows of the table at the time of the first access."""
         return self.table.scan()
 
     @cached_property
     def documents(self) -> int:
-        """From how many documents the queries are."""
+        """Number of documents of the queries."""
         return self.rows.select(polars_module().col("document").n_unique()).collect().item()
 
     @property
     def resampled(self) -> str:
-        """What standard errors take for independent: ``documents``, or ``windows`` of a single document."""
+        """What standard errors take as independent: ``documents``, or ``windows`` of a single document."""
         return "documents" if self.documents > 1 else "windows"
 
-    @cached_property
-    def _quantiles_of_layers(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return _by_place(self.rows.group_by(*_LAYER).agg(_quantiles()).collect(), _LAYER)
-
     def of(self, kind: Kind | str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
-        """Every number of a head, of all heads of a layer, or of a kind; the keys are those of ``record``.
+        """All statistics of a head, of a layer, or of a kind, with the keys of ``record``.
 
         Raises:
             InputError: If it was not audited.
@@ -112,13 +76,13 @@ class AuditStatistics:
         return groups[place]
 
     @cached_property
-    def heads(self) -> tuple[Head, ...]:
-        """Every head, ordered by kind (as in ``KINDS``), layer and number."""
-        return tuple(Head(HeadKey(*key), numbers) for key, numbers in self._aggregated(_HEAD).items())
+    def heads(self) -> list[dict[str, Any]]:
+        """Of every head its ``key`` and what :meth:`of` gives, ordered by kind (as in ``KINDS``), layer and number."""
+        return [{"key": HeadKey(*place), **row} for place, row in self._aggregated(_HEAD).items()]
 
     def keys(self) -> list[HeadKey]:
         """The keys of the heads, in their order."""
-        return [head.key for head in self.heads]
+        return [head["key"] for head in self.heads]
 
     def layers(self) -> list[tuple[Kind, int]]:
         """Every layer, ordered by kind (as in ``KINDS``) and number."""
@@ -129,42 +93,26 @@ class AuditStatistics:
         """The kinds of attention that occur."""
         return tuple(dict.fromkeys(key.kind for key in self.keys()))
 
-    def of_kind(self, kind: Kind) -> list[Head]:
+    def of_kind(self, kind: Kind) -> list[dict[str, Any]]:
         """The heads of one kind."""
-        return [head for head in self.heads if head.key.kind == kind]
+        return [head for head in self.heads if head["kind"] == kind]
 
     def layers_of(self, kind: Kind) -> list[int]:
         """The layers of one kind."""
         return [layer for of, layer in self.layers() if of == kind]
 
-    def farthest(self, metric: str, number: int) -> list[Head]:
-        """The heads with the greatest means, greatest first; the earlier head where two are equal."""
-        return sorted(self.heads, key=lambda head: -head.value(metric))[:number]
+    def farthest(self, metric: str, number: int) -> list[dict[str, Any]]:
+        """The heads with the largest means, largest first; of equal ones the earlier head."""
+        return sorted(self.heads, key=lambda head: -head[f"{metric}_mean"])[:number]
 
-    @property
-    def problems(self) -> int:
-        """How many problems were solved: queries, summed over heads."""
-        return sum(head.queries for head in self.heads)
-
-    @property
-    def population(self) -> int:
-        """How many problems the means speak for."""
-        return sum(head.population for head in self.heads)
-
-    @property
-    def not_converged(self) -> int:
-        """How many of the problems missed the tolerance."""
-        return sum(head.not_converged for head in self.heads)
-
-    @property
-    def unbounded(self) -> int:
-        """For how many of the problems the certificate says nothing."""
-        return sum(head.numbers["certificate_unbounded"] for head in self.heads)
+    def total(self, count: str) -> int:
+        """A count summed over heads: ``queries``, ``population``, ``not_converged`` or ``certificate_unbounded``."""
+        return sum(head[count] for head in self.heads)
 
     @cached_property
     def sampled(self) -> bool:
-        """Whether what was counted is a sample of each window's queries."""
-        return any(head.population > head.queries for head in self.heads)
+        """Whether only a sample of the queries was measured."""
+        return any(head["population"] > head["queries"] for head in self.heads)
 
     def mean(
         self, metric: str, kind: Kind | None = None, layer: int | None = None, head: int | None = None
@@ -172,12 +120,13 @@ class AuditStatistics:
         """Mean over all queries, those of a kind, of a layer, or of a head; infinite if one of them is."""
         if kind is not None:
             return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
-        return math.fsum(head.population * head.value(metric) for head in self.heads) / self.population
+        sums = (head["population"] * head[f"{metric}_mean"] for head in self.heads)
+        return math.fsum(sums) / self.total("population")
 
     def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
-        """Median over the counted queries of a head, or of a layer, as ``numpy.quantile`` defines it."""
-        result = self.of(kind, layer, head) if head else self._quantiles_of_layers[kind, layer]
-        return result[f"{_known(metric)}_p50"]
+        """Median over the queries of a head, or of a layer, as defined by ``numpy.quantile``."""
+        row = self.of(kind, layer, head) if head else self._aggregated(_HEAD[:2], quantiles=True)[kind, layer]
+        return row[f"{_known(metric)}_p50"]
 
     def values(self, key: HeadKey) -> tuple[Tensor, Tensor]:
         """Every metric of a head's queries, (queries, metrics) float32, and their documents, (queries,)."""
@@ -185,7 +134,7 @@ class AuditStatistics:
         return result.select(METRICS).to_torch(), result["document"].to_torch()
 
     def shared_with(self, others: Iterable[AuditStatistics]) -> AuditStatistics:
-        """Of the queries, those that others have too, by document, window and position."""
+        """Restrict the queries to those that others have, too, by document, window and position."""
         result = AuditStatistics(self.table, self.words)
         place = [*_HEAD, "document", "window", "position"]
         for other in others:
@@ -196,12 +145,12 @@ class AuditStatistics:
     def histograms(
         self, metric: str, uppers: float | Mapping[HeadKey, float], bins: int
     ) -> dict[HeadKey, list[int]]:
-        """Counts of the queries of heads in equal bins from 0 on; the last is open above.
+        """Histogram of each head with equal bins from 0; the last bin also counts larger values.
 
         Args:
             metric: One of ``METRICS``.
-            uppers: Where the last bin ends: for all heads, or of each that is wanted.
-            bins: How many there are.
+            uppers: Upper end of the last bin, for all heads or by head.
+            bins: Number of bins.
         """
         pl = polars_module()
         if not isinstance(uppers, Mapping):
@@ -220,7 +169,7 @@ class AuditStatistics:
         return result
 
     def moves(self) -> polars.DataFrame:
-        """Means of ``MOVE_COLUMNS`` over the queries of each head, with their number and weight."""
+        """Weighted means of ``MOVE_COLUMNS`` for each head, with the number and total weight of its queries."""
         pl = polars_module()
         weight = pl.col("weight")
         return (
@@ -236,10 +185,10 @@ class AuditStatistics:
         )
 
     def positions(self, kind: Kind) -> dict[str, float]:
-        """Share of the positions that attention of a kind may look at, by class: the base rate of where weight is.
+        """Share of each class among the keys of a kind of attention: the base rate of weight on it.
 
-        Cross-attention looks at what the encoder reads. Empty where that was not audited, or is not text; ``itself``
-        and ``neighbour`` are places and have none.
+        Keys of cross-attention are tokens of the encoder. Empty where these were not audited or are not text;
+        ``itself`` and ``neighbour`` have none.
         """
         pl = polars_module()
         seen = "encoder_self" if kind == "cross" else kind
@@ -252,7 +201,7 @@ class AuditStatistics:
         return {name: weight / total for name, weight in result.iter_rows()}
 
     def moved_tokens(self) -> polars.DataFrame:
-        """By head and token id, what leaves it and what reaches it where it is the key that loses or gains most."""
+        """Weight that leaves and reaches tokens that are the key that loses or gains most, by head and token id."""
         pl = polars_module()
         sides = [
             self.rows.filter(pl.col(f"{side}_token").is_not_null())
@@ -266,7 +215,7 @@ class AuditStatistics:
         )
 
     def means_by_kind(self) -> dict[str, Any]:
-        """The kinds of ``summary.json``: of each, counts and means over all queries, and the same of its layers."""
+        """``kinds`` of ``summary.json``: counts and means of each kind, and of each of its layers."""
         result: dict[str, Any] = {}
         for kind, layer in self.layers():
             if kind not in result:
@@ -280,8 +229,7 @@ class AuditStatistics:
         means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
         return {
             "heads": sum(key.kind == kind and layer in (None, key.layer) for key in self.keys()),
-            "newton_steps_mean": _steps(result),
-            **{name: _finite(result[name]) for name in (*counts, *means)},
+            **{name: _finite(result[name]) for name in ("newton_steps_mean", *counts, *means)},
         }
 
     @staticmethod
@@ -296,16 +244,22 @@ class AuditStatistics:
         """The head's entry in ``heads.json``.
 
         Returns:
-            ``kind``, ``layer``, ``head``, ``queries``, ``population`` (how many queries the means speak for), then
+            ``kind``, ``layer``, ``head``, ``queries``, ``population`` (number of queries that they represent), then
             ``NAME_mean``, ``NAME_se``, ``NAME_p50``, ``NAME_p95``, ``NAME_max`` for each metric,
-            ``certificate_unbounded``, ``newton_steps_mean`` and ``not_converged``. A number that would be infinite or
-            is not known is None.
+            ``certificate_unbounded``, ``newton_steps_mean`` and ``not_converged``. Infinite and unknown numbers are
+            None.
         """
-        result = self.of(*key)
-        known = {**key._asdict(), **result, "newton_steps_mean": _steps(result)}
-        return {name: _finite(known[name]) for name in self.record_keys()}
+        row = self.of(*key)
+        return {name: _finite(row[name]) for name in self.record_keys()}
 
-    def _aggregate(self, by: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of all heads, in their order."""
+        return [self.record(key) for key in self.keys()]
+
+    def _aggregate(
+        self, by: tuple[str, ...], *, quantiles: bool = False
+    ) -> dict[tuple[Any, ...], dict[str, Any]]:
         pl = polars_module()
         weight = pl.col("weight")
         numbers = [
@@ -321,20 +275,19 @@ class AuditStatistics:
         result = self.rows.group_by(*by, maintain_order=True).agg(
             pl.len().alias("queries"),
             weight.sum().round().cast(pl.Int64).alias("population"),
-            pl.col("newton_steps").cast(pl.Int64).sum(),
+            (pl.col("newton_steps").cast(pl.Int64).sum() / pl.len()).alias("newton_steps_mean"),
             (~pl.col("converged")).sum().alias("not_converged"),
             *numbers,
-            # Nine tenths of the time; of layers seldom asked for, of kinds never.
-            *(_quantiles() if by == _HEAD else ()),
+            # Quantiles take nine tenths of the time; those of layers are rarely needed, those of kinds never.
+            *(_quantiles() if quantiles or by == _HEAD else ()),
         )
-        together = result.collect().join(self._errors(by), on=list(by), how="left")
-        return _by_place(together.sort(*by), by)
+        rows = result.collect().join(self._errors(by), on=list(by), how="left").sort(*by)
+        return {tuple(row[name] for name in by): row for row in rows.iter_rows(named=True)}
 
     def _errors(self, by: Sequence[str]) -> polars.DataFrame:
-        """Standard errors of every mean: sums of documents, then, in one order, sums over documents.
+        """Standard errors of all means, from sums of documents that are added in the order of documents.
 
-        Within a group of groups, polars adds in an order that depends on its threads; here the order is that of
-        documents.
+        The order in which polars adds within nested groups depends on its threads.
         """
         pl = polars_module()
         weight = pl.col("weight")
@@ -375,26 +328,10 @@ def _quantiles() -> list[polars.Expr]:
     ]
 
 
-def _by_place(found: polars.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {
-        tuple(row[name] for name in by): {name: _ordered(value) for name, value in row.items()}
-        for row in found.iter_rows(named=True)
-    }
-
-
-def _steps(result: Mapping[str, Any]) -> float | None:
-    return result["newton_steps"] / result["queries"] if result["queries"] else None
-
-
 def _known(metric: str) -> str:
     if metric not in METRICS:
         raise InputError(f"metric is {metric!r}; expected one of {', '.join(METRICS)}.")
     return metric
-
-
-def _ordered(value: Any) -> Any:
-    """Between two infinite values a quantile is infinite, which interpolation does not say."""
-    return math.nan if value is None else value
 
 
 def _finite(value: Any) -> Any:

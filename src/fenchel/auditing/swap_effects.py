@@ -1,4 +1,4 @@
-"""An audit beside a swap of the same model: how far each head's attention is off, and what changes where it is not."""
+"""Compare an audit with a swap of the same model: deviations of heads and the effects of exact inference in them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fenchel.arguments import shown
 from fenchel.auditing.heads import HeadKey, Modules, with_key
 from fenchel.correlation import rank_correlation
 from fenchel.errors import InputError
+from fenchel.io.runs import differences
 
 _SAME = ("model", "revision", "text_sha256")
 _DEVIATIONS = ("total_variation", "mean_error", "relative_deviation", "predicted_deviation")
 
 
 class SwapTable(Protocol):
-    """What a swap found, such as ``fenchel.swap.SwapReport``."""
+    """Results of a swap, such as ``fenchel.swap.SwapReport``."""
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -25,13 +26,13 @@ class SwapTable(Protocol):
 
     @property
     def arms(self) -> Sequence[Mapping[str, Any]]:
-        """A record for every control and every swap."""
+        """A record of every arm."""
         ...
 
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """One head that was swapped alone, exact for first order.
+    """A head that inferred exactly alone.
 
     Attributes:
         key: The head.
@@ -40,7 +41,7 @@ class HeadEffect:
         effect: Change of the model's hidden states, or of its outputs, when the head infers exactly.
         low: Lower end of its 95 % interval, if it has one.
         high: Upper end.
-        same_by_alpha: The least and greatest change by which first order at other α changes them; None without control.
+        same_by_alpha: The smallest and largest change under first order at other α; None without controls.
         quality: Change of the loss or of the correlation with scores with its interval (value, low, high); None where
             the swap had neither.
     """
@@ -53,23 +54,18 @@ class HeadEffect:
     same_by_alpha: tuple[float, float] | None
     quality: tuple[float | None, float | None, float | None] | None
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values only."""
-        return with_key(self)
-
 
 @dataclass(frozen=True)
 class SwapEffects:
-    """Deviation against effect, head by head.
+    """Deviations and effects of heads.
 
     Attributes:
         heads: The heads that were audited and swapped alone, in the order of the audit.
         rank_correlation: Spearman's, of each deviation with the effect over these heads; None below three heads, or
             where all are equal.
-        quality: What ``HeadEffect.quality`` changes, ``loss``, ``score_correlation`` or ``score``; None where there is
-            none.
-        note: What has to be said beside them; empty where nothing.
-        changed: What of the model changes.
+        quality: Measure of ``HeadEffect.quality``: ``loss``, ``score_correlation`` or ``score``; None without one.
+        note: Caveats; empty without any.
+        changed: The outputs of which ``effect`` is the change.
     """
 
     heads: tuple[HeadEffect, ...]
@@ -81,7 +77,7 @@ class SwapEffects:
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
         return {
-            "heads": [head.to_json() for head in self.heads],
+            "heads": [with_key(head) for head in self.heads],
             "rank_correlation": dict(self.rank_correlation),
             "quality": self.quality,
             "note": self.note,
@@ -91,19 +87,19 @@ class SwapEffects:
 def swap_effects(
     manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]], modules: Modules, swap: SwapTable
 ) -> SwapEffects:
-    """Put the heads that a swap swapped alone beside their numbers in an audit.
+    """Compare the heads of an audit with those that a swap swapped alone.
 
     Args:
-        manifest: The audit's.
-        records: The audit's heads.
-        modules: Names of the modules of the audit's layers.
+        manifest: Manifest of the audit.
+        records: Heads of the audit.
+        modules: Attention modules of its layers.
         swap: The swap.
 
     Returns:
         The heads in both.
 
     Raises:
-        InputError: If the swap is one of another model, text or reliability, or swapped no head of the audit alone.
+        InputError: If model, text or reliability differ, or no head of the audit was swapped alone.
     """
     if not isinstance(getattr(swap, "manifest", None), Mapping) or not hasattr(swap, "arms"):
         raise InputError(
@@ -120,30 +116,44 @@ def swap_effects(
         key = HeadKey(record["kind"], record["layer"], record["head"])
         own = [arm for arm in arms if arm["head"] == key.head and is_module(arm, key, modules)]
         arm = next((arm for arm in own if arm["estimator"] == "exact"), None)
-        if arm is not None:
-            heads.append(_effect(key, record, arm, [other for other in own if other["control"]], quality))
+        if arm is None:
+            continue
+        change = f"{quality}_difference"
+        heads.append(
+            HeadEffect(
+                key=key,
+                deviations={name: record[f"{name}_mean"] for name in _DEVIATIONS},
+                effect=arm["hidden_change"],
+                low=arm.get("hidden_change_low"),
+                high=arm.get("hidden_change_high"),
+                same_by_alpha=by_alpha(own, arm),
+                quality=(arm[change], arm.get(f"{change}_low"), arm.get(f"{change}_high"))
+                if quality
+                else None,
+            )
+        )
     if not heads:
         raise InputError(
             "no head is both in the audit and swapped alone in the swap. Swap heads of the layers that were audited."
         )
-    note = ""
-    if manifest.get("space") != swap.manifest.get("space"):
-        note = (
-            f"The audit takes its templates in {manifest.get('space')} space, and a swap infers in "
-            f"{swap.manifest.get('space')} space: two problems with the same first-order answer. Audit with --space "
-            f"{swap.manifest.get('space')} to have deviations of the problem that was swapped in."
+    notes, space = [], swap.manifest.get("space")
+    if manifest.get("space") != space:
+        notes.append(
+            f"The audit takes its templates in {manifest.get('space')} space, and a swap infers in {space} space: two "
+            f"problems with the same first-order answer. Audit with --space {space} to have deviations of the problem "
+            "that was swapped in."
         )
     if manifest.get("even_so"):
-        note += (
-            f"{' ' if note else ''}The audit is under {manifest.get('closeness') or 'softmax'}, although the model "
-            "attends otherwise, and a swap infers as the model does: two problems with other answers."
+        notes.append(
+            f"The audit is under {manifest.get('closeness') or 'softmax'}, although the model attends otherwise, and a "
+            "swap infers as the model does: two problems with other answers."
         )
     correlation = {
         name: rank_correlation([(head.deviations[name], head.effect) for head in heads])
         for name in _DEVIATIONS
     }
     changed = "outputs" if swap.manifest.get("task") == "examples" else "hidden states"
-    return SwapEffects(tuple(heads), correlation, quality, note, changed)
+    return SwapEffects(tuple(heads), correlation, quality, " ".join(notes), changed)
 
 
 def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
@@ -162,7 +172,7 @@ def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
 
 
 def require_model(swap: SwapTable, model: str) -> None:
-    """See that a swap is one of a model of a name.
+    """Raise unless a swap is of the model with this name.
 
     Raises:
         InputError: If it is not.
@@ -176,11 +186,8 @@ def require_model(swap: SwapTable, model: str) -> None:
 
 
 def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
-    differing = [
-        f"{name.replace('_', ' ')}: {audit.get(name)!r} in the audit, {swap.get(name)!r} in the swap"
-        for name in _SAME
-        if audit.get(name) != swap.get(name)
-    ]
+    same = ({name: manifest.get(name) for name in _SAME} for manifest in (audit, swap))
+    differing = differences(*same, said=("in the audit", "in the swap"))
     if audit.get("alpha") != 1.0:
         differing.append(f"alpha: {audit.get('alpha')!r} in the audit, 1.0 in every swap")
     if differing:
@@ -190,10 +197,10 @@ def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
 
 
 def is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
-    """Whether an arm's layer is that of a head.
+    """Whether the layer of an arm is that of a head.
 
-    Modules have longer names below a language-model head and shorter ones in an encoder that is run alone; what one
-    name has before the other never is the decoder.
+    Modules have longer names in a model with a language-model head and shorter ones in an encoder alone; the additional
+    prefix never contains the decoder.
     """
     module, other = modules.get((key.kind, key.layer)), arm.get("module")
     if module is None or other is None:
@@ -203,21 +210,17 @@ def is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
     return before == "" or (longer.endswith(f".{shorter}") and "decoder" not in before.split("."))
 
 
-def _effect(
-    key: HeadKey,
-    record: Mapping[str, Any],
-    arm: Mapping[str, Any],
-    controls: Sequence[Mapping[str, Any]],
-    quality: str | None,
-) -> HeadEffect:
-    same = [control["hidden_change"] for control in controls if control["hidden_change"] is not None]
-    names = [f"{quality}_difference{end}" for end in ("", "_low", "_high")] if quality else []
-    return HeadEffect(
-        key=key,
-        deviations={name: record[f"{name}_mean"] for name in _DEVIATIONS},
-        effect=arm["hidden_change"],
-        low=arm.get("hidden_change_low"),
-        high=arm.get("hidden_change_high"),
-        same_by_alpha=(min(same), max(same)) if same else None,
-        quality=(arm[names[0]], arm.get(names[1]), arm.get(names[2])) if names else None,
-    )
+def by_alpha(arms: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Smallest and largest change of the output under the controls of a layer or head; None without controls.
+
+    Args:
+        arms: The records of a swap.
+        place: A record of the same ``layer`` and ``head``.
+    """
+    changes = [
+        arm["hidden_change"]
+        for arm in arms
+        if arm["control"] and (arm["layer"], arm["head"]) == (place["layer"], place["head"])
+    ]
+    changes = [change for change in changes if change is not None]
+    return (min(changes), max(changes)) if changes else None

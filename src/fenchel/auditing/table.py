@@ -1,6 +1,6 @@
-"""The table of an audit: one row a query and head, in Parquet parts.
+"""The table of an audit: one row per query and head, in Parquet files.
 
-A part is written beside its place and renamed, and its name ends with the digest of its bytes. ``report.queries`` and
+A part is written to a temporary file and renamed; its name ends with the digest of its content. ``report.queries`` and
 :mod:`fenchel.auditing.statistics` read the parts lazily.
 """
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from fenchel.auditing.measure import MeasuredCall
 
 ROWS_IN_A_PART = 1 << 18
-"""A part is written after the first batch with which it has this many rows."""
+"""A part is written after the first batch with which there are this many rows."""
 
 QUERIES = "queries"
-"""The folder, in that of the audit, of the parts of the model."""
+"""Subfolder with the parts of the model."""
 
 TWIN_QUERIES = "twin"
-"""The same of its untrained twin."""
+"""Subfolder with the parts of its untrained twin."""
 
 PART_NAME = r"[0-9]{5,9}-[0-9a-f]{16}\.parquet"
-"""What a part is called: its number, and the first digits of its digest."""
+"""File name of a part: its number and the first digits of its digest."""
 
 _DIGITS = 16
 
@@ -58,7 +58,7 @@ def polars_module() -> Any:
 
 
 def schema() -> dict[str, Any]:
-    """The columns of the table, see :attr:`fenchel.auditing.AuditReport.queries`, and their types of polars."""
+    """Columns of the table, see :attr:`fenchel.auditing.AuditReport.queries`, with their polars types."""
     pl = polars_module()
     real = dict.fromkeys(MEASURES, pl.Float32)
     return {
@@ -87,19 +87,20 @@ def schema() -> dict[str, Any]:
 
 
 def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataFrame:
-    """The rows of the counted queries of one attention call, head by head, in the order of the batch.
+    """Create the rows of the counted queries of one attention call, head by head, in the order of the batch.
 
     Args:
-        measured: The attention call, and what was measured on it.
-        texts: Text of every token that was seen, by id.
+        measured: The attention call and its measures.
+        texts: Texts of tokens, by id.
 
     Raises:
         ProblemError: If a measure of a counted query is NaN or negative, or shapes do not match.
     """
     pl = polars_module()
     call, batch, tokens = measured.call, measured.batch, measured.tokens
-    site, counted = call.site, call.counted.cpu()
-    rows, positions = counted.nonzero(as_tuple=True)
+    site, counted = call.site, measured.counted.cpu()
+    rows, columns = counted.nonzero(as_tuple=True)
+    positions = measured.positions.cpu()[rows, columns]
     count, several = len(rows), len(measured.heads)
     expected = (len(counted), several, counted.shape[1])
 
@@ -109,7 +110,7 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
                 f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
                 f"{tuple(counted.shape)} and {several} heads ask for {expected}."
             )
-        values = values.detach().cpu().transpose(0, 1)[:, rows, positions].flatten()
+        values = values.detach().cpu().transpose(0, 1)[:, rows, columns].flatten()
         return values.float() if values.is_floating_point() else values
 
     def of_each_head(column: Tensor) -> Any:
@@ -120,15 +121,14 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
     keys = _ids(batch, of_keys, call.key.shape[2])
     known = {} if batch.tokenizer is None else texts
     weight = torch.ones(len(counted), dtype=torch.float64)
-    if measured.population is not None:
-        weight = measured.population / counted.sum(1).clamp(min=1)
+    if measured.sample is not None:
+        weight = measured.sample.population / counted.sum(1).clamp(min=1)
     values = {name: counted_only(value) for name, value in measured.measures.values.items()}
-    _check(values, measured.heads, count, f"{site.kind} layer {site.layer}")
     for name in ("leaves", "reaches"):
         values[f"{name}_token"] = keys[rows.repeat(several), values[name]]
         values[name] = values[name] + 1
     text = pl.Series("text", [known.get(token) for token in ids.tolist()], dtype=pl.String)
-    columns = {
+    data = {
         "kind": pl.repeat(site.kind, count * several, dtype=pl.String, eager=True),
         "layer": pl.repeat(site.layer, count * several, dtype=pl.Int32, eager=True),
         "head": torch.tensor(list(measured.heads)).repeat_interleave(count).numpy(),
@@ -137,15 +137,14 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
         "position": of_each_head(positions + 1),
         "token": of_each_head(ids),
         "text": pl.concat([text] * several) if several else text,
-        "type": _named(tokens.types.cpu()[rows, positions], TOKEN_TYPES, several),
-        "class": _named(tokens.classes.cpu()[rows, positions], KEY_CLASSES, several),
+        "type": _named(tokens.types.cpu()[rows, columns], TOKEN_TYPES, several),
+        "class": _named(tokens.classes.cpu()[rows, columns], KEY_CLASSES, several),
         "weight": of_each_head(weight[rows].double()),
         **{name: value.numpy() for name, value in values.items()},
     }
     typed = schema()
-    frame = pl.DataFrame({name: columns[name] for name in typed}).with_columns(
-        *(pl.col(name).cast(kind) for name, kind in typed.items())
-    )
+    frame = pl.DataFrame({name: data[name] for name in typed}).cast(typed)
+    _check(frame, count, f"{site.kind} layer {site.layer}")
     missing = [pl.col(name).replace(-1, None) for name in ("token", "leaves_token", "reaches_token")]
     return frame.with_columns(*missing, pl.col("output_error").fill_nan(None))
 
@@ -159,35 +158,32 @@ def _ids(batch: Batch, decoder: bool, length: int) -> Tensor:
 
 
 def _named(numbers: Tensor, names: Sequence[str], several: int) -> Any:
-    """Names by their numbers, for each head."""
+    """Look up names by index, repeated for each head."""
     pl = polars_module()
     every = pl.Series(names, dtype=pl.Enum(names))
     return every.gather(pl.Series(numbers.repeat(several).numpy()))
 
 
-def _check(found: Mapping[str, Tensor], heads: Sequence[int], count: int, name: str) -> None:
-    """Refuse NaN and negative numbers, which would make every mean wrong."""
+def _check(frame: polars.DataFrame, count: int, name: str) -> None:
+    """Raise on NaN and negative measures, which would make every mean wrong."""
+    pl = polars_module()
     for metric in METRICS:
-        values = found[metric]
-        # The least of numbers with a NaN among them is NaN, which is not at least 0.
-        if values.numel() and not bool(values.amin() >= 0):
-            wrong = ~(values >= 0)
-            first = int(wrong.nonzero()[0])
-            head = first // count
-            there = wrong[head * count : (head + 1) * count]
+        wrong = frame.filter((pl.col(metric) < 0) | pl.col(metric).is_nan())
+        if len(wrong):
+            head = wrong["head"][0]
             raise ProblemError(
-                f"{metric} is {float(values[first])} for {int(there.sum())} of {count} queries of {name} head "
-                f"{heads[head]}; it must be a non-negative number. Check the model for NaN weights, or audit with "
-                "dtype float32."
+                f"{metric} is {wrong[metric][0]} for {len(wrong.filter(head=head))} of {count} queries of {name} head "
+                f"{head}; it must be a non-negative number. Check the model for NaN weights, or audit with dtype "
+                "float32."
             )
 
 
 class QueryTable:
-    """Parts of a table in a folder, and the rows that wait for the next part.
+    """Parts of a table in a folder, and the rows of the next part.
 
     Args:
-        folder: Where parts are written; made with the first.
-        parts: The paths of the parts that there are.
+        folder: Folder of the parts; created with the first.
+        parts: Paths of the existing parts.
     """
 
     def __init__(self, folder: Path, parts: Iterable[Path] = ()) -> None:
@@ -197,14 +193,14 @@ class QueryTable:
         self.waiting_rows = 0
 
     def add(self, frames: Iterable[polars.DataFrame]) -> None:
-        """Add rows; they wait until ``write``."""
+        """Add rows, which ``write`` writes."""
         for frame in frames:
             self._waiting.append(frame)
             self.waiting_rows += len(frame)
 
     @classmethod
     def temporary(cls) -> QueryTable:
-        """An empty table in a folder that is removed when Python ends: lazy frames may read it until then."""
+        """An empty table in a folder that is removed when Python exits: lazy frames may read it until then."""
         folder = Path(tempfile.mkdtemp(prefix="fenchel-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return cls(folder / QUERIES)
@@ -215,14 +211,14 @@ class QueryTable:
 
     @property
     def full(self) -> bool:
-        """Whether the rows that wait fill a part."""
+        """Whether the unwritten rows fill a part."""
         return self.waiting_rows >= ROWS_IN_A_PART
 
     def write(self) -> None:
-        """Write the rows that wait as a part.
+        """Write the unwritten rows as a part.
 
         Raises:
-            OutputError: If it cannot be written; the rows then still wait.
+            OutputError: If it cannot be written; the rows are kept.
         """
         if not self.waiting_rows:
             return
@@ -239,17 +235,17 @@ class QueryTable:
         self._waiting, self.waiting_rows = [], 0
 
     def scan(self) -> polars.LazyFrame:
-        """All rows that were written, lazily."""
+        """All written rows, lazily."""
         pl = polars_module()
         if not self.parts:
             return pl.LazyFrame(schema=schema())
         return pl.scan_parquet(self.parts)
 
     def check(self) -> None:
-        """See that every part is there and has the bytes that its name says.
+        """Check that every part exists and has the digest in its name.
 
         Raises:
-            InputError: Naming the first that is not.
+            InputError: Naming the first that does not.
         """
         for path in self.parts:
             advice = "Restore it from a copy, or audit again with --overwrite."
@@ -261,7 +257,7 @@ class QueryTable:
                 raise InputError(f"{path} {CHANGED}. {advice}")
 
     def copy_to(self, folder: Path) -> QueryTable:
-        """The same parts in another folder; parts that are there already are left as they are."""
+        """Copy the parts to another folder, except those that are already there."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for path in self.parts:
@@ -272,7 +268,7 @@ class QueryTable:
         return QueryTable(folder, paths)
 
     def remove_others(self) -> None:
-        """Remove parts in the folder, whole or half written, that are none of the table's: an interrupted audit's."""
+        """Remove other parts in the folder, complete or not, such as those of an interrupted audit."""
         own = {path.name for path in self.parts}
         for path in self.folder.glob("*.parquet*"):
             if path.name not in own:

@@ -1,4 +1,4 @@
-"""The model's untrained twin: what the numbers of an audit are where nothing has been learned."""
+"""The untrained twin of a model, whose measures are a baseline for those of the model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fenchel.nn.estimator_switch import carry_over
 
 
 def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
-    """A model of the same form with fresh weights, in eval mode; its layers infer as those of the model do now.
+    """A copy of a model with new random weights, in eval mode; its layers have the same estimators.
 
-    A copy of the model is taken, and every module that has parameters draws them anew by its own ``reset_parameters``.
+    Every module with parameters draws them by its own ``reset_parameters``.
 
     Args:
         model: The model.
         seed: Of the weights.
 
     Raises:
-        ModelError: If a module with parameters of its own cannot draw them anew.
+        ModelError: If a module with parameters has no ``reset_parameters``.
 
     Example:
         >>> import torch
@@ -39,7 +39,7 @@ def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
     """
     with seeded(seed, model):
         twin = copy.deepcopy(model)
-        # Children first: a layer that initialises its children otherwise than they do comes after them.
+        # Children first: a layer may initialise its children differently.
         for name, module in reversed(list(twin.named_modules())):
             _reset(name, module, type(model).__name__)
     carry_over(model, twin)
@@ -62,19 +62,19 @@ def _reset(name: str, module: nn.Module, model: str) -> None:
 
 AUDITED = "audited"
 
-"""What the manifest says of a twin that has numbers."""
+"""Entry of the manifest where the twin was audited."""
 
 NOT_AUDITED = "not audited"
 
-"""What it says of one that has none, before the reason if there is one."""
+"""Entry of the manifest where it was not, followed by the reason if there is one."""
 
 LONGEST_SECONDS = 60.0
 
-"""What a twin that was not asked for may take."""
+"""Longest time of a twin that was not requested explicitly."""
 
 MOST_PARAMETERS = 500_000_000
 
-"""Parameters of the largest model whose twin is built without being asked for."""
+"""Number of parameters above which a twin is only built on request."""
 
 _REMOTE = "transformers_modules"
 
@@ -87,8 +87,7 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
         seed: Of the weights.
 
     Raises:
-        ModelError: If it cannot be built: code that comes with a model is not run again, and a module without a
-            configuration does not say how.
+        ModelError: If it cannot be built: remote code is not run, and a module without configuration cannot be built.
 
     Example:
         >>> import torch
@@ -124,13 +123,13 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
 
 
 def too_large(model: nn.Module) -> str | None:
-    """Why a model's twin is not built without being asked for; None where it is."""
+    """The reason why a twin is not built by default; None where it is."""
     count = sum(parameter.numel() for parameter in model.parameters())
     return f"the model has {count:,} parameters" if count > MOST_PARAMETERS else None
 
 
 class TwinCost:
-    """Whether a twin that was not asked for takes longer than it may, judged by the batches that it has read.
+    """Estimate, from the batches so far, whether a twin that was not requested takes too long.
 
     Args:
         now: Gives the time in seconds.
@@ -150,7 +149,7 @@ class TwinCost:
         self._now = now
         self._begun = 0.0
         self._spent = 0.0
-        # Like a resumed run: the first batch takes longer than those after it, and may begin anywhere in the source.
+        # As of a resumed run: the first batch takes longer, and may begin anywhere in the source.
         self._clock = ProgressClock(1, lambda: self._spent)
 
     def __enter__(self) -> None:
@@ -160,10 +159,10 @@ class TwinCost:
         self._spent += self._now() - self._begun
 
     def too_much(self, fraction: float | None) -> str | None:
-        """Why the twin is to be left, after a batch; None where it is not.
+        """The reason to stop auditing the twin; None where it continues.
 
         Args:
-            fraction: Share of the source that has been read, None where its length is not known.
+            fraction: Share of the source that has been read; None where its length is not known.
         """
         expected = self._spent + (self._clock.progress(0, 1, fraction).seconds_left or 0.0)
         if expected <= LONGEST_SECONDS:
@@ -179,7 +178,7 @@ class TwinCost:
 
 
 def twin_line(manifest: Mapping[str, Any]) -> str:
-    """Whether the twin was audited, and how to have it: one sentence.
+    """A sentence that says whether the twin was audited, and how to request it.
 
     Example:
         >>> twin_line({"twin": "not audited: it would take about 4 minutes"})

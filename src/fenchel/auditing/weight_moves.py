@@ -1,4 +1,4 @@
-r"""Where weight moves between attention and the exact answer: on which kind of key, for which kind of query.
+r"""Weight moved between attention and the exact answer, by class of key and type of query.
 
 Of every query, :math:`\max(\hat p_i - p^\star_i, 0)` *leaves* key i and :math:`\max(p^\star_i - \hat p_i, 0)`
 *reaches* it; either sums to the total variation. Every key is of one class, the first that fits:
@@ -12,7 +12,7 @@ punctuation  a token without letter or digit
 rest         any other
 ===========  ===========================================================================================
 
-Every number is one of a query: a row of the table has them all.
+All numbers are per query, in its row of the table.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,38 +33,38 @@ from fenchel.io.batches import Batch, token_text
 
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
 
-"""What a token is by itself: ``word`` begins a word, ``piece`` goes on with one, ``other`` is no text."""
+"""Types of tokens: ``word`` begins a word, ``piece`` continues one, ``other`` is not text."""
 
 KEY_CLASSES: tuple[str, ...] = ("first", "special", "itself", "neighbour", "punctuation", "rest")
 
-"""What a key is to a query."""
+"""Classes of keys relative to a query."""
 
 MOVES: tuple[str, ...] = ("attention", "leaves", "reaches")
 
-"""What is summed: attention's weight, what of it leaves, and what comes in the exact answer."""
+"""What is summed: attention's weight, the weight that leaves, and the weight that reaches a key."""
 
 MOVE_COLUMNS: tuple[str, ...] = tuple(f"{move}_{name}" for move in MOVES for name in KEY_CLASSES)
 
-"""The columns of a query's row that hold it."""
+"""Columns of the table with these sums."""
 
 
 def decoder_sides(kind: Kind, batch: Batch) -> tuple[bool, bool]:
-    """Whether the queries, and the keys, of a kind of attention are tokens of the decoder's own input."""
+    """Whether the queries, and the keys, of a kind of attention are tokens of the decoder's input."""
     queries = kind != "encoder_self" and batch.has_decoder
     return queries, queries and kind != "cross"
 
 
 @dataclass(frozen=True)
 class TokenClasses:
-    """What the queries and keys of an attention call are.
+    """Types and classes of the queries and keys of an attention call.
 
     Attributes:
-        types: (B, m), the number of each query's type in ``TOKEN_TYPES``.
-        classes: (B, m), the number of each query's own class in ``KEY_CLASSES``, as a key of another query.
-        keys: (B, n, C), 1 where a key is of a class of ``KEY_CLASSES``, itself and neighbours aside.
+        types: (B, m), index of each query's type in ``TOKEN_TYPES``.
+        classes: (B, m), index of each query's class in ``KEY_CLASSES`` as a key of another query.
+        keys: (B, n, C), one-hot classes of the keys, ``itself`` and ``neighbour`` aside.
         beside: (B, m, 3), the keys before, at and after each query; None between different texts.
-        corrections: (B, m, 3, C), what such a key adds to its class: 1 to ``itself`` or ``neighbour`` and -1 to what
-            it is in ``keys``, or nothing where it is a sink or not there; None as above.
+        corrections: (B, m, 3, C), corrections of ``keys`` for these three: 1 for ``itself`` or ``neighbour`` and -1 for
+            the class in ``keys``, or 0 where the key is a sink or does not exist; None as above.
     """
 
     types: Tensor
@@ -78,12 +79,12 @@ class TokenClasses:
         return TokenClasses(**moved)
 
     def of_block(self, sequences: Tensor, queries: slice) -> TokenClasses:
-        """The same of a block: one sequence for each of its groups, and some of the queries."""
+        """Those of a block, with one sequence for each of its groups and some of the queries."""
         chosen = self.each_query(lambda of: of[sequences][:, queries])
         return replace(chosen, keys=self.keys[sequences])
 
     def each_query(self, change: Callable[[Tensor], Tensor]) -> TokenClasses:
-        """The same with what is known of queries, (B, m, ...), changed."""
+        """Apply a function to the tensors of queries, (B, m, ...)."""
         beside, corrections = self.beside, self.corrections
         return replace(
             self,
@@ -95,18 +96,18 @@ class TokenClasses:
 
 
 def moves_by_class(first: Tensor, moved: Tensor, classes: TokenClasses) -> dict[str, Tensor]:
-    """What of a query's weight is on, leaves and reaches the keys of each class.
+    """Weight of a query on the keys of each class, and the weight that leaves and reaches them.
 
     Args:
         first: Attention's weights of a block of queries, (g, h, q, n).
-        moved: These less the exact ones.
-        classes: Of the block's queries and keys, g in the place of B.
+        moved: First-order minus exact weights.
+        classes: Those of the block's queries and keys, with g in place of B.
 
     Returns:
         Each of ``MOVE_COLUMNS``, (g, h, q).
     """
     leaving = moved.clamp(min=0)
-    # With the few classes as rows: a product with few columns takes four times as long.
+    # Classes are the rows: a product with few columns takes four times as long.
     keys = classes.keys.mT.unsqueeze(1).to(first.dtype).contiguous()
     on, leaves, net = ((keys @ part.mT).mT for part in (first, leaving, moved))
     if classes.beside is not None and classes.corrections is not None:
@@ -116,7 +117,7 @@ def moves_by_class(first: Tensor, moved: Tensor, classes: TokenClasses) -> dict[
         on, leaves, net = on + near[0], leaves + near[1], net + near[2]
     result = {"attention": on, "leaves": leaves, "reaches": leaves - net}
     return {
-        # Rounding may leave less than nothing.
+        # Rounding can make it negative.
         f"{move}_{name}": result[move][..., number].clamp(min=0)
         for move in MOVES
         for number, name in enumerate(KEY_CLASSES)
@@ -124,7 +125,7 @@ def moves_by_class(first: Tensor, moved: Tensor, classes: TokenClasses) -> dict[
 
 
 def largest_moves(moved: Tensor) -> dict[str, Tensor]:
-    """The key that loses most of a query's weight and the one that gains most, and how much.
+    """The keys that lose and gain most of a query's weight, and how much.
 
     Args:
         moved: Attention's weights less the exact ones, (..., n).
@@ -155,10 +156,10 @@ _STEPS = (-1, 0, 1)
 
 
 class TokenTypes:
-    """The type of every token of a tokenizer, worked out when it is first seen.
+    """The type of every token of a tokenizer, computed when it is first seen.
 
     A token is ``special`` if its tokenizer says so, ``punctuation`` if it has no letter and no digit, ``number`` if it
-    has a digit and no letter, ``piece`` if it goes on with a word (by the marks ``##``, ``▁``, ``Ġ``, ``</w>`` and
+    has a digit and no letter, ``piece`` if it continues a word (by the marks ``##``, ``▁``, ``Ġ``, ``</w>`` and
     ``@@`` that tokenizers set), else ``word``.
 
     Args:
@@ -169,12 +170,11 @@ class TokenTypes:
         self._tokenizer = tokenizer
         self._special = frozenset(getattr(tokenizer, "all_special_ids", None) or ())
         self._types: dict[int, int] = {}
-        self._mark: str | None = None
         self.texts: dict[int, str] = {}
-        """Text of every token that was seen."""
+        """Texts of the tokens seen so far."""
 
     def of(self, ids: Tensor) -> Tensor:
-        """The number of each token's type in ``TOKEN_TYPES``; ``other`` where there is no tokenizer."""
+        """Index of each token's type in ``TOKEN_TYPES``; ``other`` without a tokenizer."""
         seen, places = torch.unique(ids, return_inverse=True)
         return torch.tensor([self._type(number) for number in seen.tolist()])[places]
 
@@ -200,16 +200,15 @@ class TokenTypes:
         return _PIECE if self._goes_on(raw) else _WORD
 
     def _goes_on(self, raw: str) -> bool:
-        if self._mark is None:
-            self._mark = self._found_mark()
         if self._mark == "begins":
             return not raw.startswith(_BEGINS)
         if self._mark == "ends":
             return not raw.endswith(_ENDS)
         return raw.startswith("##") or raw.endswith(_GOES_ON)
 
-    def _found_mark(self) -> str:
-        """How the vocabulary marks words: where they begin, where they end, or where they go on."""
+    @cached_property
+    def _mark(self) -> str:
+        """Whether the vocabulary marks the beginnings of words, their ends, or their continuations."""
         known = getattr(self._tokenizer, "get_vocab", dict)()
         marked = {
             "begins": sum(token.startswith(_BEGINS) for token in known),
@@ -220,7 +219,7 @@ class TokenTypes:
 
 
 class TokenClassifier:
-    """What the queries and keys of every attention call of a batch are, worked out once for each kind of attention."""
+    """Types and classes of the tokens of every attention call of a batch, computed once for each kind of attention."""
 
     def __init__(self) -> None:
         self._types, self._tokenizer = TokenTypes(), None
@@ -228,17 +227,17 @@ class TokenClassifier:
 
     @property
     def texts(self) -> dict[int, str]:
-        """Text of every token that was seen."""
+        """Texts of the tokens seen so far."""
         return self._types.texts
 
     def begin_batch(self, batch: Batch) -> None:
-        """The calls that follow are of this batch."""
+        """Set the batch of the calls that follow."""
         if batch.tokenizer is not self._tokenizer:
             self._types, self._tokenizer = TokenTypes(batch.tokenizer), batch.tokenizer
         self._made = {}
 
     def of(self, call: AttentionCall, batch: Batch) -> TokenClasses:
-        """What the tokens of an attention call are.
+        """Types and classes of the tokens of an attention call.
 
         Args:
             call: The call.
@@ -261,7 +260,7 @@ class TokenClassifier:
         return self._made[name]
 
     def _side(self, batch: Batch, decoder: bool, length: int) -> tuple[Tensor, Tensor]:
-        """Types and own classes of the tokens that queries, or keys, are, each (B, length)."""
+        """Types and classes of the tokens of the queries, or of the keys, each (B, length)."""
         ids, mask = batch.tokens_of(decoder=decoder), batch.real_tokens(decoder=decoder)
         shape, first = (len(batch.documents), length), torch.zeros(len(batch.documents), dtype=torch.int64)
         types = torch.full(shape, _OTHER)
@@ -278,7 +277,7 @@ class TokenClassifier:
 def _neighbourhood(m: int, classes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """``beside`` and ``corrections`` of ``TokenClasses``, for m queries."""
     batch, n = classes.shape
-    # Queries are the last of the keys, where there is a past.
+    # With cached keys, the queries are the last positions.
     places = torch.arange(m)[:, None] + (n - m) + torch.tensor(_STEPS)
     there = (places >= 0) & (places < n)
     beside = places.clamp(0, n - 1).expand(batch, m, len(_STEPS))

@@ -1,4 +1,4 @@
-"""Compare audits: two models, texts or checkpoints head by head, or more of them as a trajectory."""
+"""Compare audits of two models, texts or checkpoints head by head, or of several as a trajectory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Audits of one convention and one shape side by side: which can be, differences and order of heads, trajectories."""
+"""Comparison of audits with the same conventions and shapes: differences and order of heads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -26,27 +26,27 @@ from fenchel.errors import InputError
 from fenchel.io.runs import differences
 
 CONFIDENCE = 0.95
-"""With which all intervals of a metric hold at once."""
+"""Simultaneous confidence level of the intervals of a metric."""
 
 STATISTICS = {"p50": "median", "mean": "mean"}
-"""What the statistics of a metric are called, by their names in ``compare.json``."""
+"""Names of the statistics of a metric, by their keys in ``compare.json``."""
 
 _MOST_AUDITS = 200
 _CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
-"""What decides what a number of an audit means: versions of files and package, problem, tolerance."""
+"""Entries of manifests that define the meaning of numbers: versions, problem, tolerance."""
 
 _UNSAID = {"closeness": "softmax"}
-"""What a convention is that a manifest has only where it is another."""
+"""Defaults of conventions that are omitted from manifests."""
 
 _DRAWN = ("queries", "seed")
-"""What decides which queries of a window are measured: audits that differ in it are compared by those of both."""
+"""Entries that determine the sample: audits that differ in them are compared by the queries of both."""
 
 _TIMED = ("seconds", "estimated_seconds")
 _ADVICE = "Audit one of them again with the options of the other."
 _RESAMPLES = 1000
 _MOST_UNITS = 1000
 _PLACES = 160
-"""Values of a head among which medians of resamples are looked for, as many at most."""
+"""Maximum number of values of a head that are candidates for medians of resamples."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Distribution:
     """A metric over the queries of a head, or of a layer.
 
     Attributes:
-        mean: Infinite if the metric of one query is; NaN if there is no query.
+        mean: Infinite if the metric of a query is; NaN without queries.
         median: Likewise.
     """
 
@@ -64,12 +64,12 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Audited:
-    """What one audit found.
+    """An audit of a comparison.
 
     Attributes:
-        name: What the user calls it.
-        manifest: What it is.
-        statistics: Its queries.
+        name: Its name.
+        manifest: Its manifest.
+        statistics: Its statistics.
     """
 
     name: str
@@ -78,13 +78,8 @@ class Audited:
 
     @property
     def sample(self) -> str | None:
-        """Which of its queries were measured; None where all were."""
+        """Description of the sample of queries; None where all were measured."""
         return sample_words(self.manifest.get("queries"))
-
-    @property
-    def not_converged(self) -> int:
-        """How many of all queries missed the tolerance."""
-        return sum(self.statistics.of(*site)["not_converged"] for site in self.statistics.layers())
 
     def distribution(self, metric: str, *place: Any) -> Distribution:
         """A metric over the queries of a head, or of all heads of a layer, by kind, layer and number."""
@@ -92,16 +87,16 @@ class Audited:
 
 
 def same_text(*manifests: Mapping[str, Any]) -> bool:
-    """Whether audits read the same documents, so that a document of the one is paired with that of the other."""
+    """Whether audits are of the same text, so that their documents can be paired."""
     digests = {manifest.get("text_sha256") for manifest in manifests}
     return len(digests) == 1 and None not in digests
 
 
 def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audited, ...]:
-    """The audits that a comparison is given, read and seen to be comparable; see :func:`fenchel.comparing.compare`.
+    """Load the audits of a comparison and check that they are comparable; see :func:`fenchel.comparing.compare`.
 
     Raises:
-        InputError: If an audit cannot be read, one is there twice, or two differ in what numbers mean or in heads.
+        InputError: If an audit cannot be loaded or is repeated, or two differ in conventions or heads.
     """
     if not 2 <= len(audits) <= _MOST_AUDITS:
         number = "1 audit was" if len(audits) == 1 else f"{len(audits)} audits were"
@@ -169,15 +164,14 @@ def _refuse_repetition(given: Sequence[Path | AuditReport], names: Sequence[str]
 
 
 def _opened(folder: Path, name: str) -> AuditReport:
-    """The audit in a folder.
+    """Load the audit in a folder.
 
     Args:
         folder: The folder.
-        name: What the user calls it.
+        name: Name of the audit.
 
     Raises:
-        InputError: If the folder is not there, holds no audit, one of another version, a damaged one, an unfinished one
-            or only what was made from one.
+        InputError: If the folder does not exist or contains no finished and intact audit of this version.
     """
     if not folder.exists():
         reason = "is not there; expected the folder of an audit, which fenchel audit --out makes."
@@ -200,7 +194,7 @@ def _opened(folder: Path, name: str) -> AuditReport:
 
 
 def _refuse_other_convention(one: Audited, other: Audited) -> None:
-    """Refuse two audits whose numbers mean different things.
+    """Raise if two audits have different conventions.
 
     Raises:
         InputError: With every convention in which they differ, and both values.
@@ -208,7 +202,7 @@ def _refuse_other_convention(one: Audited, other: Audited) -> None:
     first, second = (
         {key: audit.manifest.get(key, _UNSAID.get(key)) for key in _CONVENTIONS} for audit in (one, other)
     )
-    # What is taken for a template follows from the space, and for attention from the closeness, in a word each.
+    # The convention follows from space and closeness: name only these where they differ.
     but = {"convention"} if any(first[name] != second[name] for name in ("space", "closeness")) else set()
     differing = differences(first, second, but=but, said=(f"in {one.name}", f"in {other.name}"))
     if differing:
@@ -219,7 +213,7 @@ def _refuse_other_convention(one: Audited, other: Audited) -> None:
 
 
 def _refuse_other_heads(one: Audited, other: Audited) -> None:
-    """Refuse two audits of other heads, since heads are compared by their place.
+    """Raise if two audits have different heads.
 
     Raises:
         InputError: With the first layer in which they differ.
@@ -247,12 +241,12 @@ class _Medians:
     """The medians of a head's metrics in any resample of documents.
 
     Args:
-        values: (N, M), a column a metric.
-        units: (N,), from which of the U documents each query is.
-        count: U.
+        values: (N, M), a column per metric.
+        units: (N,), the document of each query, from 0.
+        count: U, the number of documents.
 
-    A median is looked for among the values whose ranks are near the middle: within five standard deviations of the
-    rank over documents, and the two extremes. Of as many values as that, it is exact.
+    Candidates of the median are values with ranks near the middle, within five standard deviations of the rank over
+    documents, and the two extremes. If these are all values, the median is exact.
     """
 
     def __init__(self, values: Tensor, units: Tensor, count: int) -> None:
@@ -264,7 +258,7 @@ class _Medians:
             8 * torch.zeros(count, len(ordered)).double().index_add_(0, units, above).square().sum(0).sqrt()
         )
         steps = torch.linspace(-1, 1, _PLACES - 2, dtype=torch.float64)
-        # A quarter further: ranks may be one apart and halves, and rounding would decide which of two they are.
+        # A quarter further: halves would be rounded to either of two ranks.
         middles = (number - 1) / 2 + 0.25
         near = (middles + spread.clamp(min=(_PLACES - 3) / 2)[:, None] * steps).round().long()
         ends = torch.tensor([[0, number - 1]]).expand(len(ordered), 2)
@@ -279,10 +273,10 @@ class _Medians:
         self._below = below.transpose(0, 1).reshape(count, -1)
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """The medians, (R, M), of R samples that hold each document as often as (R, U) weights say."""
+        """The medians, (R, M), of R samples given by (R, U) multiplicities of the documents."""
         below = (weights.float() @ self._below).view(len(weights), *self._edges.shape)
         half = below[..., -1:] / 2
-        # Of an even number of values, numpy's median is the mean of the two in the middle.
+        # As in numpy, the median of an even number of values is the mean of the two in the middle.
         ends = [
             torch.searchsorted(below, half, right=right).squeeze(2).clamp(max=_PLACES - 1)
             for right in (False, True)
@@ -294,15 +288,15 @@ class _Medians:
 def median_intervals(
     pairs: Sequence[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]], *, paired: bool, seed: int = 0
 ) -> list[list[Interval]]:
-    """Intervals of how medians differ, by resampling documents; all of a metric hold at once with probability 0.95.
+    """Simultaneous 95 % intervals, for each metric, of the differences of medians, by resampling documents.
 
     Args:
-        pairs: For each of H heads, values (N, M) and numbers of documents (N,), of the first and of the last audit.
-        paired: Whether documents of one number are the same, and drawn together.
-        seed: Of the resamples.
+        pairs: For each of H heads, values (N, M) and document numbers (N,) of the first and of the last audit.
+        paired: Whether documents with the same number are identical, and drawn together.
+        seed: Seed of the resamples.
 
     Returns:
-        For each of M metrics, one a head. More than a thousand documents are drawn in a thousand groups.
+        For each of M metrics, an interval per head. More than a thousand documents are resampled in a thousand groups.
     """
     seen = [torch.cat([pair[side][1] for pair in pairs]).unique() for side in (0, 1)]
     known = [torch.cat(seen).unique()] * 2 if paired else seen
@@ -332,9 +326,9 @@ class Change:
     """A metric of one head in two audits.
 
     Attributes:
-        first: Over the queries of the first audit.
-        second: Over those of the second.
-        interval: Where the difference of the medians lies; without ends where that cannot be said.
+        first: Its distribution in the first audit.
+        second: Its distribution in the second.
+        interval: Interval of the difference of the medians; without ends where it is unknown.
     """
 
     first: Distribution
@@ -351,30 +345,40 @@ class Change:
         """Second median minus first; None where either is infinite or missing."""
         return _finite(self.second.median - self.first.median)
 
+    def to_json(self) -> dict[str, float | None]:
+        """The differences with the interval of that of the medians, and whether that interval excludes 0."""
+        return {
+            "mean_difference": self.mean,
+            "p50_difference": self.median,
+            "p50_low": self.interval.low,
+            "p50_high": self.interval.high,
+            "moved": self.interval.direction,
+        }
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Audits side by side: the last against the first, and everything in between.
+    """Comparison of audits: the last with the first, and those in between.
 
     Attributes:
-        audits: Two or more, in the order in which they were given.
+        audits: Two or more, in the given order.
     """
 
     audits: tuple[Audited, ...]
 
     @property
     def first(self) -> Audited:
-        """What is compared with."""
+        """The first audit, the baseline."""
         return self.audits[0]
 
     @property
     def last(self) -> Audited:
-        """What is compared."""
+        """The last audit."""
         return self.audits[-1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the user calls the audits."""
+        """Names of the audits."""
         return tuple(audit.name for audit in self.audits)
 
     @cached_property
@@ -385,11 +389,11 @@ class Comparison:
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of attention that occur."""
-        return tuple(dict.fromkeys(key.kind for key in self.keys))
+        return self.first.statistics.kinds
 
     @cached_property
     def differing(self) -> dict[str, list[Any]]:
-        """The entries in which the manifests differ, such as model, text and versions: by name, the value of each."""
+        """Entries in which the manifests differ, such as model, text and versions, with the values of each audit."""
         manifests = [audit.manifest for audit in self.audits]
         names = [*KEYS, *sorted({name for manifest in manifests for name in manifest} - set(KEYS))]
         values = {
@@ -399,7 +403,7 @@ class Comparison:
 
     @cached_property
     def changes(self) -> dict[HeadKey, dict[str, Change]]:
-        """Of each head and metric, the last audit against the first."""
+        """Changes from the first to the last audit, by head and metric."""
         first, last = self.first, self.last
         values = [[audit.statistics.values(key) for key in self.keys] for audit in (first, last)]
         result = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
@@ -414,24 +418,24 @@ class Comparison:
 
     @cached_property
     def paired(self) -> bool:
-        """Whether first and last read the same documents."""
+        """Whether first and last audit are of the same documents."""
         return same_text(self.first.manifest, self.last.manifest)
 
     @cached_property
     def documents(self) -> int:
-        """From how many documents the queries of an audit are, of that with fewer."""
+        """Number of documents of the first or last audit, whichever has fewer."""
         return min(audit.statistics.documents for audit in (self.first, self.last))
 
     @property
     def resampled(self) -> str:
-        """What the intervals resample, in words."""
+        """Description of the intervals."""
         if not any(change.interval.low is not None for of in self.changes.values() for change in of.values()):
             return f"no interval can be given for {count(self.documents)} document{'s' if self.documents != 1 else ''}"
         drawn = "the same documents of both" if self.paired else "the documents of each"
         return f"{CONFIDENCE:.0%} intervals for all heads at once, from resampling {drawn}"
 
     def moved(self, metric: str) -> list[HeadKey]:
-        """The heads in the order of the least change that the interval of their medians leaves, the largest first."""
+        """The heads by the smallest change within the interval of their medians, in descending order."""
 
         def rank(key: HeadKey) -> tuple[float, float]:
             change = self.changes[key][metric]
@@ -440,20 +444,20 @@ class Comparison:
         return sorted(self.keys, key=rank)
 
     def directions(self, metric: str) -> tuple[int, int]:
-        """Of how many heads the interval of the medians' difference lies above 0, and of how many below."""
+        """Number of heads whose interval of the difference of medians lies above 0, and below 0."""
         result = [self.changes[key][metric].interval.direction for key in self.keys]
         return result.count(1), result.count(-1)
 
     def rank_correlation(
         self, metric: str, statistic: str = "p50", *, first: int = 0, second: int = -1
     ) -> float | None:
-        """Spearman's correlation of the heads of two audits: whether they keep their order.
+        """Spearman's rank correlation of the heads of two audits.
 
         Args:
             metric: One of ``METRICS``.
             statistic: ``p50`` for medians, ``mean`` for means.
-            first: Which audit, by its index.
-            second: Which other.
+            first: Index of an audit.
+            second: Index of another.
 
         Returns:
             From −1 to 1; None for fewer than three heads, or where all of one audit have the same value.
@@ -465,13 +469,13 @@ class Comparison:
         return rank_correlation(list(zip(one, other, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, ready for ``compare.json``: what is infinite or unknown is None.
+        """The contents of ``compare.json``; infinite and unknown numbers are None.
 
         Returns:
-            ``audits`` (name and manifest of each), ``resampled`` (how many documents, and whether the same were drawn
-            of both), ``differing``, ``metrics`` (by name: rank correlations of last and first, how many intervals of
-            heads lie above and below 0), ``heads`` (a record a head: queries, and for each metric ``NAME_mean`` and
-            ``NAME_p50``, a number an audit; ``NAME_mean_difference``, ``NAME_p50_difference``, ``NAME_p50_low``,
+            ``audits`` (name and manifest of each), ``resampled`` (number of documents, and whether they are paired),
+            ``differing``, ``metrics`` (by name: rank correlations of last and first, number of heads whose intervals
+            lie above and below 0), ``heads`` (a record per head: queries, and for each metric ``NAME_mean`` and
+            ``NAME_p50``, a number per audit; ``NAME_mean_difference``, ``NAME_p50_difference``, ``NAME_p50_low``,
             ``NAME_p50_high``, last minus first; ``NAME_moved``, 1 or −1 where the interval lies above or below 0),
             ``layers`` (likewise, without intervals), and
             ``steps`` (rank correlations from each audit to the next).
@@ -488,7 +492,11 @@ class Comparison:
             "confidence": CONFIDENCE,
             "resampled": {"documents": self.documents, "paired": self.paired},
             "audits": [
-                {"name": audit.name, "not_converged": audit.not_converged, "manifest": audit.manifest}
+                {
+                    "name": audit.name,
+                    "not_converged": audit.statistics.total("not_converged"),
+                    "manifest": audit.manifest,
+                }
                 for audit in self.audits
             ],
             "differing": self.differing,
@@ -510,17 +518,21 @@ class Comparison:
     @cached_property
     def sites(self) -> tuple[tuple[Kind, int], ...]:
         """The layers, ordered by kind and number."""
-        return tuple(dict.fromkeys((key.kind, key.layer) for key in self.keys))
+        return tuple(self.first.statistics.layers())
 
     @cached_property
     def heads(self) -> list[dict[str, Any]]:
-        """The records of ``compare.json``, one a head."""
+        """The records of ``compare.json``, one per head."""
         return [
             {
                 **key._asdict(),
                 "queries": [audit.statistics.of(*key)["queries"] for audit in self.audits],
                 **self._values(*key),
-                **dict(self._differences(key)),
+                **{
+                    f"{metric}_{name}": value
+                    for metric, change in self.changes[key].items()
+                    for name, value in change.to_json().items()
+                },
             }
             for key in self.keys
         ]
@@ -532,14 +544,6 @@ class Comparison:
             result[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
             result[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
         return result
-
-    def _differences(self, key: HeadKey) -> Iterator[tuple[str, float | None]]:
-        for metric, change in self.changes[key].items():
-            yield f"{metric}_mean_difference", change.mean
-            yield f"{metric}_p50_difference", change.median
-            yield f"{metric}_p50_low", change.interval.low
-            yield f"{metric}_p50_high", change.interval.high
-            yield f"{metric}_moved", change.interval.direction
 
 
 def _finite(value: float) -> float | None:

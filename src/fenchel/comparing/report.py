@@ -1,4 +1,4 @@
-"""Compare audits: as files, as one self-contained page and in a terminal, all numbers those of ``compare.json``."""
+"""Reports of comparisons: files, a self-contained page and tables with the numbers of ``compare.json``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 STEPS = 8
-"""How many steps each side of the scale has, the CSS classes ``less by8`` to ``more by8``."""
+"""Number of steps on each side of the scale, the CSS classes ``less by8`` to ``more by8``."""
 
 METRIC = "total_variation"
-"""What tells models apart and is asked first: the share of attention's weight that would have to move."""
+"""The metric that is shown first: the share of attention's weight that would move."""
 
 _SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
@@ -50,7 +50,7 @@ _FORM = Form(
 
 
 def signed_short(value: float | None) -> str:
-    """A difference for a cell: its sign and three digits.
+    """Format a difference for a cell: sign and three digits.
 
     Example:
         >>> [signed_short(v) for v in (0.0123, -1.5, 0.0, 0.0001, None)]
@@ -65,7 +65,7 @@ def signed_short(value: float | None) -> str:
 
 
 def style(value: float | None, highest: float | None) -> str:
-    """The CSS class of a difference, where ``highest`` is the largest size on the scale.
+    """CSS class of a difference, where ``highest`` is the upper end of the scale.
 
     Example:
         >>> style(0.5, 1.0), style(-1.0, 1.0), style(0.001, 1.0), style(0.0, 1.0), style(None, 1.0)
@@ -80,10 +80,10 @@ def style(value: float | None, highest: float | None) -> str:
 
 
 def render_html(comparison: Comparison) -> str:
-    """A comparison as one HTML page that needs no network.
+    """Render a comparison as one self-contained HTML page.
 
     Args:
-        comparison: The comparison. Its texts (names, models, texts) are escaped, whatever they hold.
+        comparison: The comparison. Its texts (names, models, texts) are escaped.
 
     Returns:
         The page.
@@ -122,7 +122,7 @@ def render_html(comparison: Comparison) -> str:
 
 
 def _maps(comparison: Comparison, kind: Kind) -> list[tuple[str, HeadGrid]]:
-    """By metric, the differences of the heads of a kind."""
+    """Heat maps of the differences of the heads of a kind, by metric."""
     made = []
     for metric in _ORDER:
         changes = {key: comparison.changes[key][metric] for key in comparison.keys}
@@ -139,7 +139,7 @@ def _maps(comparison: Comparison, kind: Kind) -> list[tuple[str, HeadGrid]]:
 
 
 def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], float]:
-    """The heads that moved most, each with its interval drawn on an axis that all of them share; and where 0 stands."""
+    """The heads that changed most, with their intervals drawn on a common axis, and the position of 0."""
     changes = {key: comparison.changes[key][metric] for key in comparison.moved(metric)[:_MOST_ROWS]}
     spans = [(change.median, change.interval.low, change.interval.high) for change in changes.values()]
     drawn, zero_at = whiskers(spans)
@@ -156,7 +156,7 @@ def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], f
 
 
 def _data(comparison: Comparison) -> dict[str, Any]:
-    """What the page's script reads: a row a head, nine numbers a metric."""
+    """Data of the page's script: a row per head with nine numbers per metric."""
     rows = []
     for key in comparison.keys:
         changes = comparison.changes[key]
@@ -171,9 +171,9 @@ def _data(comparison: Comparison) -> dict[str, Any]:
 
 
 def path(values: Sequence[float], highest: float) -> str:
-    """An SVG path through values at equal distances, in a box of 100 by 100 whose y runs downwards.
+    """An SVG path through equidistant values in a box of 100 by 100 whose y axis points down.
 
-    A value that is not finite, or beyond the axis, leaves a gap.
+    Values that are not finite, or beyond the axis, leave gaps.
 
     Example:
         >>> path([0.0, 0.5, math.inf, 1.0, 0.5], 1.0)
@@ -191,11 +191,11 @@ def path(values: Sequence[float], highest: float) -> str:
 
 
 def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[str, Any]]:
-    """How medians go from audit to audit: a panel a layer, a line a head, on an axis that all panels of a metric share.
+    """Trajectories of medians over audits: a panel per layer and a line per head, with a common axis for each metric.
 
     Returns:
-        By ``metric`` and ``kind``, the upper end of the axis, ``highest``, and ``panels``: of each ``layer`` the lines
-        of its ``heads`` and its own ``line`` as SVG paths, and what that line shows, ``values``.
+        For each ``metric`` and ``kind`` the upper end of the axis, ``highest``, and ``panels``: for each ``layer`` the
+        lines of its ``heads`` and its own ``line`` as SVG paths, and the ``values`` of that line.
     """
     made = []
     for metric in metrics:
@@ -206,17 +206,15 @@ def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[st
         highest = highest_finite(value for values in medians.values() for value in values) or 1.0
         for kind in comparison.kinds:
             panels = []
-            for site in comparison.sites:
-                if site[0] != kind:
-                    continue
-                own = [audit.distribution(metric, *site).median for audit in comparison.audits]
-                heads = [medians[key] for key in comparison.keys if (key.kind, key.layer) == site]
+            for layer in comparison.first.statistics.layers_of(kind):
+                whole = [audit.distribution(metric, kind, layer).median for audit in comparison.audits]
+                heads = [medians[key] for key in comparison.keys if key[:2] == (kind, layer)]
                 panels.append(
                     {
-                        "layer": site[1],
+                        "layer": layer,
                         "heads": "".join(path(values, highest) for values in heads),
-                        "line": path(own, highest),
-                        "values": [short(value) for value in own],
+                        "line": path(whole, highest),
+                        "values": [short(value) for value in whole],
                     }
                 )
             made.append({"metric": metric, "kind": kind, "highest": highest, "panels": panels})
@@ -224,7 +222,7 @@ def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[st
 
 
 def finding(comparison: Comparison) -> str:
-    """What came out for the weight that would have to move, in words that say no more than the intervals do."""
+    """The result for total variation in a sentence that is justified by the intervals."""
     rose, fell = comparison.directions(METRIC)
     heads = len(comparison.keys)
     kept = comparison.rank_correlation(METRIC)
@@ -238,13 +236,13 @@ def finding(comparison: Comparison) -> str:
 
 
 def terminal_table(comparison: Comparison) -> RenderableType:
-    """How each metric changed, and the heads that moved most, for rich.
+    """Tables of the changes of each metric and of the heads that changed most, for rich.
 
     Args:
         comparison: The comparison.
 
     Returns:
-        Something that ``rich.print`` prints. Names in it are never read as markup.
+        An object for ``rich.print``. Names are not interpreted as markup.
 
     Raises:
         MissingExtraError: If rich is not installed.
@@ -289,34 +287,34 @@ def _called(key: HeadKey, several: bool) -> str:
 
 
 class ComparisonReport(Comparison):
-    """Audits side by side, and the files that show them."""
+    """A comparison of audits, and the files that show it."""
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
-        """Write ``compare.json`` and ``compare.html``; each is whole or not there.
+        """Write ``compare.json`` and ``compare.html``, each atomically.
 
-        ``compare.json`` has, infinite numbers being null:
+        ``compare.json`` has the following entries, with null for infinite numbers:
 
         * ``audits``: name, manifest and number of queries that did not converge, of each audit
-        * ``differing``: entries of the manifests that differ, with a value of each audit
+        * ``differing``: entries of the manifests that differ, with the value of each audit
         * ``confidence``: 0.95
-        * ``resampled``: ``documents``, of the audit with fewer, and ``paired``
-        * ``metrics``: of each, ``rank_correlation`` (of medians), ``rank_correlation_of_means``, and the numbers of
+        * ``resampled``: ``documents``, the smaller number of both audits, and ``paired``
+        * ``metrics``: for each, ``rank_correlation`` (of medians), ``rank_correlation_of_means``, and the numbers of
           heads that ``rose`` and ``fell``
-        * ``heads``: of each, ``queries``; ``NAME_mean`` and ``NAME_p50`` with a number of each audit;
+        * ``heads``: for each, ``queries``; ``NAME_mean`` and ``NAME_p50`` with a number per audit;
           ``NAME_mean_difference``, ``NAME_p50_difference``, its interval ``NAME_p50_low`` to ``NAME_p50_high``, and
           ``NAME_moved``, 1 or -1 if that excludes 0
-        * ``layers``: of each, ``NAME_mean`` and ``NAME_p50`` over its heads, a number of each audit
+        * ``layers``: for each, ``NAME_mean`` and ``NAME_p50`` over its heads, a number per audit
         * ``steps``: rank correlations of consecutive audits
 
         Args:
-            directory: The folder; made if it is not there.
-            overwrite: Replace the other comparison that the folder may hold.
+            directory: The folder; created if it does not exist.
+            overwrite: Replace another comparison in the folder.
 
         Returns:
             Path of ``compare.html``.
 
         Raises:
-            InputError: If the folder holds another comparison and ``overwrite`` is false.
+            InputError: If the folder contains another comparison and ``overwrite`` is false.
             OutputError: If something cannot be written.
         """
         folder = Path(directory).expanduser()
@@ -341,27 +339,27 @@ def compare(
     directory: str | Path | None = None,
     overwrite: bool = False,
 ) -> ComparisonReport:
-    """Compare audits of one convention and of models of one shape: the last with the first, and all in between.
+    """Compare audits with the same conventions of models with the same shape: the last with the first, and all others.
 
-    Which heads moved is judged by the difference of their medians. Its interval comes from resampling documents, which
-    are independent where tokens of one are not; where the audits read the same text, the same documents are drawn of
-    both and their queries paired by document and position. All heads' intervals of a metric hold at once with
-    probability 0.95. One or two documents give no interval.
+    Heads are compared by the difference of their medians. Its interval is from resampling documents, which are
+    independent where tokens are not; for audits of the same text the same documents are drawn of both and queries are
+    paired by document and position. The intervals of all heads of a metric have a simultaneous coverage of 0.95. One or
+    two documents give no interval.
 
     Args:
-        audits: Two or more, each a folder that ``fenchel.audit`` wrote or what it returned.
-        names: What to call each. Default: the folder as it was given, or the model.
-        directory: Where to write ``compare.html`` and ``compare.json``. Default: nothing is written.
-        overwrite: Replace the other comparison that the folder may hold.
+        audits: Two or more, each a folder written by ``fenchel.audit`` or a report returned by it.
+        names: Their names. Default: the folder as given, or the model.
+        directory: Folder for ``compare.html`` and ``compare.json``. Default: nothing is written.
+        overwrite: Replace another comparison in the folder.
 
     Returns:
         The comparison.
 
     Raises:
-        InputError: If an audit cannot be read, one is there twice, or two differ in space, α, tolerance, versions or
-            heads; the message names what, and both values.
+        InputError: If an audit cannot be loaded or is repeated, or two differ in space, α, tolerance, versions or
+            heads; the message has both values.
         OutputError: If something cannot be written.
-        MissingExtraError: If a package that is needed is not installed.
+        MissingExtraError: If a required package is not installed.
 
     Example:
         >>> from fenchel.comparing import compare

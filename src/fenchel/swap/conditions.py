@@ -1,4 +1,4 @@
-"""The arms of a swap: the model itself, other estimators and ablations put into it, and the controls."""
+"""The arms of a swap: the model itself, other estimators, ablations, and controls."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fenchel.nn.inference import OtherInference, attention_layers
 from fenchel.run_options import ABLATIONS, SwapOptions
 
 Where = Literal["model", "layer", "head"]
-"""What of the model is swapped: all of it, one layer, or one head."""
+"""Part of the model that is swapped: all of it, one layer, or one head."""
 
 _HEAD_CONTROLS = 3
 
 
 @dataclass(frozen=True)
 class Site:
-    """A layer that attends.
+    """An attention layer.
 
     Attributes:
-        number: From 1, in the order in which the model holds its attention modules.
+        number: From 1, in the order of the attention modules of the model.
         name: Qualified name of the attention module.
-        heads: How many heads it has.
-        together: Whether its heads infer together, so that none can be swapped alone.
+        heads: Number of heads.
+        together: Whether its heads infer jointly, so that none can be swapped alone.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way in which the model's attention infers.
+    """An estimator or ablation in all or some of the model's attention.
 
     Attributes:
         estimator: An estimator or one of ``ABLATIONS``; None for the model as it is.
@@ -64,7 +64,7 @@ class Arm:
 
     @property
     def key(self) -> str:
-        """A name that no other arm of the same swap has.
+        """A name that is unique within a swap.
 
         Example:
             >>> Arm().key, Arm("exact").key, Arm("first_order", 0.8, layer=2, head=5).key
@@ -78,7 +78,7 @@ class Arm:
 
     @property
     def is_control(self) -> bool:
-        """Whether it only makes attention softer or sharper: first order at some α."""
+        """Whether it is first order at some α, which only makes attention softer or sharper."""
         return self.estimator == "first_order"
 
     @property
@@ -88,18 +88,18 @@ class Arm:
 
     @property
     def is_model_wide_estimator(self) -> bool:
-        """Whether it swaps another estimator into the whole model."""
+        """Whether it swaps an estimator into the whole model."""
         return self.estimator is not None and not self.is_control and self.layer is None
 
     @property
     def where(self) -> Where:
-        """What of the model is swapped."""
+        """Part of the model that is swapped."""
         return "model" if self.layer is None else "layer" if self.head is None else "head"
 
     def installed(
         self, model: Any, tol: float | None, means: Mapping[int, Tensor] | None = None
     ) -> AbstractContextManager[None]:
-        """Has the model infer so until the block ends.
+        """A context manager in which the model infers by this arm.
 
         Args:
             model: A transformers model, or one with attention layers of ``fenchel.nn``, whose own α is multiplied.
@@ -125,13 +125,13 @@ class Arm:
 
 
 def head_control_alphas(alphas: Sequence[float]) -> list[float]:
-    """The α of the controls of single heads, of which there are many: the lowest, one in the middle, the highest.
+    """The α of the controls of single heads: the smallest, one in the middle, and the largest.
 
     Example:
         >>> head_control_alphas([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3])
         [0.5, 0.8, 1.3]
     """
-    # Below 1 first order is smoother, which is what exact inference does too, so that is where the middle one is.
+    # Below 1 first order is smoother, as exact inference is: the middle one is there.
     others = sorted(alpha for alpha in set(alphas) if alpha != 1)
     if len(others) <= _HEAD_CONTROLS:
         return others
@@ -139,18 +139,18 @@ def head_control_alphas(alphas: Sequence[float]) -> list[float]:
 
 
 def estimators_of(asked: Sequence[str]) -> list[str]:
-    """The estimators that are swapped in, of those that an option names."""
+    """The estimators of an option, without ``none``."""
     return [name for name in asked if name != "none"]
 
 
 def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
-    """Every arm of a swap: the model itself, the controls of the whole model, its estimators, layers, heads.
+    """All arms of a swap: the model itself, controls and estimators of the whole model, of layers and of heads.
 
-    A layer has all the controls that the whole model has, but for α = 1, which is the model itself; a head has three.
+    A layer has the controls of the whole model except for α = 1, which is the model itself; a head has three.
 
     Args:
-        sites: The layers that attend.
-        options: What was asked for.
+        sites: The attention layers.
+        options: Options of the swap.
 
     Returns:
         The arms.
@@ -205,11 +205,11 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
 
 
 def sites_of(model: Any) -> list[Site]:
-    """The layers of a model that attend.
+    """The attention layers of a model.
 
     Raises:
-        ModelError: If there are none, some attention bypasses the attention registry or is none of ``fenchel.nn``, or a
-            layer does not say how many heads it has.
+        ModelError: If there are none, some attention is neither dispatched by the attention registry nor of
+            ``fenchel.nn``, or the number of heads of a layer is not known.
     """
     if has_own_layers(model):
         _check_switchable(model)
@@ -220,7 +220,7 @@ def sites_of(model: Any) -> list[Site]:
 
 
 def attending_modules(model: Any) -> dict[str, nn.Module]:
-    """The attention layers of ``fenchel.nn`` by name, in the order of the model; without any, those of transformers."""
+    """The attention layers of ``fenchel.nn`` by name, in the order of the model; otherwise those of transformers."""
     if has_own_layers(model):
         layers: dict[str, Any] = attention_layers(model)
         return {name or type(model).__name__: layer for name, layer in layers.items()}
@@ -239,7 +239,7 @@ def _heads(module: Any, name: str) -> int:
 
 
 def has_own_layers(model: object) -> bool:
-    """Whether a model's attention is switched in its layers, and not in the attention registry of transformers."""
+    """Whether the estimator is set in layers of ``fenchel.nn`` and not in the attention registry of transformers."""
     if not isinstance(model, nn.Module) or not attention_layers(model):
         return False
     pretrained = any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
@@ -247,13 +247,13 @@ def has_own_layers(model: object) -> bool:
 
 
 def as_first_order(model: Any) -> str | None:
-    """Has every attention of a trained model infer by first order, of which a swap starts.
+    """Set the estimator of a trained model to first order, from which a swap starts.
 
     Args:
-        model: Changed.
+        model: The model; modified in place.
 
     Returns:
-        The estimators that it was trained with, where one is another.
+        The other estimators that it was trained with; None without any.
     """
     layers = attention_layers(model).values()
     trained_with = {layer.estimator for layer in layers}
@@ -267,10 +267,10 @@ def as_first_order(model: Any) -> str | None:
 
 
 def _check_switchable(model: nn.Module) -> None:
-    """See that all attention is in layers of ``fenchel.nn`` that infer by first order, of which a swap starts.
+    """Raise unless all attention is in layers of ``fenchel.nn`` that infer by first order.
 
     Raises:
-        ModelError: If it is not.
+        ModelError: Naming the first layer that does not.
     """
     check_all_attend(model)
     for name, layer in attention_layers(model).items():
@@ -289,7 +289,7 @@ def _check_switchable(model: nn.Module) -> None:
 
 
 def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractContextManager[None]:
-    """Attention layers of ``fenchel.nn`` that infer as an arm says, with a multiple of their own α."""
+    """A context manager in which layers of ``fenchel.nn`` infer by an arm, with a multiple of their α."""
     layers = attention_layers(model)
     solver = estimator_object(str(arm.estimator), tol)
     heads = None if arm.head is None else (arm.head,)
@@ -303,7 +303,7 @@ def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractC
 
 
 def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
-    """What an ablation puts in place of a head's output."""
+    """Output of an ablated head."""
     if how == "zero":
         return torch.zeros_like(head.output)
     if how == "mean":

@@ -1,8 +1,8 @@
-"""What a swap found: its tables, sentences that say no more than the intervals, and a table for a terminal."""
+"""Results of a swap in sentences that are justified by the intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,25 +19,25 @@ ESTIMATORS = {
     "uniform": "equal weights",
     "preference": "preference alone",
 }
-"""What estimators and ablations are called in tables and figures."""
+"""Names of estimators and ablations in tables and figures."""
 
 _SENTENCE_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for the numbers of a swap, which depend on what the model was asked to do.
+    """Names of the measures of a swap, which depend on its task.
 
     Attributes:
-        qualities: What says whether an arm is better or worse, in words for axes, by its name in the records.
-        sentences: The same in the middle of a sentence.
-        tiles: The same as a heading of few words.
-        output: What changes at the model's output.
-        change: The same as a heading of few words.
-        formula: How that change is measured.
-        read: What the model read, after "the same weights".
-        labels: What the source of it is called, by its name in the manifest.
-        multiplied: Whether the control's α multiplies one that layers have of their own.
+        qualities: Labels of the losses and scores, by their names in the records.
+        sentences: Their names within a sentence.
+        tiles: Their names as short headings.
+        output: Name of the outputs of the model.
+        change: Short heading of their change.
+        formula: Formula of that change.
+        read: The input of the model, after "the same weights".
+        labels: Names of its source, by entry of the manifest.
+        multiplied: Whether the α of controls multiplies that of layers.
     """
 
     qualities: Mapping[str, str]
@@ -61,7 +61,7 @@ _OF_TEXT = Wording(
 
 
 def wording(manifest: Mapping[str, Any]) -> Wording:
-    """The words for a swap.
+    """The names of the measures of a swap.
 
     Example:
         >>> wording({"task": "masked"}).qualities["loss"]
@@ -87,7 +87,7 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
 
 
 def interval_of(record: Mapping[str, Any], name: str) -> Interval:
-    """What a record of a swap says under a name.
+    """The interval of a measure in a record of a swap.
 
     Example:
         >>> interval_of({"x": 0.001, "x_low": -0.001, "x_high": 0.0031}, "x")
@@ -97,7 +97,7 @@ def interval_of(record: Mapping[str, Any], name: str) -> Interval:
 
 
 def within(interval: Interval) -> str:
-    """An interval of a difference in brackets, after a space; nothing where there is none.
+    """An interval of a difference in brackets, after a space; empty without one.
 
     Example:
         >>> within(Interval(0.001, -0.001, 0.0031)), within(Interval(0.001))
@@ -107,7 +107,7 @@ def within(interval: Interval) -> str:
 
 
 def arm_name(record: Mapping[str, Any]) -> str:
-    """What an arm is called in tables and figures.
+    """Name of an arm in tables and figures.
 
     Example:
         >>> arm_name({"estimator": "first_order", "alpha": 0.8}), arm_name({"estimator": "exact", "alpha": 1.0})
@@ -118,22 +118,12 @@ def arm_name(record: Mapping[str, Any]) -> str:
     return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
 
 
-def by_alpha(arms: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The least and the greatest change at the output that a control gives in the same layer or head, if it was run."""
-    same = [
-        arm["hidden_change"]
-        for arm in arms
-        if arm["control"] and (arm["layer"], arm["head"]) == (place["layer"], place["head"])
-    ]
-    return (min(same), max(same)) if same else None
-
-
 def finding(results: Mapping[str, Any], words: Wording) -> str:
-    """What came out for the exact estimator, or for the last one where exact was not asked for, and of ablations.
+    """Results of the exact estimator, or of the last one if exact was not requested, and of ablations.
 
     Args:
         results: The tables of a swap.
-        words: What its numbers are called.
+        words: Names of its measures.
 
     Returns:
         A few sentences; empty if there is neither an estimator nor an ablation.
@@ -157,7 +147,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
 
 
 def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
-    """A sentence an ablation: of how many heads it says that they matter, and which most."""
+    """A sentence per ablation: the most important head, and the number of heads with a significant effect."""
     quality = results["quality"]
     for record in results.get("ranking", ()):
         if record["estimator"] not in ABLATIONS or not record["order"]:
@@ -184,7 +174,7 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
 
 
 def _level(value: float | None) -> str:
-    """A value to four digits; a rank correlation has none where all similarities of an arm are equal."""
+    """A value to four digits; a rank correlation is undefined where all similarities of an arm are equal."""
     return "undefined" if value is None else f"{value:.4f}"
 
 
@@ -217,7 +207,7 @@ def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], word
 
 
 def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) -> str:
-    """The words for better, for what cannot be told and for worse, whichever the interval of a difference says."""
+    """Select the words for better, undecided or worse by the interval of a difference."""
     return words[1 + difference.direction * (1 if quality == "loss" else -1)]
 
 
@@ -269,13 +259,13 @@ def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
 
 
 def _share(interval: Interval) -> str:
-    """A share with its interval, if it has one."""
+    """A share with its interval, if any."""
     spread = "" if interval.low is None else f" [{percent(interval.low)}, {percent(interval.high)}]"
     return f"{percent(interval.estimate)}{spread}"
 
 
 def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
-    """What the interval of the share that the nearest control leaves of a change says, and no more.
+    """The conclusion from the interval of the share of a change that the nearest control leaves.
 
     Example:
         >>> share_left_in_words({"share_left_low": 0.22, "share_left_high": 7.4})

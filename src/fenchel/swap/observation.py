@@ -1,4 +1,4 @@
-"""What a swap does at once, a batch that the model reads once for every arm, and what one forward of it says."""
+"""Steps of a swap, batches that the model reads once for every arm, and the results of a forward pass."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fenchel.loading import on_device
 from fenchel.swap.conditions import Site, attending_modules
 
 IGNORED = -100
-"""A label that no loss counts."""
+"""Label that is ignored by losses."""
 
 _NAMED = ("logits", "last_hidden_state")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What the model is asked at once.
+    """A batch with its labels.
 
     Attributes:
-        batch: What it reads, a unit (window, sentence or example) a row.
+        batch: Inputs of the model, with a unit (window, sentence or example) per row.
         labels: (B, n) or (B, m), see ``observe``; None where the model predicts no tokens.
     """
 
@@ -38,21 +38,21 @@ class Step:
     labels: Tensor | None = None
 
     def inputs_for(self, model: Any) -> dict[str, Tensor]:
-        """The inputs of the batch where the model is."""
+        """The inputs of the batch on the device of the model."""
         return on_device(self.batch.inputs, model)
 
 
 class Task(Protocol):
-    """What the model is asked to do, as steps that are the same at every pass.
+    """Steps of a swap that are the same at every pass.
 
     Attributes:
-        unit: What a row of a batch is called, in the plural.
+        unit: Name of the rows of a batch, in the plural.
     """
 
     unit: str
 
     def steps(self, start: Cursor) -> Iterator[Step]:
-        """The steps from a place on, which is ``Batch.after`` of the last that was counted, or the beginning."""
+        """The steps from a cursor on: ``Batch.after`` of the last step, or the beginning."""
         ...
 
     def observed(self, model: Any, step: Step) -> Observation:
@@ -60,19 +60,19 @@ class Task(Protocol):
         ...
 
     def description(self) -> dict[str, Any]:
-        """What of it belongs in the manifest: JSON values."""
+        """Its entries of the manifest: JSON values."""
         ...
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The states of an encoder or a decoder, of attention layers, or of a model's output alone.
+    """States of an encoder or a decoder, of attention layers, or of a model's output.
 
     Attributes:
         name: ``encoder`` or ``decoder`` where a model has both, else ``layers``; or ``attention`` and ``output``.
         states: (B, n, w) after every layer.
-        counted: (B, n) bool for every layer, which positions count.
-        by_row: Whether a row counts once, by the mean over its positions, and not every position for itself.
+        counted: (B, n) bool for every layer, the positions that count.
+        by_row: Whether a row counts once, by the mean over its positions, instead of every position.
     """
 
     name: str
@@ -82,22 +82,22 @@ class Stack:
 
     @property
     def counts(self) -> Tensor:
-        """(B,) float64, how often each row counts: its positions that count, or once."""
+        """(B,) float64, the number of positions of each row that count, or 1."""
         own = self.counted[-1].sum(-1).cpu().double()
         return torch.ones_like(own) if self.by_row else own
 
     def changes(self, before: Stack) -> Tensor:
-        """(B, layers): relative change of every layer's output, summed over what counts in a row."""
+        """(B, layers), the relative change of every layer's output, summed over the positions of a row."""
         return torch.stack([self.apart(before, layer=layer) for layer in range(len(self.states))], -1)
 
     def apart(self, other: Stack, scale: Stack | None = None, *, layer: int = -1) -> Tensor:
-        r"""How far the outputs of a layer are apart, by default of the last, summed over the tokens that count.
+        r"""Relative distance of the outputs of a layer, by default the last, summed over the positions that count.
 
         .. math:: \sum_i \lVert h'_i - h_i \rVert / \lVert h_i \rVert
 
         Args:
             other: The stack with h.
-            scale: The stack whose lengths to divide by. Default: those of h.
+            scale: The stack whose norms are divided by. Default: ``other``.
             layer: Index of the layer.
 
         Returns:
@@ -113,13 +113,13 @@ class Stack:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one forward says.
+    """Results of one forward pass.
 
     Attributes:
-        stacks: The states, the stack that the output comes from last.
+        stacks: The states; the last stack is that of the output.
         losses: (B,) float64, sum of the losses of the labelled tokens in nats, or the loss of each row; None without.
-        embeddings: (B, w) sentence embeddings of length 1; None where none are asked for.
-        scores: (B,) float64, how good each row is, such as 1 where its class is found; None without.
+        embeddings: (B, w) sentence embeddings of norm 1; None where there are labels.
+        scores: (B,) float64, score of each row, such as 1 for the correct class; None without.
     """
 
     stacks: tuple[Stack, ...]
@@ -129,15 +129,14 @@ class Observation:
 
 
 def observe(model: Any, step: Step) -> Observation:
-    """Run a model that reads text once.
+    """Run a model on a step of text.
 
     Args:
         model: A transformers model in evaluation mode; with a language-model head if the step has labels.
-        step: The step, whose batch says which tokens count; a label is the token that a position predicts, -100 where
-            none counts.
+        step: The step; a label is the token that a position predicts, -100 where none counts.
 
     Returns:
-        What it says: losses where there are labels, else embeddings.
+        States, with losses where there are labels and embeddings otherwise.
 
     Raises:
         ModelError: If an output is missing, or is NaN or infinite.
@@ -162,18 +161,14 @@ def observe(model: Any, step: Step) -> Observation:
             )
         stacks.append(Stack(name, states, (mask.to(states[0].device),) * len(states)))
     last = stacks[-1].states[-1]
-    if not bool(last[stacks[-1].counted[-1]].isfinite().all()):
-        raise ModelError(
-            f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, "
-            "and its dtype: float16 overflows where bfloat16 and float32 do not"
-        )
+    _check_finite(last[stacks[-1].counted[-1]], type(model).__name__, "last hidden states on this text")
     if step.labels is None:
         return Observation(tuple(stacks), embeddings=mean_pooled(last, inputs["attention_mask"]).cpu())
     return Observation(tuple(stacks), losses=_losses(output.logits, step.labels).cpu())
 
 
 def mean_pooled(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the real tokens' states, scaled to length 1: how sentence encoders are read.
+    """Mean of the states of real tokens, normalized: the usual sentence embedding.
 
     Args:
         states: (B, n, w).
@@ -203,20 +198,20 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stack]]:
-    """Run the model once.
+    """Run a model on a step and record the outputs of its attention layers.
 
     Args:
-        model: In evaluation mode.
-        step: The step, whose batch says which positions count wherever there are as many; of the output, the decoder's
-            are asked first.
+        model: The model, in evaluation mode.
+        step: The step. Masks of its batch apply to states with as many positions, for the output that of the decoder
+            first.
 
     Returns:
-        What the model returned, and two stacks: ``attention``, the outputs of its attention layers, and ``output``, its
-        own. Whatever a row's output is of, it counts once.
+        The output of the model, and two stacks: ``attention``, the outputs of its attention layers, and ``output``, its
+        own. A row counts once.
 
     Raises:
-        ModelError: If a layer is not called, or what it or the model returns has no row for each of the inputs, or is
-            NaN or infinite.
+        ModelError: If a layer is not called, or its output or that of the model has another number of rows, or is not
+            finite.
     """
     inputs, kind, layers = step.inputs_for(model), type(model).__name__, attending_modules(model)
     rows = next((len(value) for value in inputs.values() if value.dim()), 1)
@@ -234,18 +229,22 @@ def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stac
         states.append(torch.cat(calls, 1))
     first = getattr(model, "batch_first", True) if model in layers.values() else True
     last = _positions(_tensor_of(output, kind), rows, f"the output of {kind}", batch_first=first)
-    if not bool(last.isfinite().all()):
-        raise ModelError(
-            f"{kind} has NaN or infinity in its output on these inputs. Check its weights, and its dtype: float16 "
-            "overflows where bfloat16 and float32 do not"
-        )
+    _check_finite(last, kind, "output on these inputs")
     masks = _masks(step.batch)
     return output, (_stack("attention", states, masks), _stack("output", [last], masks[::-1]))
 
 
+def _check_finite(output: Tensor, kind: str, name: str) -> None:
+    if not bool(output.isfinite().all()):
+        raise ModelError(
+            f"{kind} has NaN or infinity in its {name}. Check its weights, and its dtype: float16 overflows where "
+            "bfloat16 and float32 do not"
+        )
+
+
 @contextmanager
 def _listening(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Tensor]]]:
-    """Keeps what layers return, by their names, a tensor a call."""
+    """Record the outputs of layers by name, a tensor per call."""
     outputs: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -260,7 +259,7 @@ def _listening(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Te
 
 
 def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> Tensor:
-    """(B, positions, width), whatever a row's output is shaped like."""
+    """Reshape an output to (B, positions, width)."""
     laid = output if batch_first or output.dim() < 2 else output.transpose(0, 1)
     if not laid.dim() or len(laid) != rows:
         raise ModelError(
@@ -273,7 +272,7 @@ def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> 
 
 
 def _tensor_of(output: Any, kind: str) -> Tensor:
-    """The tensor that a model returned: the only one, one of ``_NAMED``, or the first."""
+    """The tensor in the output of a model: the only one, one of ``_NAMED``, or the first."""
     parts: Any = [output]
     if isinstance(output, Mapping):
         parts = [output[name] for name in _NAMED if name in output] or list(output.values())
@@ -293,22 +292,22 @@ def _stack(name: str, states: list[Tensor], masks: Sequence[Tensor]) -> Stack:
 
 
 def _masks(batch: Batch) -> list[Tensor]:
-    """Which positions count, of the encoder and of the decoder, as far as a batch says."""
+    """Masks of the positions that count, of the encoder and of the decoder, as far as known."""
     return [mask for mask in (batch.counted, batch.counted_decoder) if mask is not None]
 
 
 def _counted(states: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    """The first of the masks that is of as many positions as the states, else all of them."""
+    """The first mask with the shape of the states; otherwise all positions count."""
     everything = torch.ones(states.shape[:2], dtype=torch.bool)
     return next((mask for mask in masks if mask.shape == everything.shape), everything).to(states.device)
 
 
 def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[int, Tensor]:
-    """The mean output of every head over all that counts of what a task reads, in one pass.
+    """Mean output of every head over the positions of a task that count, in one pass.
 
     Args:
-        model: In evaluation mode.
-        task: What it is asked to do.
+        model: The model, in evaluation mode.
+        task: The task.
         sites: The layers.
 
     Returns:
@@ -319,7 +318,7 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
     masks: list[Tensor] = []
 
     def summed(number: int, head: CapturedHead) -> Tensor:
-        # Where an encoder's sequence is as long as the decoder's, the name tells them apart.
+        # If both sequences have the same length, the name tells encoder and decoder apart.
         own = masks[::-1] if "decoder" in head.site.name.split(".") else masks
         counted = _counted(head.output, own)
         result = head.output[counted].double().sum(0).cpu()
@@ -343,7 +342,7 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same value, such as what a model returned, with every tensor in it changed."""
+    """Apply a function to every tensor of a nested value, such as the output of a model."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

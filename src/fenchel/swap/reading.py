@@ -1,4 +1,4 @@
-"""What a swap is given to work on: a model, and texts, pairs of sentences, labels, images or batches for it to read."""
+"""Inputs of a swap: a model, and texts, pairs of sentences, labels, images or batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
-from fenchel.auditing.inputs import batches_of
+from fenchel.auditing.inputs import batches_of, require_one_source
 from fenchel.errors import InputError, ModelError
 from fenchel.io.batches import Batch
 from fenchel.io.documents import (
@@ -53,20 +53,20 @@ def scored_pairs(
     columns: PairColumns = PairColumns(),  # noqa: B008 - it cannot be changed
     max_pairs: int | None = None,
 ) -> ScoredPairs:
-    """Reads scored pairs of sentences.
+    """Read scored pairs of sentences.
 
     Args:
-        pairs: A table: UTF-8, columns separated by tabs, their names in the first line; a name that ends in ``.gz`` is
-            decompressed. Or (sentence, sentence, score) each.
-        columns: Names of the columns of a table.
-        max_pairs: Read only the first so many. Default: all.
+        pairs: A file with tab-separated columns in UTF-8, whose first line has their names, optionally compressed
+            (``.gz``); or tuples (sentence, sentence, score).
+        columns: Names of the columns of a file.
+        max_pairs: Maximum number of pairs. Default: all.
 
     Returns:
         The pairs.
 
     Raises:
-        InputError: If the file cannot be read, a column is missing, a sentence or score is not one, or they are too few
-            to rank.
+        InputError: If the file cannot be read, a column is missing, a sentence or score is invalid, or there are too
+            few to rank.
     """
     if isinstance(pairs, str | Path):
         file = readable_file(checked("pairs", pairs))
@@ -140,20 +140,20 @@ def _score(text: str, where: str) -> float:
 
 
 Loaded = tuple[RunModel, Task]
-"""The model that is run, and what it is asked to do."""
+"""The model and the task."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a swap is given to work on.
+    """Arguments of a swap.
 
     Attributes:
         model: A model, or the name or folder of one.
-        tokenizer: Its tokenizer or image processor, if one was given.
-        texts: Texts; or batches of ready-made inputs.
+        tokenizer: Its tokenizer or image processor, if any.
+        texts: Texts, or batches of ready-made inputs.
         pairs: Scored pairs of sentences.
-        measures: The loss and the score of an output and its target, as far as they were given.
-        options: What was asked for.
+        measures: The loss and the score of an output and its target, as far as given.
+        options: Options of the swap.
     """
 
     model: str | nn.Module
@@ -171,18 +171,16 @@ class Given:
                 )
 
     def opened(self) -> Callable[[], Loaded]:
-        """What loads the model, to be called once texts, pairs and images are seen to be there.
+        """Open texts, pairs or images, and return a function that loads the model and creates the task.
 
         Raises:
-            InputError: If there is nothing to read, or something that does not go with the model. What is returned
-                raises it if the model does not read what was given, and ``ModelError`` if it cannot be loaded.
+            InputError: If there is nothing to read, or it does not fit the model. The returned function raises it if
+                the model does not read the inputs, and ``ModelError`` if the model cannot be loaded.
         """
         options, texts = self.options, self.texts
         if options.loader is not None:
-            given = {name: getattr(self, name) for name in ("tokenizer", "texts", "pairs")} | {
-                **self.measures
-            }
-            also = {name: getattr(options, name) for name in ("images", "revision", "max_pairs")}
+            given = {"tokenizer": self.tokenizer, "texts": texts, "pairs": self.pairs, **self.measures}
+            also = options.model_dump(include={"images", "revision", "max_pairs"})
             refuse_beside_loader(options.loader, **given, **also)
             _refuse_options_of_text(options, "what a loader loads were")
             return partial(self._of_loader, options.loader)
@@ -195,13 +193,8 @@ class Given:
                 "Leave them out; with batches a score of each example can be given: fenchel.swap.swap(model, None, "
                 "batches, score=function)."
             )
-        if (texts is None) == (options.images is None):
-            raise InputError(
-                "there is nothing to read: give batches of inputs, such as [{'images': tensor}], or images "
-                "(--images FOLDER)."
-                if texts is None
-                else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
-            )
+        needed = "batches of inputs, such as [{'images': tensor}], or images (--images FOLDER)"
+        require_one_source(texts, options.images, needed=needed, command="a swap")
         if options.images is not None:
             unlabelled = options.model_copy(update={"label_column": None})
             _refuse_options_of_text(unlabelled, "images were", "max_tokens")
@@ -245,8 +238,8 @@ class Given:
 
     @property
     def _where(self) -> dict[str, Any]:
-        """Where and as what the model is loaded."""
-        return {name: getattr(self.options, name) for name in ("device", "dtype", "revision")}
+        """Device, dtype and revision of the model."""
+        return self.options.model_dump(include={"device", "dtype", "revision"})
 
     def _loaded(self, *, with_head: bool = True, classifies: bool = False) -> RunModel:
         return RunModel.of(
@@ -254,7 +247,7 @@ class Given:
         )
 
     def _of_loader(self, loader: Path) -> Loaded:
-        """A run of a loader and what that gave, each row an example."""
+        """Model and batches of a loader; each row is an example."""
         run = load_run(loader, self.model)
         found, max_tokens = RunModel.of_run(run, **self._where), self.options.max_tokens
         described: dict[str, Any] = {**run.manifest, "max_tokens": max_tokens}
@@ -267,7 +260,7 @@ class Given:
         return found, task
 
     def _of_images(self, source: ImageFiles) -> Loaded:
-        # The classes are measured where nothing was given to be.
+        # Without other measures, classes are.
         labels = None if self.measures else source.labels
         found = self._loaded(classifies=labels is not None)
         measured: dict[str, Any] = {"measures": self.measures}
@@ -297,7 +290,7 @@ class Given:
         return found, ExampleTask(ready, unit="examples", targets=target, measures=self.measures)
 
     def _of_texts(self, documents: Documents | None, scored: ScoredPairs | None) -> Loaded:
-        """Texts for a model of transformers to name their classes, to predict or to embed."""
+        """Texts for a model of transformers that classifies, predicts or embeds them."""
         from fenchel.integrations.transformers.loading import language_head
 
         options, labelled = self.options, self.options.label_column is not None
@@ -321,7 +314,7 @@ class Given:
             assert isinstance(windows, TokenWindows)  # noqa: S101 - they are of texts
             return found, LanguageTask(windows, head, options)
         _refuse_stride(options, "sentences are embedded one by one")
-        # A sentence is embedded by the encoder alone, where there is one, and never by a head.
+        # A sentence is embedded by the encoder, if there is one, without the head.
         has_decoder = getattr(model.config, "is_encoder_decoder", False)
         encoder = model.get_encoder() if has_decoder else model.base_model
         task = SentenceTask(documents, scored, tokenizer, encoder.config, options)
@@ -349,7 +342,7 @@ def _refuse_stride(options: SwapOptions, why: str) -> None:
 
 
 def own_measures(batches: Iterable[Any]) -> dict[str, Measure]:
-    """The loss and the score that batches bring with them, by what the first of them has."""
+    """The loss and the score of ready-made batches, as far as the first one has them."""
     first = next(iter(batches), None)
     if not isinstance(first, Mapping) or not isinstance(first.get("inputs"), Mapping):
         return {}
@@ -366,7 +359,7 @@ def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
 
 
 def _on_processor(output: Tensor) -> Tensor:
-    """On the CPU, where batches are, and in float32 if it was in half precision."""
+    """Move to the CPU, where batches are, and convert half precision to float32."""
     return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
 
 
@@ -375,7 +368,7 @@ def _whole(batch: Batch) -> Batch:
 
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The inputs of each batch by name, and what came with them."""
+    """Split batches into inputs by name and targets."""
     from fenchel.integrations.sites import check_names, takes_any_name
 
     inputs, targets, rows = [], [], 0

@@ -1,4 +1,4 @@
-"""A finished swap as files: tables and one self-contained page, all numbers those of ``swap.json``."""
+"""Files of a finished swap: tables and a self-contained page with the numbers of ``swap.json``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
+from fenchel.auditing.swap_effects import by_alpha
 from fenchel.drawing import LEVELS, MISSING, level, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError
 from fenchel.io.runs import check_writable, write_text
@@ -30,7 +31,6 @@ from fenchel.swap.findings import (
     ESTIMATORS,
     Wording,
     arm_name,
-    by_alpha,
     finding,
     interval_of,
     share_left_in_words,
@@ -54,10 +54,10 @@ _HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
 _MOST = 5
 
 FILES = ("swap.json", "swap.csv", "swap.html")
-"""What a swap writes for people, in the order in which it is written."""
+"""Result files of a swap, in the order in which they are written."""
 
 SCHEMA = 2
-"""Version of the files that a swap writes; since 2 they have a digest."""
+"""Version of the files of a swap; since 2 they have a digest."""
 
 
 class _SavedArm(OpenRecord):
@@ -92,14 +92,14 @@ RESULTS_FORM = Form(
     schema=_SavedResults,
     advice="Write it again: run the swap's command with --resume once that file is removed.",
 )
-"""What ``swap.json`` holds."""
+"""Contents of ``swap.json``."""
 
 
 def render_html(report: SwapReport) -> str:
-    """A swap as one HTML page that needs no network and runs no script.
+    """Render a swap as one self-contained HTML page without scripts.
 
     Args:
-        report: The swap. Its texts (model, text, modules) are escaped, whatever they hold.
+        report: The swap. Its texts (model, text, modules) are escaped.
 
     Returns:
         The page.
@@ -120,7 +120,7 @@ def render_html(report: SwapReport) -> str:
         words=wording(report.manifest),
         quality=report.results["quality"],
         smoothing=report.results["smoothing"],
-        # The exact estimator, or the last one where exact was not asked for.
+        # The exact estimator, or the last one if exact was not requested.
         main=next((arm for arm in swaps if arm["estimator"] == "exact"), swaps[-1] if swaps else None),
         model=next(arm for arm in report.arms if _role(arm) == "model"),
         tables=arm_tables(report),
@@ -138,12 +138,12 @@ def _role(record: Record) -> str:
 
 
 def arm_tables(report: SwapReport) -> list[Record]:
-    """A table of all model-wide arms for each measure, the quality first, where there is one.
+    """A table of all model-wide arms for each measure, losses and scores first.
 
     Returns:
-        Of each its ``measure``, what it is in ``words``, whether the difference from the model is drawn
-        (``of_difference``), where the model stands (``model_at``), and ``rows``: the model, the controls by α, the
-        estimators, with what is ``shown`` and its interval as numbers and as a ``whisker``.
+        For each its ``measure``, its name in ``words``, whether the difference from the model is drawn
+        (``of_difference``), the position of the model (``model_at``), and ``rows``: the model, the controls by α, the
+        estimators, with the value that is ``shown`` and its interval as numbers and as a ``whisker``.
     """
     words = wording(report.manifest)
     whole = [record for record in report.arms if record["where"] == "model"]
@@ -187,17 +187,17 @@ def _measure_in_words(measure: str, words: Wording) -> str:
 
 
 def _nearest_alpha(report: SwapReport) -> float | None:
-    """The α of the control that is nearest to exact, or to the first estimator."""
+    """The α of the control nearest to exact, or to the first estimator."""
     nearest = {record["estimator"]: record["nearest_alpha"] for record in report.results["smoothing"]}
     return nearest.get("exact", next(iter(nearest.values()), None))
 
 
 def stacks(report: SwapReport) -> list[Record]:
-    """The change of every layer's output under the estimators and under the control that is nearest to exact.
+    """The change of every layer's output under the estimators and under the control nearest to exact.
 
     Returns:
-        Of each stack its ``name`` and its ``layers``: the ``layer``'s number, ``bars`` (arm, change, length in percent
-        of the longest) and, by estimator, the change at the output where it ``alone`` was swapped.
+        For each stack its ``name`` and ``layers``: number of the ``layer``, ``bars`` (arm, change, length in percent
+        of the longest) and, by estimator, the change of the output where it ``alone`` was swapped.
     """
     alpha, order = _nearest_alpha(report), list(_BARS)
     shown = [arm for arm in report.layers if arm["estimator"] != "first_order" or arm["alpha"] == alpha]
@@ -207,23 +207,26 @@ def stacks(report: SwapReport) -> list[Record]:
         change = arm["hidden_change"]
         bar = (_BARS[arm["estimator"]], change, round(100 * change / longest, 2))
         bars.setdefault(arm["stack"], {}).setdefault(arm["layer"], []).append(bar)
-    alone: dict[tuple[str, int], dict[str, float]] = {}
-    of_layers = [name for name in bars if name != "output"]
-    for arm in report.arms:
-        # An arm numbers the layers of all stacks together.
-        if arm["where"] == "layer" and not arm["control"] and len(of_layers) == 1:
-            alone.setdefault((of_layers[0], arm["layer"]), {})[arm["estimator"]] = arm["hidden_change"]
-    result = []
-    for name, by_layer in bars.items():
-        layers = [
-            {"layer": n, "bars": drawn, "alone": alone.get((name, n), {})} for n, drawn in by_layer.items()
-        ]
-        result.append({"name": name, "layers": layers})
-    return result
+    # Arms number the layers of all stacks together, so the stack is only known if there is one.
+    alone: dict[int, dict[str, float]] = {}
+    if len(bars.keys() - {"output"}) == 1:
+        for arm in report.arms:
+            if arm["where"] == "layer" and not arm["control"]:
+                alone.setdefault(arm["layer"], {})[arm["estimator"]] = arm["hidden_change"]
+    return [
+        {
+            "name": name,
+            "layers": [
+                {"layer": layer, "bars": drawn, "alone": {} if name == "output" else alone.get(layer, {})}
+                for layer, drawn in by_layer.items()
+            ],
+        }
+        for name, by_layer in bars.items()
+    ]
 
 
 def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
-    """What one head alone does to the model's output under each estimator and ablation; none where none was swapped.
+    """Heat maps of the effect of single heads on the output for each estimator and ablation.
 
     Estimators share a scale, and so do ablations.
     """
@@ -233,8 +236,8 @@ def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
             changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm["hidden_change"]
     result = []
     for estimator, by_head in changes.items():
-        alike = [other for other in changes if (other in ABLATIONS) == (estimator in ABLATIONS)]
-        most = max(change for other in alike for change in changes[other].values())
+        alike = (changes[other] for other in changes if (other in ABLATIONS) == (estimator in ABLATIONS))
+        most = max(change for other in alike for change in other.values())
         cells = {
             key: Cell(number, f"q{level(change, most)}", short(change))
             for number, (key, change) in enumerate(by_head.items())
@@ -244,13 +247,13 @@ def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
 
 
 def rankings(report: SwapReport) -> list[Record]:
-    """Heads, or layers, in the order of their measured effect, drawn; ablations first.
+    """Heads, or layers, by their measured effect, with drawings; ablations first.
 
     Returns:
-        Of each estimator what is ranked (``where``), the ``measure`` of the effect in words and whether that is a loss
-        or a score (``of_quality``), where 0 stands (``zero_at``), of how many the interval leaves 0 out (``sure``), and
-        ``rows``: of each place its entry of ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the
-        least and greatest change that the control gives there (``by_alpha``).
+        For each estimator what is ranked (``where``), the ``measure`` of the effect in words and whether that is a loss
+        or a score (``of_quality``), the position of 0 (``zero_at``), the number of intervals without 0 (``sure``), and
+        ``rows``: for each place its entry of ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the
+        smallest and largest change under its controls (``by_alpha``).
     """
     words = wording(report.manifest)
     arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
@@ -284,7 +287,7 @@ def rankings(report: SwapReport) -> list[Record]:
 
 @dataclass(frozen=True, repr=False)
 class SwapReport:
-    """What was swapped and what came of it, and the files that show it.
+    """Results of a swap, and the files that show them.
 
     Attributes:
         manifest: The model, the text, the options and the versions.
@@ -296,22 +299,22 @@ class SwapReport:
 
     @property
     def arms(self) -> list[dict[str, Any]]:
-        """A record for the model itself, every control and every swap."""
+        """A record of the model itself, of every control and of every swap."""
         return self.results["arms"]
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """A record for every layer and model-wide arm: how far its output moved."""
+        """A record of every layer and model-wide arm: the change of its output."""
         return self.results["layers"]
 
     @property
     def ranking(self) -> list[dict[str, Any]]:
-        """Heads, or layers, in the order of their measured effect, for every estimator and ablation."""
+        """Heads, or layers, by their measured effect, for every estimator and ablation."""
         return self.results.get("ranking", [])
 
     @property
     def finding(self) -> str:
-        """What came out, in words that say no more than the intervals."""
+        """The results in sentences that are justified by the intervals."""
         result = finding(self.results, wording(self.manifest))
         trained_with = self.manifest.get("trained_with")
         if trained_with is None:
@@ -322,7 +325,7 @@ class SwapReport:
         )
 
     def __repr__(self) -> str:
-        """One line: what was swapped, on how much, and the first of what came out."""
+        """Model, counts and first result in one line."""
         units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
         first, _, _ = f"{self.finding} ".partition(". ")
         said = f": {first}" if first.strip() else ""
@@ -352,10 +355,10 @@ class SwapReport:
         )
 
     def save(self, directory: str | Path) -> Path:
-        """Write every file into a folder; each is whole or not there.
+        """Write all files into a folder, each atomically.
 
         Args:
-            directory: The folder; made if it is not there.
+            directory: The folder; created if it does not exist.
 
         Returns:
             Path of ``swap.html``.
@@ -373,7 +376,7 @@ class SwapReport:
         return folder / "swap.html"
 
     def csv(self) -> str:
-        """The arms as a table with commas, a line an arm; empty where a number is missing."""
+        """The arms in CSV format, one per line; empty where a number is missing."""
         written = io.StringIO()
         names = list(dict.fromkeys(name for record in self.arms for name in record))
         writer = csv.DictWriter(written, names, lineterminator="\n")
@@ -383,10 +386,10 @@ class SwapReport:
 
     @classmethod
     def load(cls, directory: str | Path) -> SwapReport:
-        """Read a swap from its folder, exactly as it was saved.
+        """Load a swap from its folder.
 
         Raises:
-            InputError: If the folder holds none, one of another version, or one that was changed after it was written.
+            InputError: If the folder contains none, or one that was changed or is of another version.
         """
         path = Path(directory).expanduser() / FILES[0]
         if not path.is_file():
@@ -405,7 +408,7 @@ def terminal_table(report: SwapReport) -> RenderableType:
         report: The swap.
 
     Returns:
-        Something that ``rich.print`` prints. Names in it are never read as markup.
+        An object for ``rich.print``. Names are not interpreted as markup.
 
     Raises:
         MissingExtraError: If rich is not installed.
@@ -448,12 +451,12 @@ def _table(title: str, records: list[Record], report: SwapReport, labels: list[s
 
 
 def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tuple[str, str]]:
-    """The headings of a row of a table and what stands under them."""
+    """Headings and cells of a row of a table."""
     words = wording(report.manifest)
     for label in labels:
         yield label, str(record[label.lower()])
     yield "Attention", arm_name(record)
-    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
+    # Tables of single layers and heads have additional columns, and room for one quality only.
     for name in [name for name in words.qualities if name in record][: 1 if labels else None]:
         yield _HEADINGS.get(name, words.tiles[name]), _number(record[name])
         yield "Difference [95 %]", _difference(record, name)

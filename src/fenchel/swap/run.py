@@ -1,4 +1,4 @@
-"""Swap the inference of a model's attention, and measure what that changes: every arm on every batch."""
+"""Replace the inference of a model's attention and measure the changes, for every arm on every batch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fenchel.auditing.manifest import described_model
+from fenchel.auditing.state import SavedCursor
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
 from fenchel.io.batches import Cursor
@@ -23,7 +25,6 @@ from fenchel.io.runs import (
     check_writable,
     claimed,
     differences,
-    versions,
 )
 from fenchel.io.storage import (
     Field,
@@ -40,7 +41,7 @@ from fenchel.io.storage import (
     read_tensors,
     write_tensors,
 )
-from fenchel.loading import RunModel, device_and_dtype, evaluating, seeded
+from fenchel.loading import evaluating, seeded
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
@@ -52,20 +53,20 @@ from fenchel.swap.tasks import LanguageTask, Measure, SentenceTask
 STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
 
-# What is known at the end only, or may be elsewhere when it goes on.
+# Known only at the end, or allowed to change when a swap is resumed.
 _FREE_TO_RESUME = frozenset({"documents", "tokens", "seconds", "stacks", "python", "texts", "pairs"})
 _STATE_SCHEMA = 3
-"""Version of the file that a swap goes on from."""
+"""Version of the state file."""
 
 _MOST_EMBEDDING_BYTES = 4 * 2**30
 _SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
 _SAME_IN_HALF = 0.1
 
 Batched = Mapping[str, Tensor] | Tensor | tuple[Any, Any]
-"""A batch that is ready for a model: its inputs, or these and a target."""
+"""A ready-made batch: inputs of the model, or inputs and a target."""
 
 Readable = str | Path | Iterable[str] | Iterable[Batched]
-"""What a model can be given to read."""
+"""Inputs of a swap."""
 
 
 @takes(SwapOptions)
@@ -79,36 +80,35 @@ def swap(
     pairs: str | Path | Iterable[Sequence[object]] | None = None,
     **options: Any,
 ) -> SwapReport:
-    """What does a trained model compute when its attention infers otherwise, and is that more than smoothing?
+    """Measure the effect of other estimators in the attention of a trained model, against first order at other α.
 
-    The weights stay as they are. Every batch is read once by the model itself, once under first order at each α of the
-    control, and once under each estimator; nothing else differs between these arms, masked tokens included. In all of
-    them templates are keys times the model's scaling and the evidence is the query (space ``key`` of an audit).
+    Weights are unchanged. Every batch is read once by the model itself, once under first order at each α of the
+    control, and once under each estimator; nothing else differs between these arms, masked tokens included. Templates
+    are keys times the model's scaling and the evidence is the query (space ``key`` of an audit).
 
     A model with a language-model head is measured by its loss per token and the change of its hidden states; a model
-    without one, or one that is given pairs, by the change of its sentence embeddings (mean over tokens, length 1), of
-    the ranking of their similarities and, with scored pairs, by Spearman's correlation with the scores.
+    without one, or with pairs, by the change of its sentence embeddings (mean over tokens, norm 1), of the ranking of
+    their similarities and, with scored pairs, by Spearman's correlation with the scores.
 
     A module with attention layers of :mod:`fenchel.nn` reads batches, and is measured by the change of its output and,
-    where they are given, by a loss and a score of each example. Its layers keep their own preference, evidence and α,
-    which the control multiplies; what each layer is asked is what it asks itself.
+    if given, by a loss and a score of each example. Its layers keep their preference, evidence and α, which the control
+    multiplies.
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head); or
             a module with attention layers of :mod:`fenchel.nn`; or, with ``loader``, the folder of a run.
         tokenizer: Its tokenizer; None to load the one of a named model. In its place, an image processor.
-        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. Also batches: each the
-            inputs by name, or a tensor for the first of them; or a pair of these and what ``loss`` and ``score`` are to
-            know besides; or a mapping with these under ``inputs`` and a ``loss`` and ``score`` of its own, as on the
-            page on capture.
-        loss: From what the model returns for B examples, and their target (the inputs, where none came with
-            them), to (B,) numbers; lower is better.
+        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. Or batches: each the
+            inputs by name, or a tensor for the first input; or a pair of these and a target of ``loss`` and ``score``;
+            or a mapping with these under ``inputs`` and its own ``loss`` and ``score``, as on the page on capture.
+        loss: Function of the output of the model for B examples and their target (by default the inputs) that returns
+            (B,) numbers; lower is better.
         score: Likewise; higher is better.
         pairs: Scored pairs of sentences: a table with tabs, or (sentence, sentence, score) each.
         **options: The options of :class:`fenchel.run_options.SwapOptions`.
 
     Returns:
-        What was found.
+        The report of the swap.
 
     Raises:
         InputError: If an option, the text, the pairs or the folder cannot be used.
@@ -151,7 +151,13 @@ def swap(
         arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(run.model.config, "hidden_size", 0)))
-        manifest = {**_described(run, asked), **task.description()}
+        manifest = {
+            **described_model(run, SCHEMA),
+            "space": "key",
+            "batch_size": asked.batch_size,
+            **asked.recorded,
+            **task.description(),
+        }
         state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(run.model, task, arms, state, sites, asked).run()
@@ -163,24 +169,8 @@ def swap(
         return report
 
 
-def _described(run: RunModel, options: SwapOptions) -> dict[str, Any]:
-    """What a manifest says before the swap begins."""
-    device, dtype = device_and_dtype(run.model)
-    return {
-        **versions(SCHEMA),
-        "model": run.name,
-        "revision": run.revision,
-        "model_class": type(run.model).__name__,
-        "dtype": str(dtype).removeprefix("torch."),
-        "device": str(device),
-        "space": "key",
-        "batch_size": options.batch_size,
-        **options.recorded,
-    }
-
-
 def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOptions) -> SwapReport:
-    """The tables of what was measured."""
+    """Create the report from the measurements."""
     measured = state.measured()
     if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
         raise InputError(
@@ -194,15 +184,15 @@ def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOp
 
 @dataclass
 class SwapRun:
-    """A swap under way.
+    """A running swap.
 
     Attributes:
         model: The model, with a language-model head if the task has labels.
-        task: What it is asked to do.
+        task: The task.
         arms: The arms, the model itself first.
-        state: What to start from, and what is added to.
-        sites: The layers that attend.
-        options: What was asked for.
+        state: The state to start from; changed.
+        sites: The attention layers.
+        options: Options of the swap.
     """
 
     model: Any
@@ -220,13 +210,13 @@ class SwapRun:
         self._before: float = self.state.manifest.get("seconds", 0.0)
 
     def run(self) -> None:
-        """Count every step that the state has not counted.
+        """Measure the steps from the cursor of the state on.
 
-        Whatever stops it, what complete steps gave is saved first, if there is a folder to save it in.
+        If it is interrupted, complete steps are saved first, if there is a folder.
 
         Raises:
             InputError: If no step has a token that counts.
-            ModelError: If the model says something that cannot be compared.
+            ModelError: If outputs of the model cannot be compared.
             ConvergenceError: If an exact solve does not reach its tolerance.
         """
         self.options.told.started(self.state.manifest)
@@ -239,7 +229,7 @@ class SwapRun:
                     self._count(step)
         except BaseException as error:
             if not isinstance(error, OutputError):
-                with contextlib.suppress(Exception):  # the first error is the one to be told
+                with contextlib.suppress(Exception):  # the first error is the one to report
                     self._save()
             raise
         finally:
@@ -262,7 +252,7 @@ class SwapRun:
         self._check_control(own, step)
         self.state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
-        # The model and its controls come before the arms that are compared with them.
+        # The model and its controls precede the arms that are compared with them.
         compared = [last]
         columns: defaultdict[str, list[Tensor]] = defaultdict(list)
         for done, arm in enumerate(self.arms, start=1):
@@ -298,7 +288,7 @@ class SwapRun:
             ) from error
 
     def _check_control(self, own: Observation, step: Step) -> None:
-        """First order at α = 1 has to be the model itself, or nothing that follows means anything. Looked at once."""
+        """Raise unless first order at α = 1 reproduces the model; checked once."""
         if self._checked:
             return
         again = self._observe(Arm("first_order"), step)
@@ -323,10 +313,10 @@ class SwapRun:
 
 
 def _check_room(arms: int, sentences: int, width: int) -> None:
-    """Refuse more embeddings than memory may be expected to hold.
+    """Raise if the embeddings need more than 4 GiB of memory.
 
     Raises:
-        InputError: If they take more than 4 GiB.
+        InputError: If they do.
     """
     needed = 4 * arms * sentences * width
     if needed > _MOST_EMBEDDING_BYTES:
@@ -337,7 +327,7 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
 
 
 class _SavedManifest(OpenRecord):
-    """What is taken from a saved manifest; all else has to be as it is asked for."""
+    """The entries of a saved manifest that are used; all others have to equal those of the requested swap."""
 
     model: NonEmptyStr
     task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
@@ -350,18 +340,11 @@ class _SavedManifest(OpenRecord):
     measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
 
 
-class _SavedCursor(Record):
-    document: NonNegativeInt
-    window: NonNegativeInt
-    tokens: NonNegativeInt
-    documents: NonNegativeInt
-
-
 class _SavedSwap(Record):
-    """What is saved of a swap besides tensors."""
+    """The state of a swap besides tensors."""
 
     manifest: _SavedManifest
-    cursor: _SavedCursor
+    cursor: SavedCursor
     finished: bool
 
 
@@ -371,18 +354,18 @@ STATE_FORM = Form(
     schema=_SavedSwap,
     advice="Restore it from a copy, or start again with --overwrite.",
 )
-"""What the file holds besides tensors."""
+"""Contents of the file besides tensors."""
 
 
 @dataclass
 class SwapState:
-    """Everything that a swap knows between two steps.
+    """State of a swap between two steps.
 
     Attributes:
-        manifest: What the swap is.
-        cursor: Where the next step starts.
-        finished: Whether the last step was counted and every file was written.
-        parts: What each step measured, tensors by name whose first dimension are its units.
+        manifest: Manifest of the swap.
+        cursor: Start of the next step.
+        finished: Whether all steps were counted and all files were written.
+        parts: Measurements of each step, tensors by name with its units in the first dimension.
     """
 
     manifest: dict[str, Any]
@@ -391,13 +374,13 @@ class SwapState:
     parts: list[dict[str, Tensor]] = field(default_factory=list)
 
     def add(self, part: dict[str, Tensor], after: Cursor) -> None:
-        """Counts a complete step."""
+        """Add a complete step."""
         self.parts.append(part)
         self.cursor = after
         self.manifest.update(documents=after.documents, tokens=after.tokens)
 
     def measured(self) -> dict[str, Tensor]:
-        """What all steps measured, in the order of the documents."""
+        """Measurements of all steps, in the order of the documents."""
         if not self.parts:
             return {}
         joined = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
@@ -406,7 +389,7 @@ class SwapState:
         return self.parts[0]
 
     def write(self, directory: Path) -> None:
-        """Save into a folder, in one step: the file there is the old state or the new one."""
+        """Save the state into a folder, atomically."""
         write_tensors(
             directory / STATE_FILE,
             STATE_FORM,
@@ -416,11 +399,10 @@ class SwapState:
 
     @classmethod
     def read(cls, directory: Path) -> SwapState:
-        """Load what ``write`` saved.
+        """Load a state from a folder.
 
         Raises:
-            InputError: If the folder holds no state, one of another version, one that was changed after it was
-                written, or numbers that no swap can have given.
+            InputError: If the state is missing, invalid, changed, or of another version.
         """
         path = directory / STATE_FILE
         tensors, saved = read_tensors(path, STATE_FORM)
@@ -433,16 +415,16 @@ class SwapState:
 def _check_measured(
     tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], cursor: Cursor, *, finished: bool
 ) -> None:
-    """See that the tensors are what the steps up to the cursor can have measured.
+    """Check the measurements against the manifest and the cursor.
 
     Args:
-        tensors: What was measured, in the order of the documents; none before the first step.
-        manifest: What ``_SavedManifest`` let pass.
-        cursor: Where the next step starts.
+        tensors: Measurements in the order of the documents; none before the first step.
+        manifest: A manifest checked by ``_SavedManifest``.
+        cursor: Start of the next step.
         finished: Whether there is none.
 
     Raises:
-        Mismatch: If they are not.
+        Mismatch: If they disagree.
     """
     if not tensors:
         if cursor != Cursor() or finished:
@@ -476,7 +458,7 @@ def _of(dtype: torch.dtype, *shape: str, **how: Any) -> TensorSchema:
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
-    """The tensors that the steps of a task give."""
+    """Schema of the measurements of a task."""
     task = manifest["task"]
     result = {
         "documents": _of(torch.int64, "units", least=1, rising=task == "embedding"),
@@ -505,20 +487,20 @@ def _saved(directory: Path) -> Saved:
 
 
 SWAP = RunKind("swap", STATE_FILE, FILES, _saved)
-"""What a swap leaves in its folder."""
+"""Files of a swap in its folder."""
 
 
 def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:
-    """What a swap starts from: nothing, or what was saved in a folder that ``SWAP.refuse_occupied`` let pass.
+    """Load the state of a swap from a folder checked by ``SWAP.refuse_occupied``, or create an empty one.
 
     Args:
-        directory: The folder, if there is one.
-        manifest: The swap that is wanted.
-        arms: How many arms it has.
-        overwrite: Start anew whatever is there.
+        directory: The folder, if any.
+        manifest: The requested swap.
+        arms: Number of arms.
+        overwrite: Replace an existing swap.
 
     Raises:
-        InputError: If the folder holds another swap, or a damaged one.
+        InputError: If the folder contains another swap, or a damaged one.
     """
     if directory is None or overwrite or not (directory / STATE_FILE).exists():
         return SwapState(manifest)

@@ -1,10 +1,8 @@
-"""From what every unit gave under every arm to the tables of a swap: paired effects with bootstrap intervals.
+"""Tables of a swap: paired effects of every arm with bootstrap intervals, on the same resamples of the same units.
 
-Every arm is looked at on the same resamples of the same units.
-
-Is a change more than smoothing? An arm is compared with the best of the controls, which are first order at other α.
-The control is chosen by the same measure as it is compared by, so choosing and comparing on the same units would
-flatter it: the units are split into two halves at random, and the control for each half is chosen on the other.
+To tell whether a change is more than smoothing, an arm is compared with the best of the controls, which are first order
+at other α. The control is selected by the measure of the comparison, so selecting and comparing on the same units would
+be biased: the units are split into two random halves, and the control for each half is selected on the other.
 """
 
 from __future__ import annotations
@@ -27,11 +25,12 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """What an arm is measured by: a number from what every unit gave and the weights of the units in a sample.
+    """A statistic of an arm on weighted samples of units.
 
     Attributes:
-        units: How many units there are to resample.
-        of: From the key of an arm and (R, N) weights, how often each of R samples holds each unit, to (R,) float64.
+        units: Number of units.
+        of: Function of the key of an arm and (R, N) weights, the multiplicity of each unit in R samples, that returns
+            (R,) float64.
         lower_is_better: Whether less is better.
     """
 
@@ -45,7 +44,7 @@ class Metric:
 
 
 def token_mean(sums: Mapping[str, Tensor], counts: Tensor, *, lower_is_better: bool = True) -> Metric:
-    """Sum of a quantity over the units, divided by the sum of what it is counted in (tokens, for a loss).
+    """Sum of a quantity over the units, divided by the sum of counts (tokens, for a loss).
 
     Args:
         sums: (N,) for each arm.
@@ -61,7 +60,7 @@ def token_mean(sums: Mapping[str, Tensor], counts: Tensor, *, lower_is_better: b
 
 
 def score_correlation(similarities: Mapping[str, Tensor], scores: Tensor) -> Metric:
-    """Spearman's correlation of an arm's similarities with scores that people gave; the unit is a pair.
+    """Spearman's correlation of an arm's similarities with given scores; the unit is a pair.
 
     Args:
         similarities: (N,) for each arm.
@@ -75,8 +74,8 @@ def ranking_agreement(
 ) -> Metric:
     """Spearman's correlation of an arm's similarities of pairs with the model's own; the unit is a sentence.
 
-    A sentence is in many pairs, so pairs are not drawn one by one: a pair counts as often as both of its sentences were
-    drawn together, which is the product of their counts.
+    A sentence is in many pairs, so pairs are not resampled independently: the weight of a pair is the product of the
+    weights of its sentences.
 
     Args:
         similarities: (P,) for each arm.
@@ -88,7 +87,7 @@ def ranking_agreement(
 
     def agreement(arm: str, weights: Tensor) -> Tensor:
         result = []
-        # There are more pairs than sentences, so what fits in memory for sentences may not for pairs.
+        # There are more pairs than sentences: use smaller blocks.
         for rows in weights.split(max(1, 4_000_000 // max(1, len(first)))):
             both = rows[:, first] * rows[:, second]
             own, other = (midranks(similarities[key], both) for key in (model, arm))
@@ -100,13 +99,13 @@ def ranking_agreement(
 
 @dataclass(frozen=True)
 class AgainstControl:
-    """An arm against the best control.
+    """Comparison of an arm with the best control.
 
     Attributes:
-        chosen: The control chosen for each half on the other; empty where there are too few units to split.
-        best: The best control on all units, for reading only.
-        compared: Mean over the halves of the arm's metric minus that of the control chosen for the half, or of the
-            control's alone, with an interval; None where there are too few units.
+        chosen: The control selected for each half on the other; empty where there are too few units to split.
+        best: The best control on all units, for information.
+        compared: Mean over the halves of the arm's metric minus that of the selected control, or of the control's
+            alone, with an interval; None where there are too few units.
     """
 
     chosen: tuple[str, ...]
@@ -115,7 +114,7 @@ class AgainstControl:
 
 
 def halves(units: int, seed: int) -> list[Tensor]:
-    """The unit numbers in two random halves, each in order."""
+    """Split the units into two random halves, each in order."""
     order = torch.randperm(units, generator=torch.Generator().manual_seed(seed))
     return [order[0::2].sort().values, order[1::2].sort().values]
 
@@ -133,14 +132,14 @@ def _best(metric: Metric, controls: Sequence[str], weights: Tensor) -> str:
 def against_best_control(
     metric: Metric, arm: str | None, controls: Sequence[str], bootstrap: Bootstrap
 ) -> AgainstControl:
-    """Compare an arm with the best control, chosen on one half of the units and compared on the other, both ways.
+    """Compare an arm with the best control, selected on one half of the units and compared on the other, both ways.
 
     Args:
-        metric: What is compared.
-        arm: The arm; None to look at the chosen controls' metric itself.
+        metric: The compared metric.
+        arm: The arm; None for the metric of the selected controls itself.
         controls: The controls, at least one.
-        bootstrap: Resamples each half for itself; the choice stays as it is, so the interval says nothing about the
-            choice's own uncertainty.
+        bootstrap: Resamples each half separately; the selection is fixed, so the interval does not include its
+            uncertainty.
 
     Returns:
         The comparison.
@@ -164,7 +163,7 @@ def against_best_control(
 
 
 def named(name: str, interval: Interval | None) -> Record:
-    """An estimate and the ends of its interval under a name, missing where they are not known."""
+    """Entries of a record for an estimate and its interval; None where they are unknown."""
     values = (None, None, None) if interval is None else interval.span
     # An undefined value (a ranking of equal similarities) is missing: JSON knows no NaN.
     return {
@@ -174,16 +173,16 @@ def named(name: str, interval: Interval | None) -> Record:
 
 
 def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
-    """Heads, or layers where no head was swapped alone, in the order of their measured effect.
+    """Rank heads, or layers where no head was swapped alone, by their measured effect.
 
     Args:
         arms: The records of a swap.
-        quality: The loss or score by which arms are compared; without one the change at the output is the effect.
+        quality: The loss or score of the comparison; None to use the change of the output.
 
     Returns:
-        A record an estimator or ablation: ``estimator``, ``where`` (``head`` or ``layer``), ``measure`` and ``order``,
-        the most harmful first; where the measure is no quality, what changes most first. Of each ``layer``, ``head``,
-        ``module`` and its ``effect``, the difference from the model, with ``effect_low`` and ``effect_high``.
+        A record per estimator or ablation: ``estimator``, ``where`` (``head`` or ``layer``), ``measure`` and ``order``,
+        the most harmful first, or without a quality the largest change first. Entries have ``layer``, ``head``,
+        ``module`` and ``effect``, the difference from the model, with ``effect_low`` and ``effect_high``.
     """
     alone = [arm for arm in arms if arm["where"] != "model" and not arm["control"]]
     where = "head" if any(arm["where"] == "head" for arm in alone) else "layer"
@@ -213,11 +212,11 @@ class Tables:
 
     Args:
         arms: The arms, the model itself first.
-        measured: What ``SwapRun`` added to the state; the first dimension are the units.
-        stacks: Number of layers of each stack, the one of the output last.
-        pairs: Which sentences are compared; None for language modelling and for examples.
-        bootstrap: How intervals are made.
-        unit: What a row of what was measured is called, in the plural. Documents are resampled, with all of theirs.
+        measured: Measurements of ``SwapRun``, with units in the first dimension.
+        stacks: Number of layers of each stack, that of the output last.
+        pairs: Task with the compared sentences; None for language modelling and for examples.
+        bootstrap: Bootstrap of the intervals.
+        unit: Name of the rows of the measurements, in the plural. Documents are resampled with all of their rows.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class Tables:
         if (scores := measured.get("scores")) is not None:
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
         self.quality = next(iter(self._qualities), None)
-        """The first of the qualities, by which arms are compared."""
+        """The first quality, by which arms are compared."""
 
     def results(self) -> Record:
         """Everything as JSON values.
@@ -271,7 +270,7 @@ class Tables:
         }
 
     def _by_document(self, measured: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What was measured, summed over the units of a document where there are several."""
+        """Measurements summed over the units of each document."""
         documents, of = measured["documents"].unique(return_inverse=True)
         ones = torch.ones(len(of), dtype=torch.float64)
         if len(documents) == len(of):
@@ -289,7 +288,7 @@ class Tables:
 
     def _compare_embeddings(self, task: SentenceTask, embeddings: Tensor) -> None:
         def similarities(pairs: Tensor) -> dict[str, Tensor]:
-            # An arm at a time: all of them at once would be several times the embeddings.
+            # One arm at a time: all at once would need several times the memory of the embeddings.
             result = {}
             for index, key in enumerate(self._keys):
                 first, second = (embeddings[side, index].double() for side in pairs.T)
@@ -316,7 +315,7 @@ class Tables:
             self._qualities["score_correlation"] = score_correlation(scored, task.scores)
 
     def arms(self) -> list[Record]:
-        """A record an arm."""
+        """A record per arm."""
         own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
         records = []
         for arm in self._arms:
@@ -332,7 +331,7 @@ class Tables:
             for name, metric in self._qualities.items():
                 record |= self._quality(name, metric, arm.key, own[name])
             for name, metric in self._changes.items():
-                # One head of many changes a ranking by next to nothing, and resampling it would take longest of all.
+                # A single head hardly changes a ranking, and resampling it is expensive.
                 with_interval = name != "ranking_agreement" or arm.where == "model"
                 record |= self._interval(name, metric, arm.key, with_interval)
                 if name == "embedding_change":
@@ -379,24 +378,25 @@ class Tables:
         records = []
         for arm in self._estimators:
             metric = self._qualities[self.quality]
-            result = against_best_control(metric, arm.key, list(self._others), self._bootstrap)
-            records.append(
-                {
-                    "estimator": arm.estimator,
-                    "measure": self.quality,
-                    "best_alpha": self._others[result.best],
-                    "chosen_alphas": [self._others[key] for key in result.chosen],
-                    **named("difference", result.compared),
-                }
-            )
+            compared = self._against_best_control(metric, arm.key, "best_alpha", "difference")
+            records.append({"estimator": arm.estimator, "measure": self.quality, **compared})
         return records
+
+    def _against_best_control(self, metric: Metric, arm: str | None, best: str, compared: str) -> Record:
+        """Results of :func:`against_best_control` under these names."""
+        result = against_best_control(metric, arm, list(self._others), self._bootstrap)
+        return {
+            best: self._others[result.best],
+            "chosen_alphas": [self._others[key] for key in result.chosen],
+            **named(compared, result.compared),
+        }
 
     def smoothing(self) -> list[Record]:
         """A record for every model-wide estimator that changes anything, where there is a control."""
         embeddings, records = self._measured.get("embeddings"), []
         others = [self._keys[0], *(control.key for control in self._controls)]
         for number, arm in enumerate(self._estimators if self._others else ()):
-            # Distances of each unit to the model and to each control, and how much they are of.
+            # Distances of each unit to the model and to each control, and their normalization.
             if embeddings is None:
                 columns = self._measured["distances"][:, number].double().unbind(-1)
                 measure, of = "hidden_change", float(self._measured["tokens"][:, -1].sum())
@@ -408,9 +408,6 @@ class Tables:
             if not float(own.sum()) > 0:
                 continue
             distances = dict(zip(others[1:], to_controls, strict=True))
-            result = against_best_control(
-                token_mean(distances, own), None, list(self._others), self._bootstrap
-            )
             records.append(
                 {
                     "estimator": arm.estimator,
@@ -420,9 +417,9 @@ class Tables:
                         {"alpha": control.alpha, "distance": float(distances[control.key].sum()) / of}
                         for control in self._controls
                     ],
-                    "nearest_alpha": self._others[result.best],
-                    "chosen_alphas": [self._others[key] for key in result.chosen],
-                    **named("share_left", result.compared),
+                    **self._against_best_control(
+                        token_mean(distances, own), None, "nearest_alpha", "share_left"
+                    ),
                 }
             )
         return records

@@ -1,4 +1,4 @@
-"""What a swapped model is asked to do: to predict words, to embed sentences, or to answer for each example."""
+"""Tasks of a swap: language modelling, sentence embeddings, and examples with losses and scores."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.loading import LanguageHead
 from fenchel.io.batches import Batch, Cursor, check_known
-from fenchel.io.documents import Documents
+from fenchel.io.documents import Document, Documents
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import (
     ReadyBatches,
     TokenWindows,
     longest_window,
+    padded,
     padding_token,
     pieces,
     special_tokens,
@@ -32,7 +33,7 @@ from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Step, mapped, observe, observe_layers
 
 Measure = Callable[[Any, Any], Tensor]
-"""From what the model returned for B rows and their target to (B,) numbers."""
+"""Function of the output of the model for B rows and their target that returns (B,) numbers."""
 
 
 def _inputs(batch: Batch) -> Any:
@@ -40,13 +41,13 @@ def _inputs(batch: Batch) -> Any:
 
 
 class CutTexts:
-    """Texts as tokens with the special ones around them, those too long for the model cut off.
+    """Tokenize texts with special tokens, truncated to the maximum length.
 
     Args:
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration.
-        options: Tokens of a text, special ones included (by default what tokenizer and model can take, at most 512),
-            tokens that are read of all texts together, and texts in a batch.
+        options: Options with the maximum length of a text including special tokens (by default that of tokenizer and
+            model, at most 512), the maximum number of tokens of all texts, and the batch size.
     """
 
     def __init__(self, tokenizer: Any, config: Any, options: SwapOptions) -> None:
@@ -64,10 +65,12 @@ class CutTexts:
             )
         self.truncated = 0
 
-    @property
-    def enough(self) -> bool:
-        """Whether as many tokens were read as are to be."""
-        return self._left <= 0
+    def read(self, documents: Documents) -> Iterator[Document]:
+        """The documents until as many tokens have been cut as are to be read."""
+        for document in documents:
+            if self._left <= 0:
+                return
+            yield document
 
     def ids(self, text: str) -> tuple[int, ...]:
         """The tokens of a text."""
@@ -83,24 +86,21 @@ class CutTexts:
         return result
 
     def batches(self, texts: Mapping[int, tuple[int, ...]], start: Cursor) -> Iterator[Batch]:
-        """Texts in batches, each a document.
+        """Batches of texts, each a document.
 
         Args:
-            texts: The tokens of each text, by the number of its document.
-            start: Where to begin.
+            texts: The tokens of each text, by document number.
+            start: Cursor to start from.
         """
         numbers, rows, size = list(texts), list(texts.values()), self._batch_size
         lengths = [len(row) for row in rows]
         for begin in range(start.document, len(rows), size):
-            end, widest = min(begin + size, len(rows)), max(lengths[begin : begin + size])
-            ids = torch.full((end - begin, widest), self._padding)
-            for row, tokens in zip(ids, rows[begin:end], strict=True):
-                row[: len(tokens)] = torch.tensor(tokens)
-            counted = torch.arange(widest) < torch.tensor(lengths[begin:end])[:, None]
+            end = min(begin + size, len(rows))
+            ids, mask = padded(rows[begin:end], self._padding)
             done = sum(lengths[:end])
             yield Batch(
-                inputs={"input_ids": ids, "attention_mask": counted.long()},
-                counted=counted,
+                inputs={"input_ids": ids, "attention_mask": mask},
+                counted=mask.bool(),
                 counted_decoder=None,
                 documents=tuple(numbers[begin:end]),
                 windows=(1,) * (end - begin),
@@ -111,18 +111,18 @@ class CutTexts:
 
 
 class LanguageTask:
-    """Windows of text with the tokens that a language model has to predict.
+    """Language modelling: windows of text with the tokens to predict.
 
-    * masked: of every window's counted tokens that are no special ones, a seeded ``mask_probability`` (at least one)
-      is replaced by the mask token, all of them, and is to be predicted. The choice depends on the seed, the document
-      and the window alone, so every arm, batch size and resumed session sees the same.
-    * causal: every counted token but the first of a window is to be predicted from those before it.
+    * masked: a random share ``mask_probability`` (at least one) of the counted tokens of every window that are not
+      special is replaced by the mask token and predicted. It depends only on the seed, the document and the window, so
+      it is the same for every arm, batch size and resumed session.
+    * causal: every counted token but the first of a window is predicted from those before it.
     * seq2seq: the decoder reads the target (without one, the text itself) shifted right, and predicts it.
 
     Args:
         windows: The text.
-        head: What the model predicts.
-        options: What share of the tokens is hidden from masked models, and the seed of the choice.
+        head: Kind of the language-model head.
+        options: Options with the masked share and the seed.
 
     Raises:
         ModelError: If a masked model's tokenizer has no mask token.
@@ -192,14 +192,14 @@ class LanguageTask:
     def _translated(self, batch: Batch, _: Tensor) -> Step:
         ids, real = batch.inputs["decoder_input_ids"], batch.inputs["decoder_attention_mask"].bool()
         labels = _shifted(ids, real)
-        # What follows the last token that the decoder reads is not in the batch: it is what ends every text.
+        # The token after the last one that the decoder reads is not in the batch: it ends every text.
         labels[torch.arange(len(ids)), real.sum(1) - 1] = self._last_label
         counted = batch.counted_decoder
         return Step(batch, labels if counted is None else labels.masked_fill(~counted, IGNORED))
 
 
 def _shifted(ids: Tensor, counted: Tensor) -> Tensor:
-    """For each position the next token, where that counts."""
+    """The next token of each position, where it counts."""
     result = torch.full_like(ids, IGNORED)
     result[:, :-1] = ids[:, 1:].masked_fill(~counted[:, 1:], IGNORED)
     return result
@@ -210,10 +210,10 @@ class ScoredPairs:
     """Pairs of sentences with scores.
 
     Attributes:
-        description: Where they are from.
-        sentences: Two sentences a pair.
-        scores: One score a pair, higher for more similar.
-        sha256: Of the file, None where there is none.
+        description: Their source.
+        sentences: Two sentences per pair.
+        scores: A score per pair, higher for more similar.
+        sha256: Digest of the file; None without one.
     """
 
     description: str
@@ -223,17 +223,16 @@ class ScoredPairs:
 
 
 class SentenceTask:
-    """Different sentences, the shortest first, so that batches hold little padding.
+    """Sentence embeddings: distinct sentences, the shortest first, so that batches have little padding.
 
-    A sentence that is longer than the model takes is cut off, as sentence encoders do; ``description`` says how many.
+    Sentences that are too long are truncated, as by sentence encoders; ``description`` has their number.
 
     Args:
         documents: Texts, each a sentence; None without.
         pairs: Scored pairs; None without.
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration.
-        options: Tokens of a sentence, special ones included (by default what tokenizer and model can take, at most
-            512), sentences in a batch, how many tokens of documents are read, and how many pairs of them compared.
+        options: Options with those of :class:`CutTexts` and the maximum number of compared pairs of documents.
 
     Raises:
         InputError: If there are too few sentences or an option cannot be met.
@@ -262,14 +261,12 @@ class SentenceTask:
             return self._numbers[text]
 
         read: set[int] = set()
-        for document in documents or ():
+        for document in () if documents is None else self._cut.read(documents):
             if document.target is not None:
                 raise InputError(
                     "a target column was named, but sentences are embedded and nothing is written for them. "
                     "Leave it out."
                 )
-            if self._cut.enough:
-                break
             read.add(number(document.text.strip()))
         different = len(set(self._ids))
         if documents is not None and different < 3:
@@ -291,13 +288,13 @@ class SentenceTask:
             )
         if pairs is not None and self.scored is not None:
             compared = [frozenset(self._ids[index] for index in pair) for pair in self.scored.tolist()]
-            # Two equal sentences are of similarity 1, whichever they are.
+            # Equal sentences always have similarity 1.
             if len({pair if len(pair) == 2 else None for pair in compared}) < 2:
                 raise InputError(
                     f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far "
                     "as the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
                 )
-        # Whether the ranked pairs are of all sentences, so that sentences and not pairs are what can be resampled.
+        # Whether the ranked pairs are of all sentences, so that sentences are resampled instead of pairs.
         self.by_sentence = documents is not None
         ranked = self.scored
         if documents is not None:
@@ -307,7 +304,7 @@ class SentenceTask:
 
     @property
     def count(self) -> int:
-        """How many different sentences there are."""
+        """Number of distinct sentences."""
         return len(self._ids)
 
     def description(self) -> dict[str, Any]:
@@ -340,15 +337,15 @@ class SentenceTask:
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
-    """Different pairs of different things: all of them, or a seeded sample.
+    """Distinct pairs of distinct items: all of them, or a random sample.
 
     Args:
-        count: How many things there are.
-        pairs: How many pairs at most.
-        seed: Of the sample.
+        count: Number of items.
+        pairs: Maximum number of pairs.
+        seed: Seed of the sample.
 
     Returns:
-        (P, 2) numbers from 0, the smaller one first, in order.
+        (P, 2) sorted indices from 0, the smaller one first.
 
     Example:
         >>> sampled_pairs(3, 10, 0).tolist()
@@ -376,10 +373,10 @@ class LabelledTexts:
         options: As for ``SentenceTask``.
 
     Attributes:
-        labels: Number of the class of each text.
+        labels: Class index of each text.
 
     Raises:
-        InputError: If a label is none of the model's classes.
+        InputError: If a label is not a class of the model.
     """
 
     def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
@@ -387,32 +384,30 @@ class LabelledTexts:
         self._cut = CutTexts(tokenizer, config, options)
         self._texts: dict[int, tuple[int, ...]] = {}
         labels: dict[str, str | None] = {}
-        for number, document in enumerate(documents, start=1):
-            if self._cut.enough:
-                break
+        for number, document in enumerate(self._cut.read(documents), start=1):
             self._texts[number] = self._cut.ids(document.text)
             labels[f"document {document.number}"] = document.target
         self.labels = class_numbers(labels, config)
 
     @property
     def described(self) -> dict[str, Any]:
-        """What belongs in the manifest besides where the texts are from."""
+        """Further entries of the manifest."""
         return {"max_length": self._cut.max_length, "truncated": self._cut.truncated}
 
     def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
-        """The batches from a place on."""
+        """The batches from a cursor on."""
         return self._cut.batches(self._texts, start)
 
 
 def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
-    """Numbers of classes by their names, or by themselves.
+    """Class indices of labels, which are names or indices of classes.
 
     Args:
-        labels: Of each example, by what it is called.
+        labels: Label of each example, by the name of the example.
         config: The model's configuration, which names its classes.
 
     Raises:
-        InputError: If a label is none of the model's classes.
+        InputError: If a label is not a class of the model.
     """
     known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
     count = int(getattr(config, "num_labels", 0))
@@ -427,7 +422,7 @@ def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
 
 
 def classified(labels: Tensor) -> dict[str, Any]:
-    """What an ``ExampleTask`` measures of a classifier, by the number of each example's class."""
+    """Arguments of :class:`ExampleTask` for a classifier, given the class index of each example."""
 
     def target(batch: Batch) -> Tensor:
         return labels[torch.tensor(batch.documents) - 1]
@@ -442,15 +437,15 @@ def classified(labels: Tensor) -> dict[str, Any]:
 
 
 class ExampleTask:
-    """Examples of which each is one unit, whatever its size.
+    """Examples, each one unit of any size.
 
     Args:
         examples: The batches.
-        unit: What an example is called, in the plural.
-        targets: From a batch to what losses and scores are worked out from besides the output. Default: its inputs.
-        measures: By ``loss``, of which lower is better, and ``score``, of which higher is.
-        names: What the loss and the score are called, where that is something else.
-        described: What else belongs in the manifest.
+        unit: Name of the examples, in the plural.
+        targets: Function from a batch to the target of losses and scores. Default: its inputs.
+        measures: The ``loss``, for which lower is better, and the ``score``, for which higher is.
+        names: Names of loss and score in reports, if different.
+        described: Further entries of the manifest.
     """
 
     def __init__(

@@ -373,11 +373,11 @@ def test_the_cards_of_the_farthest_heads_have_the_picture_of_their_query(
     cards = seen.page.locator("#farthest .card")
     assert cards.locator(".picture .of-image").count() == cards.count() == len(pictured.heads)
     for number, card in enumerate(farthest_heads(pictured)):
-        assert card.example is not None
-        assert card.example.picture is not None
+        picture = card["example"].picture
+        assert picture is not None
         image = cards.nth(number).locator(".picture img").first
-        assert image.get_attribute("src") == card.example.picture.image
-        moved_most = max(map(abs, moved(card.example.picture)))
+        assert image.get_attribute("src") == picture.image
+        moved_most = max(map(abs, moved(picture)))
         assert short(moved_most) in cards.nth(number).locator(".readout").inner_text()
 
 

@@ -1,13 +1,9 @@
-"""What an audit looks like: a page for the browser, tables for terminal and notebook.
-
-Everything here reads an :class:`~fenchel.auditing.AuditReport` and computes nothing about attention: it
-only arranges numbers that the audit has measured.
-"""
+"""Rendering of an :class:`~fenchel.auditing.AuditReport`: an HTML page, tables for terminals and notebooks."""
 
 from __future__ import annotations
 
-from fenchel.auditing.report.findings import headline, notebook_html, summary_sentence, terminal_table
-from fenchel.auditing.report.html import render_html
+from fenchel.auditing.report.findings import headline, summary_sentence, terminal_table
+from fenchel.auditing.report.html import notebook_html, render_html
 
 __all__ = [
     "headline",

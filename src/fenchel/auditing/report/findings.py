@@ -1,17 +1,15 @@
-"""What an audit found: in sentences, as tables in a terminal, and in a notebook."""
+"""The results of an audit in sentences and as tables in a terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import Kind
-from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES, STATISTIC_NAMES
-from fenchel.auditing.report.plots import Cell, HeadGrid, heat_maps
+from fenchel.auditing.heads import SHORT_KIND_NAMES
 from fenchel.auditing.twin import twin_line
-from fenchel.drawing import SCALE, count, ink, percent, short, stacked, titled_table
+from fenchel.drawing import count, percent, short, stacked, titled_table
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def measured(report: AuditState) -> AuditStatistics:
-    """The numbers of a report.
+    """The statistics of a report.
 
     Raises:
-        InputError: If it holds no head.
+        InputError: If it has no heads.
     """
     if not report.heads:
         raise InputError(
@@ -36,26 +34,25 @@ def measured(report: AuditState) -> AuditStatistics:
 
 
 def model_name(manifest: Mapping[str, Any]) -> str:
-    """The model's name as its user gave it."""
+    """The name of the model as given by the user."""
     return str(manifest.get("model") or "an unnamed model")
 
 
-_LEARNED = 2.0  # how many times the twin's what moves has to be for it to be said that it came with training
+_LEARNED = 2.0  # ratio of the moved weight to the twin's above which it is attributed to training
 
 
 def headline(report: AuditState) -> list[str]:
-    """What came out, in three or four sentences of plain text.
+    """The results in a few sentences of plain text.
 
     Args:
         report: The audit.
 
     Returns:
-        That the model attends otherwise, if it does; what would move and how far outputs are off; what was sampled, if
-        it was; what the deviation of the dual point is and what it measures; what is certified; whether the untrained
-        twin was audited.
+        Whether the model attends under another closeness; the moved weight and the output error; the sample, if any;
+        the deviation of the dual point; certificates; whether the untrained twin was audited.
 
     Raises:
-        InputError: If the report holds no head.
+        InputError: If the report has no heads.
     """
     statistics, twin = measured(report), report.twin
     sentences = (
@@ -70,7 +67,7 @@ def headline(report: AuditState) -> list[str]:
 
 
 def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
-    """That attention under a closeness was measured which is not the model's own; None where it is."""
+    """A note that the measured closeness is not the model's; None where it is."""
     if not manifest.get("even_so"):
         return None
     return (
@@ -80,10 +77,10 @@ def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
 
 
 def moved_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = None) -> str:
-    """How much weight would move and how far the output is off, beside the untrained twin."""
-    heads, counts = len(statistics.heads), {head.queries for head in statistics.heads}
+    """The moved weight and the output error, compared with the untrained twin."""
+    heads, counts = len(statistics.heads), {head["queries"] for head in statistics.heads}
     queries = counts.pop() if len(counts) == 1 else None
-    number = queries or statistics.problems
+    number = queries or statistics.total("queries")
     where = (
         f"{count(number)} quer{'y' if number == 1 else 'ies'} in {'each of ' if queries and heads > 1 else ''}"
         f"{count(heads)} head{'s' if heads != 1 else ''}"
@@ -104,15 +101,15 @@ def moved_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = N
 
 
 def sampled_sentence(statistics: AuditStatistics, words: str | None) -> str | None:
-    """Of how many queries the means are estimates, and how good they are; None where all queries were measured."""
+    """The size of the sample and the standard errors; None where all queries were measured."""
     if words is None:
         return None
     sentence = (
-        f"Measured were {words}, {count(statistics.problems)} of {count(statistics.population)} "
+        f"Measured were {words}, {count(statistics.total('queries'))} of {count(statistics.total('population'))} "
         "problems: means are estimates for all of them"
     )
     moved, output = (
-        [error for head in statistics.heads if math.isfinite(error := head.value(metric, "se"))]
+        [error for head in statistics.heads if math.isfinite(error := head[f"{metric}_se"])]
         for metric in ("total_variation", "mean_error")
     )
     if not (moved and output):
@@ -124,7 +121,7 @@ def sampled_sentence(statistics: AuditStatistics, words: str | None) -> str | No
 
 
 def deviation_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = None) -> str:
-    """How far the dual point is from the exact one, beside what the covariance predicts and the untrained twin has."""
+    """The relative deviation, compared with its prediction by the covariance and with the untrained twin."""
     beside = (
         "" if twin is None else f", and the untrained twin has {percent(twin.mean('relative_deviation'))}"
     )
@@ -136,8 +133,8 @@ def deviation_sentence(statistics: AuditStatistics, twin: AuditStatistics | None
 
 
 def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
-    """How many exact answers are certified, and to what."""
-    missed, problems = statistics.not_converged, statistics.problems
+    """The number of certified exact answers, and their tolerance."""
+    missed, problems = statistics.total("not_converged"), statistics.total("queries")
     certified = (
         f"{count(problems - missed)} of {count(problems)} exact answers are certified, {count(missed)} are not"
         if missed
@@ -150,17 +147,17 @@ def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
 
 
 def summary_sentence(report: AuditState) -> str:
-    """What the audit found, in one sentence.
+    """The results in one sentence.
 
     Raises:
-        InputError: If the report holds no head.
+        InputError: If the report has no heads.
     """
     statistics, twin, manifest = measured(report), report.twin, report.manifest
-    heads, missed = len(statistics.heads), statistics.not_converged
+    heads, problems, missed = len(statistics.heads), *map(statistics.total, ("queries", "not_converged"))
     outcome = (
-        f"{count(missed)} of {count(statistics.problems)} exact solves did NOT converge, the others are certified"
+        f"{count(missed)} of {count(problems)} exact solves did NOT converge, the others are certified"
         if missed
-        else f"all {count(statistics.problems)} exact solves are certified"
+        else f"all {count(problems)} exact solves are certified"
     )
     sampled = "" if report.sample is None else f", {report.sample}"
     under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
@@ -190,27 +187,27 @@ COLUMNS: dict[str, str] = {
     "certificate": "Deviation at most",
 }
 
-"""The metrics of the short tables and what heads their columns."""
+"""Metrics of the short tables, with the headings of their columns."""
 
 _FARTHEST = 3
 
 
 def terminal_table(report: AuditState) -> RenderableType:
-    """A table of the means of every layer, followed by the heads that are farthest off, for rich.
+    """Tables of the means of every layer and of the heads with the largest total variation, for rich.
 
     Args:
         report: The audit.
 
     Returns:
-        Something that ``rich.print`` prints. Names and texts in it are never read as markup.
+        An object for ``rich.print``. Names and texts are not interpreted as markup.
 
     Raises:
         MissingExtraError: If rich is not installed.
-        InputError: If the report holds no head.
+        InputError: If the report has no heads.
     """
     statistics, sampled = measured(report), report.sample
     several = len(statistics.kinds) > 1
-    # Eighty columns have no room for the kinds and a bound.
+    # Kinds and the bound together do not fit in 80 columns.
     metrics = [metric for metric in COLUMNS if metric != "certificate" or not several]
 
     def table(title: str, *columns: str) -> Table:
@@ -242,109 +239,15 @@ def terminal_table(report: AuditState) -> RenderableType:
             name = [""] * several
         layers.add_section()
     farthest = table("Heads in which most weight would move", *kind_column, "Layer", "Head", *names)
-    for key, numbers in statistics.farthest("total_variation", _FARTHEST):
-        name = [SHORT_KIND_NAMES[key.kind]] * several
-        farthest.add_row(*name, str(key.layer), str(key.head), *written(numbers))
+    for head in statistics.farthest("total_variation", _FARTHEST):
+        name = [SHORT_KIND_NAMES[head["kind"]]] * several
+        farthest.add_row(*name, str(head["layer"]), str(head["head"]), *written(head))
     parts: list[Any] = [layers, farthest]
-    if statistics.not_converged:
+    if not_converged := statistics.total("not_converged"):
         missed: dict[Kind, int] = {kind: statistics.of(kind)["not_converged"] for kind in statistics.kinds}
         by_kind = [
             f"{SHORT_KIND_NAMES[kind].lower()} {count(number)}" for kind, number in missed.items() if number
         ]
-        sentence = (
-            f"{count(statistics.not_converged)} of {count(statistics.problems)} problems did not converge"
-        )
+        sentence = f"{count(not_converged)} of {count(statistics.total('queries'))} problems did not converge"
         parts.append((f"{sentence}: {', '.join(by_kind)}", "bold red"))
     return stacked(*parts)
-
-
-_METRIC = "total_variation"
-_MOST_CELLS = 2_000
-_FEW = 16  # heads beside each other in which numbers can be read
-_TABLE = 'style="border-collapse:separate;border-spacing:1px;font-size:11px;line-height:1.2;margin:.3em 0"'
-_LABEL = 'style="padding:0 .4em;text-align:right;font-weight:normal;opacity:.7"'
-_UNBOUNDED = "#dde1e8", "#10131a"
-
-
-def notebook_map(statistics: AuditStatistics, kind: Kind) -> str:
-    """Layers by heads of one kind, coloured by the weight that would have to move, as in the report.
-
-    Args:
-        statistics: Of the heads.
-        kind: The kind of attention.
-
-    Returns:
-        A ``table`` with a caption; for more than 2,000 heads a sentence that says where the map is.
-    """
-    name = f"{SHORT_KIND_NAMES[kind]}, " if len(statistics.kinds) > 1 else ""
-    name += METRIC_NAMES[_METRIC].lower()
-    name = name[0].upper() + name[1:]
-    if len(statistics.of_kind(kind)) > _MOST_CELLS:
-        return f"<p>{name} by head: the map is in report.html.</p>"
-    shown = next(one for one in heat_maps(statistics, kind) if one.metric == _METRIC)
-    caption = (
-        f"{name} of every head, {STATISTIC_NAMES[shown.statistic]} (rows: layers, columns: "
-        f"heads; light: 0, dark: {short(shown.highest)})"
-    )
-    heads = "".join(f'<th scope="col" {_LABEL}>{head}</th>' for head in shown.heads)
-    rows = ""
-    for layer, row in shown.rows:
-        cells = "".join(
-            _cell(cell, shown, f"layer {layer}, head {head}")
-            for cell, head in zip(row, shown.heads, strict=True)
-        )
-        rows += f'<tr><th scope="row" {_LABEL}>{layer}</th>{cells}</tr>'
-    return (
-        f'<table {_TABLE}><caption style="text-align:left">{caption}</caption>'
-        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    )
-
-
-def _cell(cell: Cell | None, shown: HeadGrid, name: str) -> str:
-    if cell is None:
-        return "<td></td>"
-    paper, written = _UNBOUNDED
-    if cell.style != "unbounded":
-        paper = SCALE[int(cell.style.removeprefix("q"))]
-        written = ink(paper)
-    few = len(shown.heads) <= _FEW
-    style = f"background:{paper};color:{written};padding:.1em .3em;text-align:center;min-width:{2 if few else 0.6}em"
-    return f'<td style="{style}" title="{name}: {cell.text}">{cell.text if few else ""}</td>'
-
-
-_MOST_LAYERS = 60
-_LEFT = 'style="text-align:left;padding:.1em .6em"'
-_RIGHT = 'style="text-align:right;padding:.1em .6em"'
-
-
-def notebook_html(report: AuditState) -> str:
-    """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
-
-    Args:
-        report: The audit; its texts are escaped.
-
-    Returns:
-        A ``div``.
-    """
-    if not report.heads:
-        return "<div><p>An audit without a head: nothing has been measured.</p></div>"
-    statistics = report.statistics
-    names = ("Layer", *COLUMNS.values(), "Queries")
-    header = "".join(f'<th scope="col" {_RIGHT}>{name}</th>' for name in names)
-    rows = []
-    for kind in statistics.kinds:
-        name = KIND_NAMES[kind]
-        for layer in statistics.layers_of(kind):
-            numbers = statistics.of(kind, layer)
-            means = (short(numbers[f"{metric}_mean"]) for metric in COLUMNS)
-            cells = (f"<td {_RIGHT}>{text}</td>" for text in (layer, *means, count(numbers["queries"])))
-            rows.append(f"<tr><td {_LEFT}>{name}</td>{''.join(cells)}</tr>")
-            name = ""
-    left_out = len(rows) - _MOST_LAYERS
-    note = f"<p>{left_out} more layers are in the report.</p>" if left_out > 0 else ""
-    maps = "".join(notebook_map(statistics, kind) for kind in statistics.kinds)
-    return (
-        f"<div><p>{escape(summary_sentence(report))}</p>{maps}"
-        f'<table><thead><tr><th scope="col" {_LEFT}>Means over queries</th>{header}</tr>'
-        f"</thead><tbody>{''.join(rows[:_MOST_LAYERS])}</tbody></table>{note}</div>"
-    )

@@ -1,4 +1,4 @@
-"""The report as one page that needs no network."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fenchel.auditing.advice import (
     GROUPS,
     Suggestion,
     is_loaded,
-    python_words,
+    python_call,
     recorded,
     written_command,
 )
@@ -28,15 +28,18 @@ from fenchel.auditing.heads import (
     METRIC_NAMES,
     SHORT_KIND_NAMES,
     STATISTIC_NAMES,
+    HeadKey,
     counted_in_words,
     head_name,
 )
 from fenchel.auditing.manifest import KEYS
-from fenchel.auditing.report.findings import headline, measured, model_name
+from fenchel.auditing.report.findings import COLUMNS, headline, measured, model_name, summary_sentence
 from fenchel.auditing.report.plots import (
     AXES,
+    BINS,
     MOST_PANELS,
     Axis,
+    HeadGrid,
     farthest_heads,
     head_address,
     heat_maps,
@@ -48,7 +51,7 @@ from fenchel.auditing.report.plots import (
     strips,
 )
 from fenchel.auditing.twin import AUDITED
-from fenchel.drawing import LEVELS, SCALE, duration, plain, stylesheet
+from fenchel.drawing import LEVELS, SCALE, duration, ink, plain, stylesheet
 from fenchel.errors import require_packages
 from fenchel.run_options import AuditOptions
 
@@ -60,7 +63,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 def embedded_json(data: object) -> str:
-    r"""JSON to stand inside a ``script`` element: no text in it can end the element or start another.
+    r"""JSON for a ``script`` element: no text in it can end the element or start another.
 
     Example:
         >>> embedded_json({"model": "</script>"})
@@ -77,7 +80,7 @@ _SHARED, _FOLDER = "fenchel.auditing.report", "page"
 
 @cache
 def _environment(package: str) -> Any:
-    """Templates, compiled once, of a package's own folder and of the one that all pages share."""
+    """Environment of the templates in a package's folder and in the one that all pages share."""
     require_packages("report", "jinja2")
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -101,18 +104,18 @@ def rendered_page(
     filters: Mapping[str, Callable[..., Any]] | None = None,
     **values: Any,
 ) -> str:
-    """A page that needs no network, in which every text is escaped, from what all pages share and a package's own.
+    """Render a self-contained page with escaped texts, from the templates of a package and those that all pages share.
 
     Args:
-        package: Such as ``fenchel.auditing.report``: its folder ``page`` is looked into first.
-        template: Its template.
-        scripts: Parts of its script, without the ending; they become one, whose hash the page's policy names, so that
-            the browser runs this one and no other, whatever a token is called.
-        data: What the script reads.
-        styles: Its style sheets.
-        scale: Whether it has colours of the scale.
-        filters: Filters besides those that write numbers.
-        values: What else the template shows.
+        package: A package such as ``fenchel.auditing.report``, whose folder ``page`` has precedence.
+        template: File name of the template.
+        scripts: Names of script files without extension. They are joined into one script, whose hash is in the content
+            security policy of the page, so that the browser runs no other.
+        data: Data of the script.
+        styles: File names of style sheets.
+        scale: Whether to define the colours of the scale.
+        filters: Filters in addition to those that format numbers.
+        values: Variables of the template.
 
     Raises:
         MissingExtraError: If jinja2 is not installed.
@@ -137,7 +140,7 @@ def rendered_page(
     return environment.get_template(template).render(values)
 
 
-# The others say where an audit ran, or are written otherwise.
+# The others depend on the machine, or are handled separately.
 _OPTIONS = tuple(
     name
     for name in KEYS
@@ -169,7 +172,7 @@ _NAMES = {
 
 
 def command(manifest: Mapping[str, Any]) -> str:
-    """What repeats an audit: a command for a POSIX shell, or a Python call where the texts had no file.
+    """A command that repeats an audit, for a POSIX shell or, for texts without a file, for Python.
 
     Example:
         >>> command({"model": "demo", "texts": "my text.txt", "alpha": 1.0, "layers": [1, 2]})
@@ -185,16 +188,15 @@ def command(manifest: Mapping[str, Any]) -> str:
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
-        options = "".join(f", {name}={value!r}" for name, value in given.items())
-        return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
+        return python_call("fenchel.audit", manifest, given, ready_made="inputs")
     return written_command("audit", manifest, given, "audit")
 
 
 def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The manifest as names and values to read, in the order in which it was written."""
+    """The entries of the manifest with readable names and values, in their order."""
     entries = []
     for name, value in manifest.items():
-        if name == "convention":  # the page prints it above, as prose
+        if name == "convention":  # shown separately on the page
             continue
         if value is None:
             text = _ABSENT.get(name, "none")
@@ -227,19 +229,19 @@ _SCRIPTS = (
 
 
 def _kind_section(
-    statistics: AuditStatistics, kind: Kind, drawn: Sequence[tuple[Axis, Any]]
+    statistics: AuditStatistics, kind: Kind, counts: Mapping[Axis, Mapping[HeadKey, Sequence[int]]]
 ) -> dict[str, Any]:
     crowded = len(statistics.of_kind(kind)) > MOST_PANELS
     layers = statistics.layers_of(kind)
+    drawn = [(axis, *panels(statistics, kind, of_heads)) for axis, of_heads in counts.items()]
     orders = ("relative_deviation", "second_order_deviation")
     return {
         "name": KIND_NAMES[kind],
         "layers": layers,
-        "heads": sorted({head.key.head for head in statistics.of_kind(kind)}),
         "numbers": statistics.of(kind),
         "heat_maps": heat_maps(statistics, kind),
-        "layer_panels": [(axis, of_kind[kind][0]) for axis, of_kind in drawn],
-        "head_panels": [] if crowded else [(axis, of_kind[kind][1]) for axis, of_kind in drawn],
+        "layer_panels": [(axis, of_layers) for axis, of_layers, _ in drawn],
+        "head_panels": [] if crowded else [(axis, grid) for axis, _, grid in drawn],
         "strips": [(axis, strips(statistics, axis, kind)) for axis in AXES] if crowded else [],
         "order_pairs": [
             (layer, *(statistics.mean(metric, kind, layer) for metric in orders)) for layer in layers
@@ -248,7 +250,7 @@ def _kind_section(
 
 
 def _base_rate(report: AuditState, suggestion: Suggestion) -> float | None:
-    """Which share of the positions a pattern's keys are; None where they are places beside a query."""
+    """Share of a pattern's keys among all positions; None for keys that are defined relative to the query."""
     classes = GROUPS.get(suggestion.pattern.partition("_")[2], ())
     result = report.statistics.positions(suggestion.heads[0].kind)
     return (
@@ -259,28 +261,28 @@ def _base_rate(report: AuditState, suggestion: Suggestion) -> float | None:
 
 
 def _difference(value: float, other: float, write: Callable[[float | None], str]) -> str:
-    """What the first has more, with its sign."""
+    """The signed difference of two values."""
     if not (math.isfinite(value) and math.isfinite(other)):
         return number.MISSING
     return f"{'−' if value < other else '+'}{write(abs(value - other))}"
 
 
 def render_html(report: AuditState) -> str:
-    """The report as one HTML page that needs no network.
+    """Render the report as one self-contained HTML page.
 
     Args:
-        report: The audit. Its texts (model, tokens, contexts, manifest) are escaped, whatever they hold.
+        report: The audit. Its texts (model, tokens, contexts, manifest) are escaped.
 
     Returns:
         The page.
 
     Raises:
         MissingExtraError: If jinja2 is not installed.
-        InputError: If the report holds no head.
+        InputError: If the report has no heads.
     """
     statistics = measured(report)
-    drawn = [(axis, panels(statistics, axis)) for axis in AXES]
-    kinds = [_kind_section(statistics, kind, drawn) for kind in statistics.kinds]
+    counts = {axis: statistics.histograms(axis.metric, axis.upper, BINS) for axis in AXES}
+    kinds = [_kind_section(statistics, kind, counts) for kind in statistics.kinds]
     return rendered_page(
         _SHARED,
         "report.html.jinja",
@@ -305,8 +307,8 @@ def render_html(report: AuditState) -> str:
         highest_order_mean=highest_finite(
             value for section in kinds for _, *pair in section["order_pairs"] for value in pair
         ),
-        # The middle one of the heads' medians stays finite where few queries are unbounded.
-        median_certificate=median(head.value("certificate", "p50") for head in statistics.heads),
+        # The median of the heads' medians is finite where few queries are unbounded.
+        median_certificate=median(head["certificate_p50"] for head in statistics.heads),
         certificate_statistic=shown_statistic(statistics, "certificate"),
         axes=AXES,
         levels=range(LEVELS),
@@ -319,4 +321,47 @@ def render_html(report: AuditState) -> str:
         twin=report.twin,
         command=command(report.manifest),
         entries=manifest_entries(report.manifest),
+    )
+
+
+_MOST_CELLS, _MOST_LAYERS = 2_000, 60
+_COLOURS = {f"q{step}": (colour, ink(colour)) for step, colour in enumerate(SCALE)}
+_COLOURS["unbounded"] = ("#dde1e8", "#10131a")
+
+
+def notebook_html(report: AuditState) -> str:
+    """Render the total variation of every head and the means of every layer as HTML for a notebook.
+
+    Args:
+        report: The audit; its texts are escaped.
+
+    Returns:
+        A ``div``; for more than 2,000 heads of a kind it says where the map is.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
+    """
+    if not report.heads:
+        return "<div><p>An audit without a head: nothing has been measured.</p></div>"
+    statistics = report.statistics
+    maps: list[tuple[str, HeadGrid | None]] = []
+    for kind in statistics.kinds:
+        title = (
+            f"{SHORT_KIND_NAMES[kind]}, total variation" if len(statistics.kinds) > 1 else "Total variation"
+        )
+        shown = next(grid for grid in heat_maps(statistics, kind) if grid.metric == "total_variation")
+        maps.append((title, shown if len(statistics.of_kind(kind)) <= _MOST_CELLS else None))
+    return rendered_page(
+        _SHARED,
+        "notebook.html.jinja",
+        styles=(),
+        scale=False,
+        summary=summary_sentence(report),
+        maps=maps,
+        colours=_COLOURS,
+        statistic_names=STATISTIC_NAMES,
+        columns=COLUMNS,
+        names=("Layer", *COLUMNS.values(), "Queries"),
+        rows=[(KIND_NAMES[kind], statistics.of(kind, layer)) for kind, layer in statistics.layers()],
+        most_layers=_MOST_LAYERS,
     )

@@ -1,4 +1,4 @@
-"""What the page of an audit shows: distributions, maps and scatter plots, cards, and the data of heads that open."""
+"""Data of the page of an audit: distributions, heat maps, scatter plots, cards, and details of heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fenchel.auditing.advice import HeadPattern
     from fenchel.auditing.examples import AttentionMatrix, Picture
     from fenchel.auditing.state import AuditState
-    from fenchel.auditing.statistics import AuditStatistics, Head
+    from fenchel.auditing.statistics import AuditStatistics
     from fenchel.auditing.swap_effects import SwapEffects
 
 BINS = 25
@@ -33,13 +33,13 @@ BINS = 25
 
 @dataclass(frozen=True)
 class Axis:
-    """The range over which a metric's distribution is drawn; what lies above is counted in the last bin."""
+    """The range of a metric's histogram, whose last bin includes larger values."""
 
     metric: str
     upper: float
 
     def position(self, value: float) -> float | None:
-        """Where a value stands, from 0 to 100; None where it is not finite."""
+        """Position of a value on the axis, from 0 to 100; None if it is not finite."""
         return round(min(100.0, 100 * value / self.upper), 2) if math.isfinite(value) else None
 
 
@@ -52,47 +52,15 @@ AXES: tuple[Axis, ...] = (
 
 MOST_PANELS = 400
 
-"""Above this many heads of a kind, a layer's heads share one strip instead of having a panel each."""
+"""Number of heads of a kind above which the heads of a layer share one strip instead of a panel each."""
 
-
-@dataclass(frozen=True)
-class Panel:
-    """One distribution in a box of 100 by 100.
-
-    Args:
-        layer: The layer.
-        head: The head, or None for all heads of the layer.
-        path: The outline of the bars, or a tick for each head.
-        mean_at: Where the mean's line stands, from 0 to 100; None where there is no finite mean.
-        mean: The mean, written.
-        queries: How many queries the distribution counts.
-    """
-
-    layer: int
-    head: int | None
-    path: str
-    mean_at: float | None
-    mean: str
-    queries: int
-
-    @classmethod
-    def of(
-        cls,
-        path: str,
-        statistics: AuditStatistics,
-        axis: Axis,
-        kind: Kind,
-        layer: int,
-        head: int | None = None,
-    ) -> Panel:
-        """The panel of a layer or a head, with what is drawn in it."""
-        numbers = statistics.of(kind, layer, head)
-        mean = numbers[f"{axis.metric}_mean"]
-        return cls(layer, head, path, axis.position(mean), short(mean), numbers["queries"])
+Panel = dict[str, Any]
+"""The numbers of a layer or head, as of ``AuditStatistics.of``, and its distribution as an SVG ``path`` in a box of 100
+by 100: the outline of bars, or a tick for each head."""
 
 
 def outline(fractions: Sequence[float]) -> str:
-    """The outline of bars of equal width, as an SVG path in a box of 100 by 100 whose y runs downwards.
+    """The outline of bars of equal width as an SVG path in a box of 100 by 100 whose y axis points down.
 
     Example:
         >>> outline([0.5, 0.5, 0.0, 0.0])
@@ -112,39 +80,35 @@ def outline(fractions: Sequence[float]) -> str:
 
 
 def panels(
-    statistics: AuditStatistics, axis: Axis
-) -> dict[Kind, tuple[list[Panel], list[tuple[int, list[Panel | None]]]]]:
-    """By kind one panel a layer, as in figure 4, and one a head, a row a layer, as in figure 5.
+    statistics: AuditStatistics, kind: Kind, counts: Mapping[HeadKey, Sequence[int]]
+) -> tuple[list[Panel], HeadGrid]:
+    """A panel for each layer, as in figure 4, and for each head, as in figure 5.
 
-    Where a layer lacks a head, its row has None.
+    Args:
+        statistics: The numbers of the audit.
+        kind: The kind of attention.
+        counts: Histogram of the metric for each head.
     """
-    counts = statistics.histograms(axis.metric, axis.upper, BINS)
 
-    def panel(counts: Sequence[int], *place: Any) -> Panel:
-        queries = sum(counts) or 1
-        return Panel.of(outline([count / queries for count in counts]), statistics, axis, *place)
+    def panel(bins: Sequence[int], *place: int) -> Panel:
+        queries = sum(bins) or 1
+        return {**statistics.of(kind, *place), "path": outline([count / queries for count in bins])}
 
-    result = {}
-    for kind in statistics.kinds:
-        numbers = sorted({head.key.head for head in statistics.of_kind(kind)})
-        of_layers, rows = [], []
-        for layer in statistics.layers_of(kind):
-            of_heads = {key.head: counts[key] for key in counts if key[:2] == (kind, layer)}
-            of_layers.append(panel([sum(bins) for bins in zip(*of_heads.values(), strict=True)], kind, layer))
-            row = [panel(of_heads[head], kind, layer, head) if head in of_heads else None for head in numbers]
-            rows.append((layer, row))
-        result[kind] = of_layers, rows
-    return result
+    by_head = {key[1:]: bins for key, bins in counts.items() if key.kind == kind}
+    by_layer: dict[int, list[Sequence[int]]] = {}
+    for (layer, _), bins in by_head.items():
+        by_layer.setdefault(layer, []).append(bins)
+    layers = [panel([sum(bins) for bins in zip(*by_layer[n], strict=True)], n) for n in sorted(by_layer)]
+    return layers, HeadGrid.of({place: panel(bins, *place) for place, bins in by_head.items()}, None)
 
 
 def strips(statistics: AuditStatistics, axis: Axis, kind: Kind) -> list[Panel]:
-    """One strip a layer, with the means of its heads as ticks, for models with too many heads for a panel each."""
+    """A panel for each layer with the means of its heads as ticks, for models with too many heads for panels."""
     result = []
     for layer in statistics.layers_of(kind):
-        means = [head.value(axis.metric) for head in statistics.of_kind(kind) if head.key.layer == layer]
+        means = [head[f"{axis.metric}_mean"] for head in statistics.of_kind(kind) if head["layer"] == layer]
         ticks = sorted({at for mean in means if (at := axis.position(mean)) is not None})
-        path = "".join(f"M{at:g} 15V85" for at in ticks)
-        result.append(Panel.of(path, statistics, axis, kind, layer))
+        result.append({**statistics.of(kind, layer), "path": "".join(f"M{at:g} 15V85" for at in ticks)})
     return result
 
 
@@ -153,12 +117,12 @@ HEAT_METRICS: tuple[str, ...] = ("relative_deviation", "total_variation", "mean_
 
 @dataclass(frozen=True)
 class Cell:
-    """One head.
+    """Cell of a heat map.
 
     Args:
-        index: Its place among all heads of the report.
-        style: The CSS class of its colour: a step of the scale, or ``unbounded``.
-        text: Its number.
+        index: Index of the head in the report.
+        style: CSS class of its colour: a step of the scale, or ``unbounded``.
+        text: Its value.
     """
 
     index: int
@@ -168,24 +132,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """Layers by heads.
+    """A grid of layers by heads.
 
     Args:
-        heads: The numbers of the columns.
-        rows: A layer's number and its cells; None where a layer lacks that head.
-        highest: The upper end of the colour scale; None where no number is finite.
-        metric: What is shown, in the map of an audit.
-        statistic: The statistic of it.
+        heads: Numbers of the columns.
+        rows: Number of each layer with its cells; None where it has no such head.
+        highest: Upper end of the colour scale; None where no value is finite.
+        metric: Metric of the cells, for audits.
+        statistic: Statistic of the metric.
     """
 
     heads: list[int]
-    rows: list[tuple[int, list[Cell | None]]]
+    rows: list[tuple[int, list[Any]]]
     highest: float | None
     metric: str = ""
     statistic: str = ""
 
     @classmethod
-    def of(cls, cells: Mapping[tuple[int, int], Cell], highest: float | None, *shown: str) -> HeadGrid:
+    def of(cls, cells: Mapping[tuple[int, int], Any], highest: float | None, *shown: str) -> HeadGrid:
         """The grid of cells by layer and head."""
         heads = sorted({head for _, head in cells})
         layers = sorted({layer for layer, _ in cells})
@@ -194,135 +158,119 @@ class HeadGrid:
 
     @property
     def width(self) -> str:
-        """How wide the map is, as the CSS class that decides when its numbers are shown."""
+        """CSS class of the width of the map, which decides when its numbers are shown."""
         return "few" if len(self.heads) <= 8 else "several" if len(self.heads) <= 12 else "many"
 
     @property
     def height(self) -> str:
-        """How tall the map is, as the CSS class of its rows."""
+        """CSS class of the height of the map."""
         return "low" if len(self.rows) <= 16 else "tall"
 
 
 def highest_finite(values: Iterable[float | None]) -> float | None:
-    """The greatest finite value; None where there is none."""
+    """The largest finite value; None where there is none."""
     return max((v for v in values if v is not None and math.isfinite(v)), default=None)
 
 
 def shown_statistic(statistics: AuditStatistics, metric: str) -> str:
-    """What to show of a metric: the mean, or the median where some head's mean is unbounded."""
-    return "p50" if any(head.value(metric) == math.inf for head in statistics.heads) else "mean"
+    """The statistic of a metric that is shown: the mean, or the median where some head's mean is infinite."""
+    return "p50" if any(head[f"{metric}_mean"] == math.inf for head in statistics.heads) else "mean"
 
 
 def heat_maps(statistics: AuditStatistics, kind: Kind) -> list[HeadGrid]:
-    """The heat maps of one kind, one a metric, on scales that all kinds share."""
+    """The heat maps of one kind, one per metric, with colour scales shared by all kinds."""
     maps = []
     for metric in HEAT_METRICS:
         statistic = shown_statistic(statistics, metric)
-        values = [head.value(metric, statistic) for head in statistics.heads]
+        values = [head[f"{metric}_{statistic}"] for head in statistics.heads]
         highest, cells = highest_finite(values), {}
         for index, (head, value) in enumerate(zip(statistics.heads, values, strict=True)):
-            if head.key.kind == kind:
+            if head["kind"] == kind:
                 style = f"q{level(value, highest or 0.0)}" if math.isfinite(value) else "unbounded"
-                cells[head.key[1:]] = Cell(index, style, short(value))
+                cells[head["key"][1:]] = Cell(index, style, short(value))
         maps.append(HeadGrid.of(cells, highest, metric, statistic))
     return maps
 
 
 def scatters(effects: SwapEffects) -> list[dict[str, Any]]:
-    """Total variation and relative deviation against the change of the model's hidden states.
+    """Scatter plots of total variation and relative deviation against the effect of exact inference.
 
     Returns:
-        Of each ``metric`` a point a head (``points``), what the ends of the axes stand for (``widest``, ``highest``)
-        and Spearman's ``rank_correlation``. Of a point its ``key``, ``deviation`` and ``effect``, and the places of
-        these and of the interval, from 0 to 100 (``x``, ``y``, ``low``, ``high``).
+        For each ``metric`` a point per head (``points``), the ends of the axes (``widest``, ``highest``) and Spearman's
+        ``rank_correlation``. A point has ``key``, ``deviation`` and ``effect``, and the positions of these and of the
+        interval, from 0 to 100 (``x``, ``y``, ``low``, ``high``).
     """
     plots = []
     for metric in ("total_variation", "relative_deviation"):
-        deviations = {head.key: head.deviations.get(metric) for head in effects.heads}
-        known = {
-            key: value for key, value in deviations.items() if value is not None and math.isfinite(value)
-        }
-        if not known:
+        heads = [
+            (head, deviation)
+            for head in effects.heads
+            if (deviation := head.deviations.get(metric)) is not None and math.isfinite(deviation)
+        ]
+        if not heads:
             continue
-        heads = [head for head in effects.heads if head.key in known]
-        widest = 1.05 * max(known.values()) or 1.0
-        highest = 1.05 * max(max(head.effect, head.high or 0.0) for head in heads) or 1.0
-
-        def up(value: float | None, highest: float = highest) -> float | None:
-            return None if value is None else round(100 * max(0.0, min(1.0, value / highest)), 2)
-
+        widest = 1.05 * max(deviation for _, deviation in heads) or 1.0
+        highest = 1.05 * max(max(head.effect, head.high or 0.0) for head, _ in heads) or 1.0
         points = [
             {
                 "key": head.key,
-                "deviation": known[head.key],
+                "deviation": deviation,
                 "effect": head.effect,
-                "x": round(100 * known[head.key] / widest, 2),
-                "y": up(head.effect),
-                "low": up(head.low),
-                "high": up(head.high),
+                "x": _percentage(deviation, widest),
+                "y": _percentage(head.effect, highest),
+                "low": _percentage(head.low, highest),
+                "high": _percentage(head.high, highest),
             }
-            for head in heads
+            for head, deviation in heads
         ]
-        rank = effects.rank_correlation.get(metric)
-        plots.append(
-            {
-                "metric": metric,
-                "points": points,
-                "widest": widest,
-                "highest": highest,
-                "rank_correlation": rank,
-            }
-        )
+        plot = {"metric": metric, "points": points, "widest": widest, "highest": highest}
+        plots.append({**plot, "rank_correlation": effects.rank_correlation.get(metric)})
     return plots
 
 
+def _percentage(value: float | None, highest: float) -> float | None:
+    return None if value is None else round(100 * max(0.0, min(1.0, value / highest)), 2)
+
+
 _MOST_CARDS = 6
-
-
-@dataclass(frozen=True)
-class Card:
-    """One of the farthest heads.
-
-    Args:
-        head: Its numbers.
-        reasons: Why it is shown, such as "2nd largest total variation".
-        example: The query, or None where the audit kept none.
-    """
-
-    head: Head
-    reasons: list[str]
-    example: HeadExample | None
 
 
 def _ordinal(rank: int) -> str:
     return f"{rank}{({1: 'st', 2: 'nd', 3: 'rd'}).get(rank, 'th')}"
 
 
-def farthest_heads(report: AuditState) -> list[Card]:
-    """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
+def farthest_heads(report: AuditState) -> list[dict[str, Any]]:
+    """The six farthest heads, taken in turn from the rankings by total variation and by output error.
+
+    Returns:
+        Statistics of each (``head``), the ``reasons`` for showing it, such as "2nd largest total variation", and its
+        ``example``, None where the audit kept none.
+    """
     metrics = ("total_variation", "mean_error")
     rankings = [report.statistics.farthest(metric, _MOST_CARDS) for metric in metrics]
-    cards: dict[HeadKey, Card] = {}
+    cards: dict[HeadKey, dict[str, Any]] = {}
     for rank, heads in enumerate(zip(*rankings, strict=True), start=1):
         for metric, head in zip(metrics, heads, strict=True):
-            if len(cards) < _MOST_CARDS or head.key in cards:
-                card = cards.setdefault(head.key, Card(head, [], report.examples.get(head.key)))
+            key = head["key"]
+            if key not in cards and len(cards) < _MOST_CARDS:
+                cards[key] = {"head": head, "reasons": [], "example": report.examples.get(key)}
+            if key in cards:
                 place = "largest" if rank == 1 else f"{_ordinal(rank)} largest"
-                card.reasons.append(f"{place} {METRIC_NAMES[metric].lower()}")
+                cards[key]["reasons"].append(f"{place} {METRIC_NAMES[metric].lower()}")
     return list(cards.values())
 
 
 MOST_QUERIES = 1_200
 
-"""Queries that a page shows, over all heads; those of the heads that are farthest."""
+"""Maximum number of queries on a page, those of the farthest heads."""
 
 MOST_MATRICES = 240
 
-"""Heads whose attention in a sentence a page shows, likewise."""
+"""Maximum number of attention matrices on a page, likewise."""
 
 KIND_PREFIXES: dict[Kind, str] = {"encoder_self": "encoder-", "decoder_self": "decoder-", "cross": "cross-"}
 
-"""How the addresses of heads begin that are not of the report's first kind."""
+"""Prefixes of the addresses of heads that are not of the report's first kind."""
 
 PLACES: dict[str, str] = {
     "first": "the first token",
@@ -333,11 +281,11 @@ PLACES: dict[str, str] = {
     "rest": "other tokens",
 }
 
-"""What the page calls the places that weight moves between."""
+"""Names of the classes of keys on the page."""
 
 PLACES_OF_IMAGES: dict[str, str] = {"first": "the first position", "rest": "other patches"}
 
-"""The same where the input is images."""
+"""Names that differ for images."""
 
 _QUERIES_OF_A_HEAD = 4
 _NAMED = 5  # tokens that get too much, and too little, of a query
@@ -346,7 +294,7 @@ _BINS = 24
 
 
 def head_address(key: HeadKey, kinds: Sequence[Kind]) -> str:
-    """What follows the ``#`` in the address of a head; heads of the report's first kind need not say which it is.
+    """URL fragment of a head, without the kind for heads of the report's first kind.
 
     Example:
         >>> head_address(HeadKey("cross", 2, 3), ["encoder_self", "cross"])
@@ -356,7 +304,7 @@ def head_address(key: HeadKey, kinds: Sequence[Kind]) -> str:
 
 
 def shown_queries(examples: Sequence[HeadExample]) -> list[HeadExample]:
-    """The farthest queries of a head: new patterns first, no sentence twice if there are others, no place twice."""
+    """Select the farthest queries of a head, preferring different patterns and sentences, at different positions."""
     shown: list[HeadExample] = []
     pattern, place = attrgetter("pattern"), attrgetter("position", "token")
     sentence = attrgetter("document", "window", "context")
@@ -369,11 +317,11 @@ def shown_queries(examples: Sequence[HeadExample]) -> list[HeadExample]:
 
 
 def page_data(report: AuditState, *, most_rows: int) -> dict[str, Any]:
-    """What the page's script reads: every head's numbers and what it shows when it is opened, a list entry a head.
+    """Data of the page's script: statistics and details of every head, as lists with an entry per head.
 
     Args:
         report: The audit.
-        most_rows: How many rows of the table the page shows before it is asked for all.
+        most_rows: Number of rows of the table that are shown at first.
     """
     statistics, images = report.statistics, report.manifest.get("reads") == "images"
     columns = ["kind", "layer", "head", "queries", "not_converged", "newton_steps"]
@@ -381,14 +329,14 @@ def page_data(report: AuditState, *, most_rows: int) -> dict[str, Any]:
     columns += [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTIC_NAMES]
     rows = [
         [
-            *(statistics.kinds.index(head.key.kind), head.key.layer, head.key.head),
-            *(head.queries, head.not_converged, json_number(head.newton_steps)),
+            *(statistics.kinds.index(head["kind"]), head["layer"], head["head"]),
+            *(head["queries"], head["not_converged"], json_number(head["newton_steps_mean"])),
             *_numbers(head),
         ]
         for head in statistics.heads
     ]
     sampled = [
-        [head.population, *(json_number(head.value(metric, "se")) for metric in METRICS)]
+        [head["population"], *(json_number(head[f"{metric}_se"]) for metric in METRICS)]
         for head in statistics.heads
     ]
     return {
@@ -410,9 +358,9 @@ def page_data(report: AuditState, *, most_rows: int) -> dict[str, Any]:
 
 
 def opened_data(report: AuditState) -> dict[str, Any]:
-    """Entries of the page's data that are for heads that open, most of them with one entry a head in their order."""
+    """Entries of the page's data for the details of heads, most of them with one entry per head in order."""
     statistics, keys = report.statistics, report.statistics.keys()
-    far = [head.key for head in statistics.farthest("total_variation", len(keys))]
+    far = [head["key"] for head in statistics.farthest("total_variation", len(keys))]
     most = max(1, min(_QUERIES_OF_A_HEAD, MOST_QUERIES // len(keys)))
     with_queries, with_matrix = (
         set(far[: MOST_QUERIES // most]),
@@ -420,7 +368,7 @@ def opened_data(report: AuditState) -> dict[str, Any]:
     )
     texts, sentences, images = dict[Any, int](), dict[Any, int](), dict[Any, int]()
     effects = () if report.effects is None else report.effects.heads
-    examples = (card.example for card in farthest_heads(report))
+    examples = (card["example"] for card in farthest_heads(report))
     positions = (statistics.positions(kind) for kind in statistics.kinds)
 
     def column(entries: Mapping[HeadKey, Any]) -> list[Any]:
@@ -428,7 +376,7 @@ def opened_data(report: AuditState) -> dict[str, Any]:
 
     return {
         "addresses": [head_address(key, statistics.kinds) for key in keys],
-        "twins": report.twin and column({head.key: _numbers(head) for head in report.twin.heads}),
+        "twins": report.twin and column({head["key"]: _numbers(head) for head in report.twin.heads}),
         "histograms": _histograms(report),
         "queries": column(
             {
@@ -460,7 +408,7 @@ def opened_data(report: AuditState) -> dict[str, Any]:
 
 
 def _number(entries: dict[Any, int], entry: Any) -> int:
-    """The number of an entry that many heads may share, each once."""
+    """Index of an entry that several heads may share."""
     return entries.setdefault(entry, len(entries))
 
 
@@ -468,15 +416,15 @@ def _short(value: float | None) -> float | str | None:
     return json_number(value, 4)
 
 
-def _numbers(head: Head) -> list[float | str | None]:
-    return [json_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTIC_NAMES]
+def _numbers(head: Mapping[str, Any]) -> list[float | str | None]:
+    return [json_number(head[f"{metric}_{name}"]) for metric in METRICS for name in STATISTIC_NAMES]
 
 
 def _histograms(report: AuditState) -> list[list[list[Any]]]:
-    """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
+    """For each head and axis its upper end, the model's counts and the twin's."""
     result: list[list[list[Any]]] = [[] for _ in report.statistics.heads]
     for axis in AXES:
-        uppers = {head.key: _upper(head, axis.metric) for head in report.statistics.heads}
+        uppers = {head["key"]: _upper(head, axis.metric) for head in report.statistics.heads}
         counts = report.statistics.histograms(axis.metric, uppers, _BINS)
         twins = {} if report.twin is None else report.twin.histograms(axis.metric, uppers, _BINS)
         for entries, (key, upper) in zip(result, uppers.items(), strict=True):
@@ -484,14 +432,14 @@ def _histograms(report: AuditState) -> list[list[list[Any]]]:
     return result
 
 
-def _upper(head: Head, metric: str) -> float:
-    high, most = head.value(metric, "p95"), head.value(metric, "max")
-    # One query far out does not squeeze all others into the first bins.
+def _upper(head: Mapping[str, Any], metric: str) -> float:
+    high, most = head[f"{metric}_p95"], head[f"{metric}_max"]
+    # A single outlier must not squeeze all others into the first bins.
     return _round_number(most if most <= 1.6 * high else 1.25 * high)
 
 
 def _round_number(value: float) -> float:
-    """The least of 1, 1.5, 2, 3, ... times a power of ten that is at least the value.
+    """The smallest of 1, 1.5, 2, 3, ... times a power of ten that is at least the value.
 
     Example:
         >>> _round_number(0.117), _round_number(0.62), _round_number(0.0)
@@ -536,7 +484,7 @@ def _query(example: HeadExample, texts: dict[Any, int], images: dict[Any, int]) 
 
 
 def _picture(picture: Picture, position: int | None, images: dict[Any, int]) -> list[Any]:
-    """The image's number and grid, the weights of all positions, and which of them, from 0, the query is, if any."""
+    """Index and grid of the image, the weights of all positions, and the position of the query from 0, if any."""
     grid, weights = (picture.rows, picture.columns, picture.extra), (picture.first_order, picture.exact)
     return [_number(images, picture.image), *grid, *weights, None if position is None else position - 1]
 
