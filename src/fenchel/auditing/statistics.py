@@ -229,7 +229,7 @@ class AuditStatistics:
         means = (f"{metric}_{name}" for metric in METRICS for name in ("mean", "se"))
         return {
             "heads": sum(key.kind == kind and layer in (None, key.layer) for key in self.keys()),
-            **{name: _finite(result[name]) for name in ("newton_steps_mean", *counts, *means)},
+            **{name: finite(result[name]) for name in ("newton_steps_mean", *counts, *means)},
         }
 
     @staticmethod
@@ -250,7 +250,7 @@ class AuditStatistics:
             None.
         """
         row = self.of(*key)
-        return {name: _finite(row[name]) for name in self.record_keys()}
+        return {name: finite(row[name]) for name in self.record_keys()}
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -334,5 +334,6 @@ def _known(metric: str) -> str:
     return metric
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value for JSON: None in place of a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

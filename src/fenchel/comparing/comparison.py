@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, sample_words
 from fenchel.auditing.state import STATE_FILE
-from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.statistics import AuditStatistics, finite
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import rank_correlation
 from fenchel.drawing import count
@@ -338,12 +337,12 @@ class Change:
     @property
     def mean(self) -> float | None:
         """Second mean minus first; None where either is infinite or missing."""
-        return _finite(self.second.mean - self.first.mean)
+        return finite(self.second.mean - self.first.mean)
 
     @property
     def median(self) -> float | None:
         """Second median minus first; None where either is infinite or missing."""
-        return _finite(self.second.median - self.first.median)
+        return finite(self.second.median - self.first.median)
 
     def to_json(self) -> dict[str, float | None]:
         """The differences with the interval of that of the medians, and whether that interval excludes 0."""
@@ -541,10 +540,6 @@ class Comparison:
         result: dict[str, list[float | None]] = {}
         for metric in METRICS:
             shapes = [audit.distribution(metric, *place) for audit in self.audits]
-            result[f"{metric}_mean"] = [_finite(shape.mean) for shape in shapes]
-            result[f"{metric}_p50"] = [_finite(shape.median) for shape in shapes]
+            result[f"{metric}_mean"] = [finite(shape.mean) for shape in shapes]
+            result[f"{metric}_p50"] = [finite(shape.median) for shape in shapes]
         return result
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

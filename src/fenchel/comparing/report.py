@@ -12,7 +12,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, METRICS, SHORT_KIND_NAMES, HeadKey
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
-from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Comparison, comparable
+from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Change, Comparison, comparable
 from fenchel.drawing import bracketed, count, json_number, short, signed, stacked, titled_table, whiskers
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import check_writable, write_text
@@ -157,16 +157,16 @@ def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], f
 
 def _data(comparison: Comparison) -> dict[str, Any]:
     """Data of the page's script: a row per head with nine numbers per metric."""
-    rows = []
-    for key in comparison.keys:
-        changes = comparison.changes[key]
-        numbers = []
-        for change in (changes[metric] for metric in _ORDER):
-            first, second, interval = change.first, change.second, change.interval
-            values = (first.median, second.median, first.mean, second.mean, change.median, change.mean)
-            ends = (signed(interval.low), signed(interval.high), interval.direction)
-            numbers.append([*map(json_number, values), *ends])
-        rows.append([SHORT_KIND_NAMES[key.kind], key.layer, key.head, numbers])
+
+    def numbers(change: Change) -> list[Any]:
+        first, second, interval = change.first, change.second, change.interval
+        values = (first.median, second.median, first.mean, second.mean, change.median, change.mean)
+        return [*map(json_number, values), signed(interval.low), signed(interval.high), interval.direction]
+
+    rows = [
+        [SHORT_KIND_NAMES[key.kind], key.layer, key.head, [numbers(changes[metric]) for metric in _ORDER]]
+        for key, changes in comparison.changes.items()
+    ]
     return {"metrics": list(_ORDER), "metric_names": METRIC_NAMES, "rows": rows}
 
 
