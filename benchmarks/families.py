@@ -267,13 +267,13 @@ _REASONS = (
     ("passes 'softcap'", "cap their scores: first order alone, no audit"),
     ("causal and passes no mask", "are causal and make no mask"),
     ("times in one forward", "have a module that attends several times in a forward pass"),
-    ("did not attend|none of its attention came through", "have attention that the inputs do not reach"),
+    ("did not attend|which was never called", "have attention that the inputs do not reach"),
     ("padding mask of the batch", "attend to padding of which nothing is known"),
     ("passes (attention_mask|position_bias) of shape", "pass a mask that does not fit queries and keys"),
     ("passes '", "pass an argument whose effect is not known"),
-    ("is off by", "change their scores in a way that no argument shows"),
+    ("differs by", "change their scores in a way that no argument shows"),
     ("needs decoder_input_ids", "have a decoder whose inputs are not known"),
-    ("different dtype|one batch size|no batch dimension|of shape", "take inputs that an audit does not read"),
+    ("different dtype|batch size|no batch dimension|of shape", "take inputs that an audit does not read"),
 )
 
 

@@ -38,7 +38,7 @@ def test_a_dtype_that_attention_does_not_compute_in(dtype):
 
 
 def test_a_revision_is_asked_of_names_alone():
-    with pytest.raises(InputError, match="revision 'main' was given with a model that is loaded already"):
+    with pytest.raises(InputError, match="revision 'main' was given with a model that is already loaded"):
         loaded(revision="main")
 
 
@@ -107,13 +107,13 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         load_run(loader, tmp_path)
     loader.write_text("")
-    with pytest.raises(InputError, match=r"is no Python file; expected one that ends in \.py"):
+    with pytest.raises(InputError, match=r"is not a Python file; expected one that ends in \.py"):
         load_run(loader, tmp_path)
     with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
         load_run(loader, tmp_path / "nowhere")
     with pytest.raises(InputError, match="model is a Linear; expected the folder of a run"):
         load_run(loader, torch.nn.Linear(2, 2))
-    with pytest.raises(InputError, match="revision was given beside a loader"):
+    with pytest.raises(InputError, match="revision was given with a loader"):
         refuse_beside_loader(loader, texts=None, revision="main")
     refuse_beside_loader(None, texts="a.txt")
 

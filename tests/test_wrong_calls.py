@@ -101,11 +101,11 @@ def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 IDS: list[tuple[dict[str, Any], str]] = [
-    ({"input_ids": torch.tensor([[1, 999]])}, "there is a token 999, and the model knows the tokens 0 to 63"),
-    ({"input_ids": torch.tensor([[1, -1]])}, "there is a token -1"),
+    ({"input_ids": torch.tensor([[1, 999]])}, "token id 999 is out of range; expected 0 to 63"),
+    ({"input_ids": torch.tensor([[1, -1]])}, "token id -1 is out of range"),
     ({"input_ids": torch.rand(1, 4)}, "model input 1 has input_ids of shape"),
     ({"input_ids": torch.tensor([1, 2])}, "has no batch dimension; expected \\(batch, tokens\\)"),
-    ({"input_ids": torch.zeros(1, 0).long()}, "of one token at least"),
+    ({"input_ids": torch.zeros(1, 0).long()}, "at least one token"),
     ({"input_ids": "w1"}, "not a mapping of names to tensors"),
 ]
 

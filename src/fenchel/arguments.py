@@ -160,7 +160,7 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
     if not result:
         raise Unfit("is empty")
     if len(result) > limit:
-        raise Unfit(f"holds more than {limit:,} values")
+        raise Unfit(f"has more than {limit:,} values")
     if hashable and any(getattr(type(one), "__hash__", None) is None for one in result):
         raise Unfit
     return result
@@ -334,7 +334,7 @@ def _as_path(value: Any) -> Path:
     _writable(name)
     too_long = any(len(part.encode()) > _LONGEST_NAME for part in Path(name).parts)
     if too_long or len(name.encode()) > _LONGEST_PATH:
-        raise Unfit(f"is {shown(name)}, a longer name than a file can have")
+        raise Unfit(f"is {shown(name)}, which is too long for a file name")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -345,7 +345,7 @@ def _writable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Unfit(f"is {shown(text)}, which is no UTF-8 and can be written into no result") from None
+        raise Unfit(f"is {shown(text)}, which is not valid UTF-8") from None
     if "\0" in text:
         raise Unfit(f"is {shown(text)}, which has a NUL character")
     return text
@@ -367,7 +367,7 @@ def _as_device(value: Any) -> str:
         if device.type == "meta":
             raise Unfit(f"is {shown(name)}, which computes nothing")
         if device.type == "cpu" and device.index:
-            raise Unfit(f"is {shown(name)}, and torch has one cpu")
+            raise Unfit(f"is {shown(name)}, but torch has only one cpu")
         try:
             works = float(torch.ones(2, device=device).sum()) == 2.0
         except Exception as error:  # which type it is depends on the device
@@ -375,7 +375,7 @@ def _as_device(value: Any) -> str:
                 raise
             works = False
     if not works:
-        raise Unfit(f"is {shown(name)}, which is not here or not in this build of torch")
+        raise Unfit(f"is {shown(name)}, which is not available or not in this build of torch")
     return name
 
 
@@ -384,7 +384,7 @@ def _devices() -> str:
 
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     result = [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
-    return f"one that computes here: {', '.join(result)}"
+    return f"an available one: {', '.join(result)}"
 
 
 _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")

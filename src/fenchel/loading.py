@@ -58,9 +58,7 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
     """
     path: Path = checked("loader", loader)
     if not isinstance(folder, str | Path):
-        raise InputError(
-            f"model is {shown(folder)}; expected the folder of a run, which loader {path} loads."
-        )
+        raise InputError(f"model is {shown(folder)}; expected the folder of a run for loader {path}.")
     run: Path = checked("folder", folder, name="model")
     try:
         content = path.read_bytes()
@@ -84,8 +82,8 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
         or isinstance(batches, Iterator)
     ):
         raise InputError(
-            f"load of loader {path} returned batches that are {shown(batches)}; expected a list, or an object that "
-            "gives the same batches at every iteration. Write list(batches)."
+            f"load of loader {path} returned batches that are {shown(batches)}; expected a list, or an iterable that "
+            "can be read repeatedly. Write list(batches)."
         )
     return LoadedRun(model, batches, str(folder), str(loader), digest_of_bytes(content))
 
@@ -100,7 +98,7 @@ def refuse_beside_loader(loader: object, **given: object) -> None:
         return
     for name in (name.replace("_", " ") for name, value in given.items() if value is not None):
         raise InputError(
-            f"{name} was given beside a loader, which loads the model and what it reads. Leave {name} out."
+            f"{name} was given with a loader, which loads both the model and its inputs. Leave {name} out."
         )
 
 
@@ -108,7 +106,7 @@ def _imported(path: Path) -> object:
     name = f"fenchel_loader_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"loader {path} is no Python file; expected one that ends in .py.")
+        raise InputError(f"loader {path} is not a Python file; expected one that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look for their module there
     with _raising_input_error(f"loader {path}"):
@@ -210,7 +208,7 @@ class RunModel:
             )
         if revision is not None:
             raise InputError(
-                f"revision {revision!r} was given with a model that is loaded already. Give the model's name, or load "
+                f"revision {revision!r} was given with a model that is already loaded. Give the model's name, or load "
                 "that revision yourself."
             )
         if chosen not in (None, "auto"):
@@ -253,15 +251,15 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
 
     if run.tokenizer is None and not hasattr(run.model, "config") and attention_layers(run.model):
         raise InputError(
-            f"{type(run.model).__name__} was given images without an image processor. Give what makes its inputs in "
-            "the place of the tokenizer, or ready-made inputs such as [{'images': tensor}]."
+            f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
+            "tokenizer, or ready-made inputs such as [{'images': tensor}]."
         )
     check_reads_images(run.model, getattr(run.tokenizer, "input_name", "pixel_values"))
     if run.tokenizer is not None:
         return run.tokenizer
     if not run.named:
         raise InputError(
-            f"{type(run.model).__name__} was given images without an image processor. Give it in the place of the "
+            f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
             "tokenizer, or the name or folder of the model."
         )
     return load_image_processor(run.name, revision)

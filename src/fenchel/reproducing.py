@@ -141,7 +141,7 @@ _FORM = Form(
     name="reproduction",
     version=1,
     schema=OpenRecord,
-    advice="Make it again: run the command with --resume.",
+    advice="Create it again: run the command with --resume.",
 )
 
 
@@ -220,8 +220,11 @@ class Reproduction:
         if self.is_the_papers_model:
             return f"{self.model} is the model that the paper names."
         if all(result.of_its_shape for result in self.panels):
-            return f"{self.model} has the shape of {theirs}, the paper's model; whether it is that one is not checked."
-        return f"{self.model} is not the paper's model, {theirs}: the numbers are of one kind, and need not agree."
+            return (
+                f"{self.model} has the shape of {theirs}, the paper's model; whether it has the same weights is not "
+                "checked."
+            )
+        return f"{self.model} is not the paper's model, {theirs}: the numbers are of the same kind but may differ."
 
     def to_json(self) -> dict[str, Any]:
         """The contents of the JSON file."""
@@ -321,7 +324,7 @@ def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
     shown: set[Kind] = {panel.kind for panel in panels}
     if not kinds & shown:
         raise ModelError(
-            f"{name} has {_words(kinds)} attention only, and {figure} shows {_words(shown)}. Give a model that has it."
+            f"{name} has {_words(kinds)} attention only, but {figure} shows {_words(shown)}. Give a model that has it."
         )
     return panels
 

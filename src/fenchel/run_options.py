@@ -259,16 +259,16 @@ class ReadingOptions(Options):
     )
     device: str | None = _option(
         None,
-        "Where to run, such as cpu or cuda:1. In Python a loaded model stays where it is by default, and a named one "
-        "runs on the cpu.",
+        "Device to run on, such as cpu or cuda:1. In Python the default is the device of a loaded model, and the cpu "
+        "for a named one.",
         "NAME",
         command_default=None,
-        default_text="cuda if there is one, else cpu",
+        default_text="cuda if available, else cpu",
     )
     dtype: Any = _option(
         None,
         "Dtype of the model: float32, float64, bfloat16, float16, or auto for the dtype it was saved in. In Python "
-        "a loaded model stays as it is by default (else it is converted in place), and a named one is in float32.",
+        "the default keeps the dtype of a loaded model (others convert it in place) and loads a named one in float32.",
         "NAME",
         command_default="float32",
     )
@@ -282,7 +282,7 @@ class ReadingOptions(Options):
     seed: int = _option(0, "Random seed.", recorded=True)
     observer: Any = _option(
         None,
-        "Object that is called with the progress.",
+        "Object that receives the progress.",
         rule=Rule("an object with the methods started, advanced, finished", _observer),
         command="",
     )
@@ -326,7 +326,7 @@ class ReadingOptions(Options):
         for name in ("max_length", "stride", *besides, *self.of_text):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise InputError(
-                    f"{name.replace('_', ' ')} is an option of texts, and {read} given. Leave it out."
+                    f"{name.replace('_', ' ')} applies to texts only, but {read} given. Leave it out."
                 )
 
     @model_validator(mode="after")
@@ -343,12 +343,13 @@ class SourceOptions(ReadingOptions):
 
     images: Path | None = _option(
         None,
-        "Instead of a text, for vision models: an image, a folder of them or of folders by class, or a parquet file.",
+        "For vision models, instead of a text: an image, a folder of images or with a folder per class, or a parquet "
+        "file.",
         "FOLDER",
     )
     loader: Path | None = _option(
         None,
-        "Instead of a text, for the folder of a training run: a Python file whose function load(folder) returns the "
+        "For the folder of a training run, instead of a text: a Python file whose function load(folder) returns the "
         "model and its batches. The file is executed.",
         "FILE",
     )
@@ -356,7 +357,7 @@ class SourceOptions(ReadingOptions):
 
 _LAYERS = _option(
     None,
-    "Only these layers, numbered from 1, such as 1,3-5: in audits within each kind of attention, in swaps in the order "
+    "Only these layers, such as 1,3-5. Audits number them from 1 within each kind of attention, swaps in the order "
     "of the model's attention modules.",
     rule=ARGUMENTS["heads"],
     default_text="all",
@@ -385,14 +386,14 @@ class AuditOptions(SourceOptions):
     heads: tuple[int, ...] | None = _HEADS
     space: Literal["input", "key"] = _option(
         "key",
-        "Templates: the keys, which works for every model, or the inputs of the key map, as in the papers.",
+        "Templates: the keys (works for every model) or the inputs of the key map (as in the papers).",
         rule=one_of("input", "key"),
         recorded=True,
     )
     template_scale: Literal["model", "sqrt_d"] = _option(
         "model",
-        "Scale of the templates in space input: the model's own, or x divided by the square root of the head's width, "
-        "as the paper prints for T5 too, which itself scales by 1.",
+        "Scale of the templates in space input: the model's own, or x divided by the square root of the head's "
+        "width, as in the paper, even for T5, which scales by 1.",
         rule=one_of("model", "sqrt_d"),
         recorded=None,
     )
@@ -404,7 +405,7 @@ class AuditOptions(SourceOptions):
         default_text="softmax",
         recorded=None,
     )
-    even_so: bool = _option(False, "Measure under --closeness even if the model attends under another.")
+    even_so: bool = _option(False, "Measure under --closeness even if the model uses another.")
     alpha: float = _option(1.0, "Reliability of the evidence, above 0.", recorded=True)
     tol: float = _option(2e-4, "Relative tolerance of the exact solver.", recorded=True)
     memory_budget: int = _option(
@@ -423,9 +424,9 @@ class AuditOptions(SourceOptions):
     )
     shard: Shard = _option(
         Shard(),
-        "Audit share I (from 0) of N shares of the documents.",
+        "Audit shard I (from 0) of N shards of the documents.",
         "I/N",
-        Rule("a share, such as (0, 4)", Shard.of),
+        Rule("a shard, such as (0, 4)", Shard.of),
         command_default=None,
         default_text="RANK/WORLD_SIZE, else 0/1",
     )
@@ -473,7 +474,7 @@ class SwapOptions(SourceOptions):
     )
     alphas: tuple[float, ...] = _option(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
-        "Values of alpha of the control, which is first order.",
+        "Values of alpha for the control, first-order attention.",
         rule=numbers(number("0.8", above=0.0, in_float32=True)),
         recorded=True,
     )
@@ -500,10 +501,10 @@ class SwapOptions(SourceOptions):
     max_pairs: int | None = _option(
         None, "Use only the first N scored pairs.", rule=whole(3, 10**9, "1000"), default_text="all"
     )
-    sample_pairs: int = _option(10_000, "Largest number of pairs of texts whose similarities are ranked.")
+    sample_pairs: int = _option(10_000, "Maximum number of pairs of texts whose similarities are ranked.")
     mask_probability: float = _option(
         0.15,
-        "Share of tokens that are masked, for masked language models.",
+        "Fraction of tokens to mask, for masked language models.",
         rule=number("0.15", above=0.0, below=1.0),
     )
     bootstrap: int = _option(
@@ -530,8 +531,8 @@ class SwapOptions(SourceOptions):
     def _others(cls, value: Any) -> Any:
         if isinstance(value, list | tuple) and "first_order" in value:
             raise InputError(
-                "estimators names first_order, which is the model itself. It is measured anyway, and at other alphas "
-                "as the control; give some of second_order, exact."
+                "estimators contains first_order, which is the model itself and always measured (as the control at "
+                "other alphas); give some of second_order, exact."
             )
         return value
 
@@ -549,8 +550,8 @@ class SwapOptions(SourceOptions):
     def _with_a_control(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not set(value) - {1.0}:
             raise InputError(
-                f"alphas is {list(value)}; expected at least one that is not 1. Without a control nothing tells a "
-                "better estimator from a softer attention."
+                f"alphas is {list(value)}; expected at least one other than 1. Without a control a better estimator "
+                "cannot be told from softer attention."
             )
         return tuple(sorted(set(value)))
 

@@ -162,7 +162,7 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
     assert effects.note == ""
     assert effects.to_json()["heads"][0]["head"] == 1
     assert audited.effects is None
-    with pytest.raises(InputError, match=r"swap is 3; expected what fenchel\.swap\.swap returned"):
+    with pytest.raises(InputError, match=r"swap is 3; expected the result of fenchel\.swap\.swap"):
         audited.beside_swap(3)  # pyright: ignore[reportArgumentType]
 
 
@@ -173,8 +173,8 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
         ({}, {"text_sha256": "ab"}, {}, "text sha256: .* in the swap"),
         ({}, {"revision": "main"}, {}, "revision: None in the audit, 'main' in the swap"),
         ({"alpha": 0.5}, {}, {}, r"alpha: 0\.5 in the audit, 1\.0 in every swap"),
-        ({}, {}, {"where": "model"}, r"no head that infers exactly alone.*--per-head"),
-        ({"layers": [1]}, {}, {}, "no head is both in the audit and swapped alone"),
+        ({}, {}, {"where": "model"}, r"no head with the exact estimator alone.*--per-head"),
+        ({"layers": [1]}, {}, {}, "no audited head was swapped alone"),
     ],
 )
 def test_a_swap_of_something_else_is_refused(

@@ -254,7 +254,7 @@ ENCODED = {name: value for name, value in tiny_inputs("t5").items() if "decoder"
             "is a ContinuousAttention, whose weight is a density over places",
         ),
         (lambda: Capture(torch.nn.Linear(2, 2), space="key", consume=skip), ModelError, "got a Linear"),
-        (lambda: Capture(tiny_model("bert"), space="key", consume=skip).run({}), CaptureError, "outside of the"),
+        (lambda: Capture(tiny_model("bert"), space="key", consume=skip).run({}), CaptureError, "outside the"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_captured_is_refused(call: Callable[[], None], error: Any, message: str) -> None:
@@ -270,7 +270,7 @@ def test_a_family_whose_own_attention_differs_is_refused(monkeypatch: pytest.Mon
 
     own = modeling_llama.eager_attention_forward
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", other)
-    with pytest.raises(ModelError, match=r"layers.0.self_attn \(LlamaAttention\).*changes its scores"):
+    with pytest.raises(ModelError, match=r"layers.0.self_attn \(LlamaAttention\).*changes the scores"):
         captured("llama", tiny_inputs("llama"))
 
 
@@ -349,7 +349,7 @@ def test_a_capture_keeps_nothing_and_leaves_the_model_as_it_was_whatever_the_con
         assert torch.equal(model(**inputs).last_hidden_state, expected)
         assert len(kinds) == seen
         with (
-            pytest.raises(CaptureError, match="captured already"),
+            pytest.raises(CaptureError, match="already being captured"),
             Capture(model, space="key", consume=skip),
         ):
             pass

@@ -106,7 +106,7 @@ def test_numbers_are_those_of_small_steps_and_other_maps(name: str) -> None:
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     model = small_model()
-    with pytest.raises(ModelError, match=r"attends under softmax, and the audit is to measure") as caught:
+    with pytest.raises(ModelError, match=r"uses softmax, but the audit was asked to measure") as caught:
         small_audit(model=model, closeness="entmax15")
     assert "\n" not in str(caught.value)
     before = model.config._attn_implementation
@@ -119,14 +119,14 @@ def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     assert all(suggestion.command is None for suggestion in forced.suggestions)
     assert "closeness" not in plain.manifest
     # What is shown says so first.
-    assert headline(forced)[0].startswith("The model does not attend under tsallis:1.5")
-    assert "under tsallis:1.5, although it attends otherwise, " in summary_sentence(forced)
+    assert headline(forced)[0].startswith("The audit measures tsallis:1.5, which the model does not use")
+    assert "under tsallis:1.5, although the model uses another closeness, " in summary_sentence(forced)
     assert "closeness <bdi>tsallis:1.5</bdi>" in render_html(forced)
     assert not any("attend under" in sentence for sentence in headline(plain))
     assert "even_so" not in small_audit(texts[:1], model=model, even_so=True).manifest
     own = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_sparsemax")
     for asked, said in (
-        ({}, r"attends under tsallis:2, .* pass --closeness tsallis:2"),
+        ({}, r"uses tsallis:2, .* pass --closeness tsallis:2"),
         ({"closeness": "tsallis:1.5"}, r"measure tsallis:1\.5: pass --closeness tsallis:2"),
     ):
         with pytest.raises(ModelError, match=said):

@@ -110,9 +110,9 @@ def test_the_command_saves_what_is_read_back_and_shown(
     ("model", "options", "message"),
     [
         (None, {"texts": ["a"]}, "both texts and images"),
-        (None, {"max_length": 5}, "max length is an option of texts"),
-        (None, {"max_tokens": 5}, "max tokens is an option of texts"),
-        (None, {"whole_file": True}, "whole file is an option of texts"),
+        (None, {"max_length": 5}, "max length applies to texts only"),
+        (None, {"max_tokens": 5}, "max tokens applies to texts only"),
+        (None, {"whole_file": True}, "whole file applies to texts only"),
         (None, {"images": "nowhere"}, "there is no folder nowhere"),
         (None, {"images": None, "texts": ["a text"]}, r"texts without a tokenizer.*--images FOLDER"),
         (None, {"images": None}, "there is nothing to read"),

@@ -209,11 +209,11 @@ def test_windows_that_a_layer_cuts_an_image_into_are_sampled_each_for_itself() -
 
 
 def test_a_sample_larger_than_the_queries_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="queries is 12, and the longest window has 12"):
+    with pytest.raises(InputError, match="queries is 12, but the longest window has 12"):
         small_audit(max_length=12, queries=12, directory=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     images = [tiny_images()]
-    with pytest.raises(InputError, match="queries is 500, and the longest"):
+    with pytest.raises(InputError, match="queries is 500, but the longest"):
         audit(tiny_model("vit"), None, images, queries=500)
 
 

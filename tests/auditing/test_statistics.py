@@ -106,9 +106,9 @@ def test_an_unbounded_certificate_is_counted_apart_and_null_in_the_record() -> N
 
 def test_what_was_not_audited_is_named() -> None:
     found = statistics()
-    with pytest.raises(InputError, match="encoder_self 1 was not audited; what was: cross 2"):
+    with pytest.raises(InputError, match="encoder_self 1 was not audited; expected one of: cross 2"):
         found.mean("gap", "encoder_self", 1)
-    with pytest.raises(InputError, match=r"cross 2 1 was not audited; what was: cross 2 4, cross 2 5"):
+    with pytest.raises(InputError, match=r"cross 2 1 was not audited; expected one of: cross 2 4, cross 2 5"):
         found.mean("gap", "cross", 2, 1)
     with pytest.raises(InputError, match="metric is 'steps'; expected one of relative_deviation"):
         found.mean("steps", "cross", 2)

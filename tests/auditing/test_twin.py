@@ -105,7 +105,7 @@ class _Demanding(torch.nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (_Remote(), "_Remote is code that came with the model, which is not run"),
+        (_Remote(), "_Remote is custom code of the model, which is not run"),
         (torch.nn.Linear(1, 1), "Linear has no configuration of transformers"),
         (_Demanding(None, 1), "_Demanding cannot be built from its configuration alone: .*'size'"),
     ],
@@ -119,8 +119,8 @@ def test_where_it_cannot_be_built_only_who_asked_gets_an_error(monkeypatch: pyte
     model = small_model()
     monkeypatch.setattr(type(model), "__module__", "transformers_modules.somebody")
     report = small_audit(model=model, baseline="auto")
-    assert report.manifest["twin"].startswith("not audited: BertModel is code that came with the model")
-    with pytest.raises(ModelError, match=r"BertModel is code .*--baseline none"):
+    assert report.manifest["twin"].startswith("not audited: BertModel is custom code of the model")
+    with pytest.raises(ModelError, match=r"BertModel is custom code .*--baseline none"):
         small_audit(model=model, baseline="twin")
 
 

@@ -59,13 +59,13 @@ def test_a_swap_is_shown_beside_an_audit_of_its_model(run, command, model, tmp_p
     other = shutil.copytree(model, tmp_path / "other")
     early = run("audit", "--swap", tmp_path / "swap", of=other, out="new")
     assert early.code == 3
-    assert f"it is of '{model}', and the audit of '{other}'" in early.line
+    assert f"the swap is of the model '{model}', but the audit is of '{other}'" in early.line
     for done in (
         command("report", tmp_path / "audit", "--swap", tmp_path / "nothing"),
         run("audit", "--swap", tmp_path / "nothing", out="new"),
     ):
         assert done.code == 3
-        assert "nothing holds no swap (swap.json is not there)" in done.line
+        assert "nothing holds no swap (swap.json is missing)" in done.line
     assert not (tmp_path / "new").exists()
 
 
@@ -147,7 +147,7 @@ def test_the_catalogue_lists_and_measures_and_names_what_is_near(command: Comman
         (["scaled-dott"], 3, "nearest: scaled-dot"),
         (["Scaled_Dot"], 3, "nearest: scaled-dot"),
         (["scaled-dot", "--closeness", "tsalis:2"], 3, "tsalis:2"),
-        (["--seed", 3], 2, "name the mechanism"),
+        (["--seed", 3], 2, "give NAME too"),
     ):
         done = command("catalogue", *wrong)
         assert done.code == code

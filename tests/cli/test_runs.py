@@ -227,7 +227,7 @@ def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch)
     assert not Path("stopped", "report.html").exists()
     assert (process.returncode, out, err.count("\n")) == (130, "", 1)
     assert err.startswith("fenchel: interrupted; ")
-    assert "tokens are saved in stopped. Go on with: fenchel audit " in err
+    assert "tokens are saved in stopped. Continue with: fenchel audit " in err
     assert err.rstrip().endswith("--resume")
     assert main([*arguments, "stopped", "--resume"]) == 0
     assert_same_audit(tmp_path / "stopped", tmp_path / "whole")
@@ -280,7 +280,7 @@ def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, 
     stopped = run("swap", *options, "--checkpoint-seconds", "1000")
     assert stopped.code == 130
     assert "tokens are saved in" in stopped.line
-    assert "Go on with: fenchel swap " in stopped.line
+    assert "Continue with: fenchel swap " in stopped.line
     assert stopped.line.endswith("--resume")
     monkeypatch.undo()
     done = run("swap", *options, "--resume")

@@ -172,8 +172,8 @@ def test_what_an_option_cannot_be(refused, tmp_path, name, code, options, said):
 
 
 PAIRS = {
-    "one pair": ("w1 w2\tw3\t{k}\n", "holds one pair of sentences again and again"),
-    "each with itself": ("w{k}\tw{k}\t{k}\n", "or pairs of equal ones"),
+    "one pair": ("w1 w2\tw3\t{k}\n", "repeats one pair of sentences"),
+    "each with itself": ("w{k}\tw{k}\t{k}\n", "or pairs equal ones"),
     "unknown words": ("x{k}\ty{k}\t{k}\n", "as far as the tokenizer tells them apart"),
     "one score": ("w{k}\tw1\t3\n", "gives every pair the score 3"),
     "digits": ("w1\tw2\t1" + HUGE + "\n", "which is not a number"),
@@ -226,7 +226,7 @@ def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
     (tmp_path / "text.txt").write_text("new1 w1\nnew2 w3\nnew3")
     for name in ("audit", "swap"):
         line = refused(INPUT, name, folder, instead_of=model)
-        assert "the tokenizer gives 'new1' the number 64, and the model knows the tokens 0 to 63" in line
+        assert "the tokenizer maps 'new1' to id 64, but the model has ids 0 to 63" in line
 
 
 def test_names_that_no_model_can_have(refused):

@@ -200,15 +200,15 @@ def test_what_is_no_audit(tmp_path: Path) -> None:
     (half / "heads.json").write_text("[]")
     ours.save(shards / "shard-0-of-2")
     for folder, words in (
-        (tmp_path / "nowhere", "nowhere is not there; expected the folder of an audit"),
+        (tmp_path / "nowhere", "nowhere does not exist; expected the folder of an audit"),
         (file, "file is a file; expected the folder of an audit"),
-        (empty, r"empty holds no audit: there is no state\.json in it"),
-        (half, r"half holds heads\.json but not state\.json, which names the queries"),
-        (shards, r"shards holds the shards of an audit, not yet one audit\. Put them together first"),
+        (empty, r"empty holds no audit: state\.json is missing"),
+        (half, r"half holds heads\.json but not state\.json, which has the queries"),
+        (shards, r"shards holds the shards of an audit\. Merge them first"),
     ):
         with pytest.raises(InputError, match=words):
             compare(ours, folder)
-    with pytest.raises(InputError, match="an audit without a head"):
+    with pytest.raises(InputError, match="an audit without heads"):
         compare(ours, known_audit({}))
 
 

@@ -279,8 +279,8 @@ def test_it_is_the_last_call_that_is_kept() -> None:
         ((3, 1), InputError, "there is no layer 3; this BertModel has encoder_self 1 to 2"),
         (("cross", 1, 1), InputError, "no layer 1 of kind cross"),
         ((1, 5), InputError, "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
-        ((0, 1), InputError, r"the place of a head is \(0, 1\); expected \(layer, head\)"),
-        (1, InputError, "the place of a head is 1; expected"),
+        ((0, 1), InputError, r"head index is \(0, 1\); expected \(layer, head\)"),
+        (1, InputError, "head index is 1; expected"),
         ((1, None), InputError, "expected the number of one head"),
         (("self", 1, 1), InputError, "a kind of encoder_self, decoder_self, cross"),
     ],
@@ -301,10 +301,10 @@ def test_heads_that_do_not_exist_are_named(place: Any, error: Any, message: str)
     [
         (
             lambda head: head.output[:, 1:],
-            r"head 2 of encoder.layer.1.* gave torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)",
+            r"head 2 of encoder.layer.1.* returned torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)",
         ),
-        (lambda head: None, "gave None; expected a tensor"),
-        (lambda head: head.output > 0, "gave torch.bool of shape"),
+        (lambda head: None, "returned None; expected a tensor"),
+        (lambda head: head.output > 0, "returned torch.bool of shape"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_model_restored(output: Any, got: str) -> None:
@@ -349,7 +349,7 @@ def test_what_is_never_called_is_an_error() -> None:
     with pytest.raises(CaptureError, match="was never called"), fenchel.Capture(model) as heads:  # noqa: PT012
         model(**inputs)
         heads.replace(1, 1, own)
-    with pytest.raises(ModelError, match="none of its attention came"), fenchel.Capture(model):
+    with pytest.raises(ModelError, match="which was never called"), fenchel.Capture(model):
         pass
     with pytest.raises(ModelError, match="did not attend"), fenchel.Capture(MultiheadAttention(8, 2)):
         pass
@@ -455,5 +455,5 @@ def test_layers_of_our_own_are_captured(options: dict[str, Any]) -> None:
 
 def test_layers_whose_heads_infer_together_are_refused() -> None:
     for layer in (TransportAttention(8, 2), ContinuousAttention(8, 2)):
-        with pytest.raises(ModelError, match="heads infer together"):
+        with pytest.raises(ModelError, match="heads share one inference"):
             fenchel.Capture(Holds(layer))

@@ -78,7 +78,7 @@ def test_the_rows_of_a_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no column of images, such as the datasets library writes; it"):
         open_images(file)
     file.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="is not a whole parquet file"):
+    with pytest.raises(InputError, match="is not a complete parquet file"):
         open_images(file)
 
 
@@ -95,7 +95,7 @@ def test_images_that_cannot_be_read_are_all_named_in_one_line(tmp_path: Path) ->
         open_images(folder)
     said = str(raised.value)
     assert said.startswith(f"4 of 7 images in {folder} cannot be read: a.png (not an image), b.jpg")
-    assert said.endswith("and 1 more. Mend or remove them.")
+    assert said.endswith("and 1 more. Fix or remove them.")
     assert "c.png (" in said
     assert "\n" not in said
 
@@ -153,7 +153,7 @@ def test_a_processor_that_fails_is_named_with_the_images(tmp_path: Path) -> None
     def flat(**_: object) -> dict[str, torch.Tensor]:
         return {"pixel_values": torch.zeros(1, 12)}
 
-    with pytest.raises(InputError, match=r"made pixel_values \(1, 12\) of 1 images"):
+    with pytest.raises(InputError, match=r"returned pixel_values \(1, 12\) for 1 images"):
         list(ImageBatches(images, flat).batches())
 
 

@@ -130,10 +130,10 @@ def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) ->
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([], r"there are no model inputs"),
+        ([], r"yielded no model inputs"),
         (["text"], r"model input 1 is a str, not a mapping"),
         ([{"a": [1, 2]}], r"model input 1 is a dict, not a mapping of names to tensors"),
-        ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"no one batch size: .*\{'a': 2, 'b': 3\}"),
+        ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"different batch sizes, \{'a': 2, 'b': 3\}"),
     ],
 )
 def test_bad_ready_inputs(inputs, message):

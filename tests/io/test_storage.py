@@ -116,7 +116,7 @@ def test_another_kind_another_version_and_wrong_values_are_told_apart(tmp_path: 
 def test_what_is_something_else_is_refused(tmp_path: Path, kind: Kind, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    assert "is no note" in refuses(path, lambda: kind.read(path, NOTE))
+    assert "is not a note" in refuses(path, lambda: kind.read(path, NOTE))
 
 
 @every_kind
@@ -134,7 +134,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: Kind) -> None:
 def test_a_giant_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "giant.json").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(InputError, match=r"giant\.json has 1099511627776 bytes, and a note at most"):
+    with pytest.raises(
+        InputError, match=r"giant\.json has 1099511627776 bytes; expected at most .* for a note"
+    ):
         read_document(tmp_path / "giant.json", NOTE)
 
 
@@ -161,7 +163,9 @@ def test_another_layout_is_refused_and_other_line_ends_are_not(tmp_path: Path) -
 def test_an_earlier_version_without_a_digest_is_read_only_where_it_may_be(tmp_path: Path) -> None:
     path = tmp_path / "note.json"
     path.write_text(json_text({"schema": 1, **VALUES}), encoding="utf-8")
-    assert "an earlier version did: it has no digest" in refuses(path, lambda: read_document(path, NOTE))
+    assert "of this version of fenchel: its digest is missing" in refuses(
+        path, lambda: read_document(path, NOTE)
+    )
     assert read_document(path, NOTE, unsealed_version=1) == VALUES
     path.write_text(json_text({"schema": 1, **VALUES, "weight": -1}), encoding="utf-8")
     message = refuses(path, lambda: read_document(path, NOTE, unsealed_version=1))
@@ -194,7 +198,7 @@ def test_a_tensor_that_claims_gigabytes_is_refused_before_they_are_taken(tmp_pat
     content = len(text).to_bytes(8, "little") + text
     digest = hashlib.sha256(content).hexdigest().encode()
     path.write_bytes(content.replace(b"0" * 64, digest, 1))
-    assert "is no note" in refuses(path, lambda: read_tensors(path, NOTE))
+    assert "is not a note" in refuses(path, lambda: read_tensors(path, NOTE))
 
 
 def test_json_has_one_text_and_neither_infinity_nor_nan(tmp_path: Path) -> None:
@@ -208,17 +212,17 @@ def test_json_has_one_text_and_neither_infinity_nor_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"{} {}", "no JSON"),
-        (b"\xef\xbb\xbf{}", "no JSON"),
-        (b'"\xff"', "no JSON .*byte 0xff in position 1"),
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"{} {}", "not valid JSON"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b'"\xff"', "not valid JSON .*byte 0xff in position 1"),
         (b'{"a": 1, "b": {"c": 1, "c": 1}}', "the key 'c' twice"),
-        (b"[NaN]", "no JSON .*nan"),
-        (b"[-Infinity]", "no JSON .*inf"),
-        (b"[1e999]", "no JSON .*inf"),
-        (b"1" * 5_000, "no JSON .*5000 digits"),
-        (b'["\\ud800"]', "no JSON .*surrogates"),
+        (b"[NaN]", "not valid JSON .*nan"),
+        (b"[-Infinity]", "not valid JSON .*inf"),
+        (b"[1e999]", "not valid JSON .*inf"),
+        (b"1" * 5_000, "not valid JSON .*5000 digits"),
+        (b'["\\ud800"]', "not valid JSON .*surrogates"),
         (b"[" * 200_000 + b"]" * 200_000, "nested too deeply"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
     ],
@@ -271,7 +275,7 @@ def test_what_the_system_refuses_is_one_line_and_the_old_file_stays(
         write_json(path, [2])
     monkeypatch.undo()
     assert "\n" not in str(caught.value)
-    assert "what was written before is intact" in str(caught.value)
+    assert "earlier results are intact" in str(caught.value)
     assert json.loads(path.read_text()) == [1]
     assert [entry.name for entry in tmp_path.iterdir()] == ["numbers.json"]
 
@@ -338,7 +342,7 @@ def some_tensors(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
         ({"totals": torch.tensor(1)}, r"tensor totals is of shape \(\); expected \(rows\)"),
         ({"values": torch.ones(3, 2)}, r"tensor values is of shape \(3, 2\); expected \(2, 2\)"),
         ({"values": torch.tensor([[1.0, math.nan]] * 2)}, "tensor values is not a number"),
-        ({"places": torch.tensor([3, 3])}, "tensor places is not in rising order"),
+        ({"places": torch.tensor([3, 3])}, "tensor places is not increasing"),
     ],
 )
 def test_named_dimensions_are_the_same_everywhere_and_what_no_tensor_may_be(

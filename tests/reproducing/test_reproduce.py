@@ -120,7 +120,7 @@ def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) 
 
 def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:
     folder = saved(tmp_path / "gpt2", "gpt2")
-    with pytest.raises(ModelError, match="has decoder self attention only, and figure5 shows encoder self"):
+    with pytest.raises(ModelError, match="has decoder self attention only, but figure5 shows encoder self"):
         reproduce("figure5", some_texts(), model=str(folder), directory=tmp_path / "out", **SMALL)
     assert not (tmp_path / "out").exists()
 

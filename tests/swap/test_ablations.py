@@ -270,7 +270,7 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
 
 
 def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"ablations \['zero'\] were chosen, but none is swapped alone. Add"):
+    with pytest.raises(InputError, match=r"ablations \['zero'\] were given, but none is swapped alone. Add"):
         small_swap("gpt2", ablations=["zero"])
     with pytest.raises(InputError, match="ablations names 'one'; expected some of zero, mean"):
         small_swap("gpt2", ablations=["one"])
@@ -278,17 +278,17 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
         small_swap("gpt2", estimators=["none", "exact"])
     table = tmp_path / "texts.jsonl"
     table.write_text('{"text": "w1", "mood": "odd", "n": 1.5}\n')
-    with pytest.raises(ModelError, match="names no classes of texts"):
+    with pytest.raises(ModelError, match="is not a classifier of texts"):
         small_swap("bert", str(table), label_column="mood")
     saved_classifier(tmp_path / "model")
     given: dict[str, Any] = {"alphas": [0.5], "bootstrap": 100}
     for column, message in (
-        ("mood", "document 1 has the label 'odd', which is no class"),
+        ("mood", "document 1 has the label 'odd', which is not a class"),
         ("n", "column 'n' is of type float"),
     ):
         with pytest.raises(InputError, match=message):
             swap(str(tmp_path / "model"), None, str(table), label_column=column, **given)
-    with pytest.raises(InputError, match="a target column and a label column were named"):
+    with pytest.raises(InputError, match="a target column and a label column were given"):
         swap(str(tmp_path / "model"), None, str(table), label_column="mood", target_column="n", **given)
     with pytest.raises(InputError, match="label column names the classes of texts, and scored pairs were"):
         swap(str(tmp_path / "model"), None, str(table), pairs=SCORED, label_column="mood", **given)

@@ -181,7 +181,7 @@ def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
     assert len(audited.beside_swap(swapped).effects.heads) == 2  # pyright: ignore[reportOptionalMemberAccess]
     for options in ({"per_head": True}, {"per_layer": True, "ablations": ["zero"]}):
         with pytest.raises(
-            InputError, match=r"layer 1, layers\.0, has heads that infer together.*--layers 2\.$"
+            InputError, match=r"layer 1, layers\.0, has heads that share one inference.*--layers 2\.$"
         ):
             small(model, inputs, **options)
     with torch.no_grad(), use_estimator(model, "exact"):
@@ -275,15 +275,15 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         (None, {"layers": [3], "per_layer": True}, r"layers \[3\] do not exist: this model has 2 that"),
         (None, {"heads": [5], "per_head": True}, r"heads \[5\] do not exist"),
         (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
-        (None, {"max_length": 8}, "max length is an option of texts, and ready-made inputs were given"),
-        (None, {"mask_probability": 0.3}, "mask probability is an option of texts"),
+        (None, {"max_length": 8}, "max length applies to texts only, but ready-made inputs were given"),
+        (None, {"mask_probability": 0.3}, "mask probability applies to texts only"),
         (None, {"images": "somewhere"}, "both texts and images were given"),
         (None, {"loss": 3}, "loss is 3; expected a function"),
-        (None, {"loss": one_mean}, r"loss gave \(\) for 4 examples; expected .*one number an example"),
+        (None, {"loss": one_mean}, r"loss gave \(\) for 4 examples; expected .*one number per example"),
         (None, {"score": lambda output, target: "good"}, "score gave 'good' for 4 examples"),
         (None, {"loss": lambda output, target: output[:, 0] * float("nan")}, "loss gave NaN"),
         (torch.zeros(2, 5, 8), {}, r"texts is .*; expected a list of batches.*Write \[inputs\]"),
-        ([], {}, "there are no model inputs to read"),
+        ([], {}, "yielded no model inputs"),
         ([torch.zeros(0, 5, 8)], {}, "there are no examples: the batches have no rows"),
         ([3], {}, "batch 1 is 3; expected the model's inputs"),
         ([(1, 2, 3)], {}, "batch 1 is a tuple of 3; expected"),
@@ -301,12 +301,14 @@ def test_what_cannot_be_meant_is_one_line(given: Any, options: dict[str, Any], m
 
 
 def test_models_that_cannot_be_swapped_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="first infers by 'exact', and a swap starts from first-order"):
+    with pytest.raises(
+        ModelError, match="first uses the estimator 'exact', and a swap starts from first-order"
+    ):
         small(classifier(estimator="exact"))
     model = classifier()
     with use_estimator(model, "first_order"):
         model(**batches()[0][0])
-        with pytest.raises(ModelError, match=r"inside of .*use_estimator"):
+        with pytest.raises(ModelError, match=r"inside .*use_estimator"):
             small(model)
     model.second = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ModelError, match=r"second of Classifier is a torch\.nn\.MultiheadAttention"):

@@ -86,7 +86,7 @@ def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
     windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
     (step,) = LanguageTask(windows, "seq2seq", SwapOptions()).steps(Cursor())
     assert rows([step]) == [[2, 9, 10, 11, 3]]
-    with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
+    with pytest.raises(InputError, match="a target column was given, but embedded sentences"):
         SentenceTask(documents, None, word_tokenizer(), None, SwapOptions())
     with pytest.raises(ModelError, match="has no mask token"):
         steps("bert", tokenizer=word_tokenizer())
@@ -124,7 +124,7 @@ def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; how a model ranks"),
+        (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; a ranking"),
         (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
         (["w1", "w2", "w3"], {"batch_size": 0}, "batch size is 0"),
     ],
@@ -155,7 +155,7 @@ def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
         (SICK + "1\ta\tb\tmuch\tX\n", "line 2 of .* has the score 'much', which is not a number"),
         (SICK + "1\ta\tb\tnan\tX\n", "has the score 'nan'"),
         (SICK + "1\ta\t \t2\tX\n", "line 2 of .* has an empty sentence"),
-        (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, and the first line has 5"),
+        (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, but the first line has 5"),
         (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
         (SICK + "1\ta\tb\t2\tX\n" * 3, "gives every pair the score 2"),
     ],

@@ -91,13 +91,13 @@ def opened_batches(
     kind = type(found.model).__name__
     if options.alpha != 1 and has_layers(found.model):
         raise InputError(
-            f"alpha is {options.alpha:g}, but the attention layers of {kind} have α of their own, which is what is "
-            "audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, 'first_order', alpha=...)."
+            f"alpha is {options.alpha:g}, but the attention layers of {kind} have their own α, which is audited. "
+            "Leave alpha out, or set it with fenchel.nn.use_estimator(model, 'first_order', alpha=...)."
         )
     if options.template_scale != "model" and has_layers(found.model):
         raise InputError(
-            f"template scale is {options.template_scale}, but the attention layers of {kind} have a scale of their "
-            "own, which is what is audited. Leave it out."
+            f"template scale is {options.template_scale}, but the attention layers of {kind} have their own scale, "
+            "which is audited. Leave it out."
         )
     if documents is not None:
         return batches_of(documents, found, options, shard=options.shard)

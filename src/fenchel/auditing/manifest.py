@@ -44,9 +44,9 @@ def closeness_sentence(name: str | None) -> str:
     form = "Csiszár's" if near.relative == "csiszar" else "Bregman's"
     warm = "" if near.temperature == 1 else f", times {near.temperature:g}"
     return (
-        f"Weights are kept near the preference by Tsallis' closeness of order {near.order:g}{called}, relative to it "
-        f"in {form} sense{warm}, in the place of softmax: attention is the first-order answer under that closeness, "
-        "and may be exactly zero."
+        "Instead of softmax, weights are kept near the preference by Tsallis' closeness of order "
+        f"{near.order:g}{called}, in {form} sense{warm}: attention is the first-order answer under it, and weights "
+        "may be exactly zero."
     )
 
 
@@ -68,18 +68,17 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
             continue
         where = f"{site} of {type(model).__name__}" if site else type(model).__name__
         if own == ORDERS_OF_HEADS:
-            remedy = "an audit measures one for all; pass --even-so (even_so=True) to measure that one nevertheless"
+            remedy = "an audit measures one for all heads; pass --even-so (even_so=True) to do so anyway"
         elif own is None:
             remedy = (
-                "what an audit would call its attention is not what it computes. Leave closeness out; or, if it was "
-                "trained under that, load it with the attn_implementation that it was trained with "
-                "('fenchel_sparsemax' or 'fenchel_entmax15'), which its config.json may say; or pass "
-                "--even-so (even_so=True)"
+                "the audit would not measure the attention it computes. Leave closeness out; or, if it was trained "
+                "under that, load it with the attn_implementation that it was trained with ('fenchel_sparsemax' or "
+                "'fenchel_entmax15'), which its config.json may say; or pass --even-so (even_so=True)"
             )
         else:
             remedy = f"pass --closeness {own} (closeness={own!r}), or --even-so (even_so=True)"
         raise ModelError(
-            f"{where} attends under {own or 'softmax'}, and the audit is to measure {name or 'softmax'}: {remedy}."
+            f"{where} uses {own or 'softmax'}, but the audit was asked to measure {name or 'softmax'}: {remedy}."
         )
 
 
@@ -116,8 +115,8 @@ CONVENTIONS: dict[str, str] = {
 
 _SQRT_D = (
     "Templates are the inputs of the key map divided by the square root of the head's width, t_i = x_i/sqrt(d'), as "
-    "the paper prints for every model; the evidence is the query taken back through the key weight, z = K^T q. A model "
-    "that scales its scores otherwise, as T5 does, attends by other scores than these."
+    "the paper prints for every model; the evidence is the query taken back through the key weight, z = K^T q. A "
+    "model with another scaling, such as T5, uses other scores."
 )
 
 LAYER_CONVENTIONS: dict[str, str] = {
@@ -288,8 +287,8 @@ def _own_estimators(model: Any) -> str:
     if not others:
         return ""
     return (
-        f"The model itself infers by its {' and '.join(others).replace('_', ' ')} estimate: what is called attention "
-        "here is the first-order answer to the problems that arise in its own forward pass."
+        f"The model itself uses the {' and '.join(others).replace('_', ' ')} estimator: attention here is the "
+        "first-order answer to the problems of its own forward pass."
     )
 
 

@@ -366,6 +366,6 @@ def require_fewer(queries: int | None, longest: int | None) -> None:
     if queries is None or longest is None or queries < longest:
         return
     raise InputError(
-        f"queries is {queries}, and the longest window has {longest} positions; expected fewer than those. Ask for "
-        f"{'fewer' if longest > 1 else 'none'}, or give queries='all' (--queries all) to measure all of them."
+        f"queries is {queries}, but the longest window has {longest} positions; expected fewer. Ask for "
+        f"{'fewer' if longest > 1 else 'none'}, or give queries='all' (--queries all) to measure all."
     )

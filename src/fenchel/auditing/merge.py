@@ -83,7 +83,7 @@ def merge(
         matrices=matrices,
     )
     if not report.heads:
-        raise InputError(f"none of the {len(sources)} audits counted a token; there is nothing to report.")
+        raise InputError(f"none of the {len(sources)} audits has a token; there is nothing to report.")
     if target is not None:
         report.save(target, overwrite=overwrite or _is_earlier_merge(target, report))
     return report
@@ -92,14 +92,12 @@ def merge(
 def _folders(path: Path) -> list[Path]:
     """The shards in a folder, or the folder itself if it holds an audit."""
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder; expected one that an audit was written into.")
+        raise InputError(f"{path} is not a folder; expected the folder of an audit.")
     shards = sorted(folder for folder in path.glob("shard-*-of-*") if folder.is_dir())
     if shards:
         return shards
     if not (path / STATE_FILE).exists():
-        raise InputError(
-            f"{path} holds no audit: there is neither {STATE_FILE} nor a folder shard-*-of-* in it."
-        )
+        raise InputError(f"{path} holds no audit: it has neither {STATE_FILE} nor a folder shard-*-of-*.")
     return [path]
 
 

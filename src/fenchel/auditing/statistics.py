@@ -72,7 +72,7 @@ class AuditStatistics:
         groups = self._aggregated(_HEAD[: len(place)])
         if place not in groups:
             there = ", ".join(" ".join(map(str, known)) for known in groups) or "nothing"
-            raise InputError(f"{' '.join(map(str, place))} was not audited; what was: {there}.")
+            raise InputError(f"{' '.join(map(str, place))} was not audited; expected one of: {there}.")
         return groups[place]
 
     @cached_property

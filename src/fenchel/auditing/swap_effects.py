@@ -103,7 +103,8 @@ def swap_effects(
     """
     if not isinstance(getattr(swap, "manifest", None), Mapping) or not hasattr(swap, "arms"):
         raise InputError(
-            f"swap is {shown(swap)}; expected what fenchel.swap.swap returned, or fenchel.swap.SwapReport.load(folder)."
+            f"swap is {shown(swap)}; expected the result of fenchel.swap.swap, or "
+            "fenchel.swap.SwapReport.load(folder)."
         )
     _require_same(manifest, swap.manifest)
     exact = exact_heads(swap)
@@ -133,20 +134,18 @@ def swap_effects(
             )
         )
     if not heads:
-        raise InputError(
-            "no head is both in the audit and swapped alone in the swap. Swap heads of the layers that were audited."
-        )
+        raise InputError("no audited head was swapped alone. Swap heads of the layers that were audited.")
     notes, space = [], swap.manifest.get("space")
     if manifest.get("space") != space:
         notes.append(
             f"The audit takes its templates in {manifest.get('space')} space, and a swap infers in {space} space: two "
-            f"problems with the same first-order answer. Audit with --space {space} to have deviations of the problem "
-            "that was swapped in."
+            f"problems with the same first-order answer. Audit with --space {space} for deviations of the "
+            "swapped problem."
         )
     if manifest.get("even_so"):
         notes.append(
-            f"The audit is under {manifest.get('closeness') or 'softmax'}, although the model attends otherwise, and a "
-            "swap infers as the model does: two problems with other answers."
+            f"The audit is under {manifest.get('closeness') or 'softmax'}, but the model and the swap use another "
+            "closeness: two problems with different answers."
         )
     correlation = {
         name: rank_correlation([(head.deviations[name], head.effect) for head in heads])
@@ -165,8 +164,8 @@ def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
     result = [arm for arm in swap.arms if arm["where"] == "head" and arm["estimator"] == "exact"]
     if not result:
         raise InputError(
-            "the swap has no head that infers exactly alone, so there is no effect to put beside a head. Run fenchel "
-            "swap again with --per-head and the estimator exact."
+            "the swap has no head with the exact estimator alone, so it has no effects per head. Run fenchel swap "
+            "again with --per-head and the estimator exact."
         )
     return result
 
@@ -180,8 +179,7 @@ def require_model(swap: SwapTable, model: str) -> None:
     there = swap.manifest.get("model")
     if there != model:
         raise InputError(
-            f"the swap is not one of what is to be audited: it is of {there!r}, and the audit of {model!r}. Swap the "
-            "same model on the same text."
+            f"the swap is of the model {there!r}, but the audit is of {model!r}. Swap the same model on the same text."
         )
 
 

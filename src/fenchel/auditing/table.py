@@ -108,7 +108,7 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
         if tuple(values.shape) != expected:
             raise ProblemError(
                 f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
-                f"{tuple(counted.shape)} and {several} heads ask for {expected}."
+                f"{tuple(counted.shape)} and {several} heads require {expected}."
             )
         values = values.detach().cpu().transpose(0, 1)[:, rows, columns].flatten()
         return values.float() if values.is_floating_point() else values

@@ -53,9 +53,8 @@ def _reset(name: str, module: nn.Module, model: str) -> None:
     if not callable(reset):
         own = next(parameter for parameter, value in module._parameters.items() if value is not None)
         raise ModelError(
-            f"{name or model} ({type(module).__name__}) has a parameter {own!r} and no method "
-            "reset_parameters to draw it "
-            f"anew, so an untrained twin of {model} cannot be built"
+            f"{name or model} ({type(module).__name__}) has a parameter {own!r} and no method reset_parameters to "
+            f"initialise it, so an untrained twin of {model} cannot be built"
         )
     reset()
 
@@ -106,7 +105,7 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
         return twin_of_layers(model, seed)
     if made.__module__.partition(".")[0] == _REMOTE:
         raise ModelError(
-            f"{made.__name__} is code that came with the model, which is not run to build an untrained twin"
+            f"{made.__name__} is custom code of the model, which is not run to build an untrained twin"
         )
     if not hasattr(made, "base_model_prefix") or not hasattr(model, "config"):
         raise ModelError(

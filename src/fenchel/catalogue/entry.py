@@ -241,8 +241,8 @@ class Entry:
             raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
         if estimator not in self.estimators and self.verdict is Verdict.NOT_ONE:
             raise InputError(
-                f"{self.name} takes no estimator {estimator!r}, since it makes no inference: leave estimator out, and "
-                "it runs as published."
+                f"{self.name} takes no estimator {estimator!r}, since it is not an inference: leave estimator out to "
+                "run it as published."
             )
         if estimator not in self.estimators:
             raise InputError(
@@ -253,13 +253,12 @@ class Entry:
             closeness_name(closeness)
         if closeness is not None and self.verdict is Verdict.NOT_ONE:
             raise InputError(
-                f"{self.name} makes no inference that a closeness could be of, and got {shown(closeness)}: leave "
-                "closeness out."
+                f"{self.name} is not an inference with a closeness, but got {shown(closeness)}: leave closeness out."
             )
         if closeness is not None and not self.takes_closeness:
             raise InputError(
-                f"{self.name} takes no other closeness than its own ({self.closeness}), and got "
-                f"{shown(closeness)}: leave closeness out."
+                f"{self.name} takes only its own closeness ({self.closeness}), but got {shown(closeness)}: leave "
+                "closeness out."
             )
 
 

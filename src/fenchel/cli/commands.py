@@ -252,7 +252,8 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
     show_result(report, folder)
     if options.shard.count > 1:
         typer.echo(
-            f"This is share {options.shard}. When all are there: fenchel merge {shlex.quote(str(options.directory))}"
+            f"This is shard {options.shard}. When all are finished: fenchel merge "
+            f"{shlex.quote(str(options.directory))}"
         )
 
 
@@ -443,7 +444,7 @@ def catalogue(
     if name is None:
         for option, value in (("--closeness", closeness), ("--seed", seed)):
             if value is not None:
-                raise typer.BadParameter(f"{option} is of one mechanism's example: name the mechanism too.")
+                raise typer.BadParameter(f"{option} applies to the example of one mechanism: give NAME too.")
     from fenchel.catalogue import ENTRIES
     from fenchel.catalogue import entry as looked_up
     from fenchel.catalogue.registry import described, record

@@ -58,9 +58,9 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
         if not self.unfinished:
             return self
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            return Interrupted(f"{self}. Go on with the same torchrun command and --resume")
+            return Interrupted(f"{self}. Continue with the same torchrun command and --resume")
         kept = [argument for argument in arguments if argument not in ("--overwrite", "--resume")]
-        return Interrupted(f"{self}. Go on with: {shlex.join(['fenchel', *kept, '--resume'])}")
+        return Interrupted(f"{self}. Continue with: {shlex.join(['fenchel', *kept, '--resume'])}")
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
@@ -99,11 +99,11 @@ def _code_and_message(error: BaseException) -> tuple[int, str]:
     if isinstance(error, MemoryError) or without_memory:
         return _UNEXPECTED, (
             f"error: out of memory ({error}). Lower --batch-size or --max-length and start again; an audit or a swap "
-            "goes on where it was with --resume."
+            "continues with --resume."
         )
     return _UNEXPECTED, (
-        f"error: unexpected {type(error).__name__}: {error}. This is a fault in fenchel: please report it, "
-        "with what FENCHEL_TRACEBACK=1 shows."
+        f"error: unexpected {type(error).__name__}: {error}. This is a bug in fenchel: please report it, with the "
+        "output under FENCHEL_TRACEBACK=1."
     )
 
 
@@ -186,8 +186,8 @@ _ONE_LINE = ("name", "verdict")
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
 _WIDE = 120  # columns
 _CAPTION = (
-    "Gap: how much less the problem's objective could still be, at most; 0 is exact. The others: the share of the "
-    "weight, and of the answer's length, by which it is off."
+    "Gap: upper bound on the objective minus its minimum; 0 is exact. The others: error as a fraction of the total "
+    "weight, and of the output's norm."
 )
 
 
@@ -241,7 +241,9 @@ class TerminalObserver:
         if not self._estimated and progress.seconds_left is not None and progress.fraction != 1:
             self._estimated = True
             expected = duration(progress.seconds + progress.seconds_left)
-            self._bar.console.print(f"About {expected} in all, by the first batch.", highlight=False)
+            self._bar.console.print(
+                f"About {expected} in total, estimated from the first batch.", highlight=False
+            )
         self._bar.update(
             self._task,
             total=None if progress.fraction is None else 1.0,
@@ -313,7 +315,7 @@ def show_result(report: AuditReport, folder: Path) -> None:
     from fenchel.auditing.twin import twin_line
 
     if not report.heads:
-        typer.echo(f"No document fell into this share; that is noted in {folder}.")
+        typer.echo(f"This shard has no documents; that is recorded in {folder}.")
         return
     notes = [report.effects.note] if report.effects is not None and report.effects.note else []
     notes += [pattern.found for pattern in report.suggestions[:1]]
@@ -325,8 +327,8 @@ def show_result(report: AuditReport, folder: Path) -> None:
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
         say(
-            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, and their numbers are "
-            "bounds at best. Raise --tol, or use --dtype float64."
+            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance; their numbers are at "
+            "best bounds. Raise --tol, or use --dtype float64."
         )
     typer.echo(f"Report: {folder / 'report.html'}")
 

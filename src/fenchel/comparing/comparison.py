@@ -113,7 +113,7 @@ def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audi
         result.append(Audited(name, report.manifest, report.statistics))
         if not report.statistics.keys():
             raise InputError(
-                f"{name} holds an audit without a head: no document fell into its share. Give one that has some."
+                f"{name} holds an audit without heads: its shard had no documents. Give one that has heads."
             )
         _refuse_other_convention(result[0], result[-1])
         _refuse_other_heads(result[0], result[-1])
@@ -129,7 +129,7 @@ def _given(audit: object, place: int) -> Path | AuditReport:
         return audit
     if not isinstance(audit, str | Path):
         raise InputError(
-            f"audit {place} is {shown(audit)}; expected the folder of an audit, or what fenchel.audit returned."
+            f"audit {place} is {shown(audit)}; expected the folder of an audit, or the result of fenchel.audit."
         )
     return checked("audit_folder", audit, name=f"audit {place}")
 
@@ -173,22 +173,20 @@ def _opened(folder: Path, name: str) -> AuditReport:
         InputError: If the folder does not exist or contains no finished and intact audit of this version.
     """
     if not folder.exists():
-        reason = "is not there; expected the folder of an audit, which fenchel audit --out makes."
+        reason = "does not exist; expected the folder of an audit, from fenchel audit --out."
     elif not folder.is_dir():
         reason = f"is a file; expected the folder of an audit that holds {STATE_FILE}."
     elif (folder / STATE_FILE).exists():
         return AuditReport.load(folder)
     elif (folder / "heads.json").exists():
         reason = (
-            f"holds heads.json but not {STATE_FILE}, which names the queries that intervals are made of: it was copied "
+            f"holds heads.json but not {STATE_FILE}, which has the queries needed for intervals: it was copied "
             "without them, or comes from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
         )
     elif any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
-        reason = f"holds the shards of an audit, not yet one audit. Put them together first: fenchel merge {folder}"
+        reason = f"holds the shards of an audit. Merge them first: fenchel merge {folder}"
     else:
-        reason = (
-            f"holds no audit: there is no {STATE_FILE} in it. Give the folder that fenchel audit --out named."
-        )
+        reason = f"holds no audit: {STATE_FILE} is missing. Give the folder of fenchel audit --out."
     raise InputError(f"{name} {reason}")
 
 
@@ -206,7 +204,7 @@ def _refuse_other_convention(one: Audited, other: Audited) -> None:
     differing = differences(first, second, but=but, said=(f"in {one.name}", f"in {other.name}"))
     if differing:
         raise InputError(
-            f"{one.name} and {other.name} cannot be compared, their numbers mean different things: "
+            f"{one.name} and {other.name} cannot be compared because they measure differently: "
             f"{'; '.join(differing)}. {_ADVICE}"
         )
 
@@ -222,9 +220,9 @@ def _refuse_other_heads(one: Audited, other: Audited) -> None:
         kind, layer, _ = min(differing)
         ours, theirs = (_in_words([key.head for key in keys if key[:2] == (kind, layer)]) for keys in heads)
         raise InputError(
-            f"{one.name} and {other.name} cannot be compared, they have other heads: {kind} layer {layer} has {ours} "
-            f"in {one.name} and {theirs} in {other.name}. Compare models of one shape, and audit the same --layers and "
-            "--heads of both."
+            f"{one.name} and {other.name} cannot be compared because their heads differ: {kind} layer {layer} has "
+            f"{ours} in {one.name} and {theirs} in {other.name}. Compare models of one shape, and audit the same "
+            "--layers and --heads of both."
         )
 
 

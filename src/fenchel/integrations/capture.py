@@ -194,8 +194,8 @@ class Capture:
             )
         if consume is None and (space != "key" or any_estimator):
             raise InputError(
-                f"space is {space!r} and any_estimator {any_estimator}, which say what consume is given, and consume "
-                "is None. Give consume=, or leave them out"
+                f"space is {space!r} and any_estimator is {any_estimator}, but both apply only with consume. Give "
+                "consume=, or leave them out"
             )
         self._model, self._default, self._space, self._consume = model, kind, space, consume
         self._layers = None if layers is None else frozenset(layers)
@@ -218,7 +218,7 @@ class Capture:
         busy = next((name for module, name in modules.items() if module in _capturing), None)
         if busy is not None:
             raise CaptureError(
-                f"{busy} of this {type(self._model).__name__} is being captured already; leave that first"
+                f"{busy} of this {type(self._model).__name__} is already being captured; leave that capture first"
             )
         if any(
             part.training and getattr(part, "gradient_checkpointing", False) for part in self._model.modules()
@@ -251,7 +251,7 @@ class Capture:
             return
         if not self.sites:
             raise ModelError(
-                f"{type(self._model).__name__} did not attend; run it inside of the capture's block"
+                f"{type(self._model).__name__} did not attend; run it inside the with block of the capture"
             )
         self._check_replaced()
 
@@ -264,12 +264,13 @@ class Capture:
         """
         kind, layer, head = self._place(key)
         if head is None:
-            raise InputError(f"the place of a head is {shown(key)}; expected the number of one head, from 1")
+            raise InputError(f"head index is {shown(key)}; expected the number of one head, from 1")
         site = next((site for site in self._heads if self._is_meant(site, kind, layer)), None)
         if site is None:
             if not self.sites or any(self._is_meant(known, kind, layer) for known in self.sites):
                 raise CaptureError(
-                    f"layer {shown(layer)} has not attended, or is not among layers; run the model inside of the block"
+                    f"layer {shown(layer)} has not attended, or is not among layers; run the model inside the with "
+                    "block"
                 )
             raise InputError(
                 f"there is no layer {shown(layer)}{f' of kind {kind}' if kind else ''}; this "
@@ -300,9 +301,7 @@ class Capture:
             CaptureError: If this capture hands calls to ``consume``.
         """
         if self._consume is not None:
-            raise CaptureError(
-                "this capture hands calls to consume, and one without replaces heads; leave consume out"
-            )
+            raise CaptureError("a capture with consume cannot replace heads; leave consume out")
         place = self._place((kind, layer, head))
         if function is None:
             self._replaced.pop(place, None)
@@ -336,7 +335,7 @@ class Capture:
         """
         if not self._entered or self._consume is None:
             raise CaptureError(
-                "run was called outside of the capture, or without consume; write: with Capture(..., consume=...) as "
+                "run was called outside the capture, or without consume; write: with Capture(..., consume=...) as "
                 "capture: capture.run(...)"
             )
         _check_evaluating(self._model)
@@ -348,8 +347,8 @@ class Capture:
                 self._model(**_without_cache(self._model, inputs))
                 if not self._source.sites.called:
                     raise CaptureError(
-                        f"no attention layer of {type(self._model).__name__} was called in this forward; expected one "
-                        "at least. Give inputs that reach them, or the submodule that attends"
+                        f"no attention layer of {type(self._model).__name__} was called in this forward; expected at "
+                        "least one. Give inputs that reach one, or the submodule that attends"
                     )
                 self._source.finish(all_called=True)
         finally:
@@ -372,8 +371,8 @@ class Capture:
         if place is not None:
             kind, layer, head = place
             raise CaptureError(
-                f"what takes the place of head {head or 'any'} of {f'{kind} ' if kind else ''}layer {shown(layer)} "
-                f"was never called; {type(self._model).__name__} attended in {existing(self.sites)} with up to "
+                f"the replacement of head {head or 'any'} of {f'{kind} ' if kind else ''}layer {shown(layer)} was "
+                f"never called; {type(self._model).__name__} attended in {existing(self.sites)} with up to "
                 f"{max((site.num_heads for site in self.sites), default=0)} heads"
             )
 
@@ -384,8 +383,8 @@ class Capture:
         )
         if kind not in (None, *KINDS) or not _is_layer(layer) or not (head is None or _is_number(head)):
             raise InputError(
-                f"the place of a head is {shown(key)}; expected (layer, head) or (kind, layer, head), with numbers "
-                f"from 1, or for the layer the name of a module, and a kind of {', '.join(KINDS)}"
+                f"head index is {shown(key)}; expected (layer, head) or (kind, layer, head), with numbers from 1 (or "
+                f"a module's name as layer) and a kind of {', '.join(KINDS)}"
             )
         return kind, layer, head  # pyright: ignore[reportReturnType]
 
@@ -550,8 +549,8 @@ def _fitting(output: Any, head: CapturedHead) -> Tensor:
         tensor = isinstance(output, Tensor)
         got = f"{output.dtype} of shape {tuple(output.shape)}" if tensor else shown(output)
         raise InputError(
-            f"what takes the place of head {head.head} of {head.site.name} gave {got}; expected a tensor of "
-            f"real numbers of shape {tuple(expected.shape)} (batch, queries, width of the values)"
+            f"the replacement of head {head.head} of {head.site.name} returned {got}; expected a tensor of real "
+            f"numbers of shape {tuple(expected.shape)} (batch, queries, width of the values)"
         )
     return output.to(expected)
 
@@ -584,7 +583,7 @@ def _source(model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bo
         return ModelSource(model)
     if hasattr(model, "config") and calls_registry(model):
         raise ModelError(
-            f"{type(model).__name__} has attention of transformers and attention layers of fenchel.nn, and a capture "
-            "sees either. Give the submodule that holds one of them"
+            f"{type(model).__name__} has attention of transformers and layers of fenchel.nn, and a capture handles "
+            "only one of them. Give a submodule with one kind"
         )
     return LayerSource(model, chosen=chosen, measured=measured, any_estimator=any_estimator)

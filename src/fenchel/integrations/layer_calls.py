@@ -73,8 +73,8 @@ def _with_reliability(
         return _widened(evidence) * root, templates, scaling * root
     if space == "input":
         raise ModelError(
-            f"the heads of {name} have α of their own, and in space 'input' they would have to share their templates. "
-            "Audit it with space='key' (--space key)"
+            f"the heads of {name} have different α, and in space 'input' they would have to share templates. Audit it "
+            "with space='key' (--space key)"
         )
     roots = torch.tensor(own, dtype=torch.float64).sqrt().view(-1, 1, 1).to(evidence.device)
     query, key = (_widened(part) for part in (evidence, templates))
@@ -108,7 +108,7 @@ def has_layers(model: object) -> bool:
 
 
 _UNMEASURED = {
-    TransportAttention: "whose closeness is optimal transport, and an audit measures closeness by Kullback and Leibler",
+    TransportAttention: "whose closeness is optimal transport, and an audit measures the Kullback-Leibler divergence",
     ContinuousAttention: "whose weight is a density over places, and an audit measures weights of tokens",
     MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
 }
@@ -230,24 +230,21 @@ class LayerSource(AbstractSource):
         layer, asked, sequences = call.layer, call.asked, len(call.problem.evidence)
         if sequences != self._rows:
             raise CaptureError(
-                f"{site.name} attends for {sequences} sequences, but the batch has {self._rows} rows, so "
-                "which row a query "
-                "is of is not known. Check batch_first of the layer; a model that cuts its input into more sequences "
-                "cannot be audited"
+                f"{site.name} attends over {sequences} sequences, but the batch has {self._rows} rows, so queries "
+                "cannot be assigned to rows. Check batch_first of the layer; a model that splits its input into more "
+                "sequences cannot be audited"
             )
         if layer.effective_estimator != "first_order" and not self._any_estimator:
             raise ModelError(
-                f"{site.name} infers by {layer.effective_estimator!r}, and an audit measures how far first-order "
-                "attention is "
-                "from exact. Audit the model under first order (with fenchel.nn.use_estimator(model, "
-                "'first_order'): ...)"
-                ", or leave this layer out of layers"
+                f"{site.name} uses the estimator {layer.effective_estimator!r}, and an audit measures how far "
+                "first-order attention is from exact. Audit the model under first order (with "
+                "fenchel.nn.use_estimator(model, 'first_order'): ...), or leave this layer out of layers"
             )
         projection = asked.projection if space == "input" else None
         if space == "input" and (projection is None or asked.added):
             raise ModelError(
-                f"{site.name} has templates that are no linear map of its input: they are normalised, made by its "
-                "evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
+                f"{site.name} has templates that are not a linear map of its input: they are normalised, computed by "
+                "its evidence, or added (add_bias_kv, add_zero_attn). Audit it with space='key' (--space key)"
             )
         query, key, scaling = _with_reliability(site.name, space, asked.problem, call.alphas)
         preference, values = call.preference, asked.problem.values
@@ -277,7 +274,7 @@ def _check_layers_are_seen(
 def _unseen_because(layer: AttendingLayer, *, measured: bool) -> str | None:
     """Why a layer cannot be captured, or measured; None if it can."""
     if not measured:
-        reason = "whose heads infer together, so that none can be captured alone"
+        reason = "whose heads share one inference, so none can be captured alone"
         return reason if layer.heads_infer_together else None
     evidence = getattr(layer, "evidence", None)
     if isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query:

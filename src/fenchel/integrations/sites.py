@@ -90,15 +90,14 @@ class AttentionSites:
         if known is not None:
             if known.num_heads != heads:
                 raise CaptureError(
-                    f"{name} has {heads} heads in this forward, and had {known.num_heads} before"
+                    f"{name} has {heads} heads in this forward, but had {known.num_heads} before"
                 )
             return known
         if self.complete or (occurrence and not self._repeated):
             raise CaptureError(
-                f"{name} ({type(module).__name__}) attended {occurrence + 1} times in one forward, which is "
-                "not understood: "
-                f"{'the first forward had fewer calls' if self.complete else 'expected one call'}. A module "
-                "that attends piece by piece cannot be audited; give shorter or fewer inputs a batch"
+                f"{name} ({type(module).__name__}) attended {occurrence + 1} times in one forward, which is not "
+                f"supported: {'the first forward had fewer calls' if self.complete else 'expected one call'}. A "
+                "module that attends in chunks cannot be audited; give shorter or fewer inputs per batch"
             )
         result = kind()
         layer = 1 + sum(site.kind == result for site in self)
@@ -120,15 +119,14 @@ class AttentionSites:
         if names and all_called:
             others = f" (nor did {len(names) - 1} others)" if len(names) > 1 else ""
             raise CaptureError(
-                f"{names[0]} did not attend in this forward{others}, or not as often as before; every attention module "
-                f"of {self._model} has to, or heads would be missing. Give the model every input that it "
-                "has modules for, or give the submodule that the inputs go through"
+                f"{names[0]} did not attend in this forward{others}, or fewer times than before; every attention "
+                f"module of {self._model} has to, or heads would be missing. Give the model all inputs that its "
+                "modules need, or give the submodule that the inputs pass through"
             )
         if self._total is not None and len(self._known) not in (len(self._modules), self._total):
             raise CaptureError(
-                f"{self._model} attended {len(self._known)} times with {len(self._modules)} attention "
-                f"modules, but its configuration says {self._total} layers, so which call is which "
-                "layer is not known"
+                f"{self._model} attended {len(self._known)} times with {len(self._modules)} attention modules, but "
+                f"its configuration says {self._total} layers, so calls cannot be matched to layers"
             )
         self.complete = {module for module, _ in self._known} == {*self._modules}
 
@@ -309,8 +307,8 @@ class RealQueries:
         elif real.shape != shape:
             raise CaptureError(
                 f"{site} has queries of shape {shape} (batch, queries), but the padding mask of the batch is "
-                f"{tuple(real.shape)}, so which queries are real is not known. Leave the mask out if nothing "
-                "is padded"
+                f"{tuple(real.shape)}, so padding queries cannot be identified. Leave the mask out if nothing is "
+                "padded"
             )
         real = real.to(query.device)
         if empty_rows is not None:
@@ -363,9 +361,9 @@ def check_all_attend(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
             raise ModelError(
-                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which is not seen, so its heads "
-                "would be missing. Put fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the "
-                "same"
+                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which cannot be captured, so its "
+                "heads would be missing. Replace it by fenchel.nn.MultiheadAttention.from_torch(layer), which "
+                "computes the same"
             )
 
 

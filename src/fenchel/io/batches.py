@@ -191,8 +191,8 @@ class Batch:
         parts, left = divmod(count, rows)
         if left or not parts:
             raise CaptureError(
-                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query is of is "
-                "not known. Give one input a batch"
+                f"a layer attends over {count} sequences, but the batch has {rows} rows, so queries cannot be "
+                "assigned to rows. Give one input per batch"
             )
         if parts == 1:
             return self
@@ -394,13 +394,11 @@ def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool
         return
     number = next(number for number in ids if not 0 <= number < known)
     if tokenizer is None:
-        raise InputError(
-            f"there is a token {number}, and the model knows the tokens 0 to {known - 1}. Mend the ids."
-        )
+        raise InputError(f"token id {number} is out of range; expected 0 to {known - 1}. Correct the ids.")
     token = tokenizer.convert_ids_to_tokens(number) if hasattr(tokenizer, "convert_ids_to_tokens") else number
     raise InputError(
-        f"the tokenizer gives {token!r} the number {number}, and the model knows the tokens 0 to {known - 1}. Use the "
-        "tokenizer that the model was trained with, or a model whose embeddings were resized to it."
+        f"the tokenizer maps {token!r} to id {number}, but the model has ids 0 to {known - 1}. Use the tokenizer that "
+        "the model was trained with, or resize the model's embeddings."
     )
 
 
@@ -469,8 +467,8 @@ class ReadyBatch:
         inputs, number = self.inputs, self._number
         if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
             raise InputError(
-                f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without "
-                "a tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
+                f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without a "
+                "tokenizer, give the model's arguments by name, such as {'pixel_values': tensor}."
             )
         sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
         # The patches of all images are concatenated, beside a grid with one row per image.
@@ -478,7 +476,9 @@ class ReadyBatch:
         if grids:
             return sizes.get("input_ids", grids[0])
         if len(set(sizes.values())) != 1:
-            raise InputError(f"model input {number} has no one batch size: its tensors have {sizes} rows.")
+            raise InputError(
+                f"model input {number} has tensors of different batch sizes, {sizes}; expected one."
+            )
         return next(iter(sizes.values()))
 
     def _check_batched(self, name: str) -> None:
@@ -508,8 +508,8 @@ class ReadyBatch:
         ids = self.inputs[name]
         if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
             raise InputError(
-                f"model input {self._number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected whole "
-                "numbers (batch, tokens), of one token at least."
+                f"model input {self._number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected "
+                "integers of shape (batch, tokens), at least one token."
             )
         check_known(ids.flatten().tolist(), None, self._config, target=name.startswith("decoder"))
 
@@ -552,7 +552,7 @@ class ReadyBatch:
         longest = max(map(len, rows))
         length = longest if mask is None else mask.shape[1]
         if longest > length:
-            raise self._error(name, f"a row of {longest} tokens", f"at most {length}, as its counted has")
+            raise self._error(name, f"a row of {longest} tokens", f"at most {length}, as in its counted")
         return self._texts.ids(rows, length)
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
@@ -573,7 +573,7 @@ class ReadyBatch:
         if function is None or callable(function):
             return function
         raise self._error(
-            name, shown(function), "a function of what the model returns, which gives a number a row"
+            name, shown(function), "a function of the model's output that returns one number per row"
         )
 
     def _error(self, name: str, got: str, expected: str) -> InputError:

@@ -119,7 +119,7 @@ def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> 
         return str(int(text))
     if not isinstance(text, str):
         kind = "null" if text is None else f"of type {type(text).__name__}"
-        raise InputError(f"{where}: column {column!r} is {kind}, not text. Mend or drop the row.")
+        raise InputError(f"{where}: column {column!r} is {kind}, not text. Fix or drop the row.")
     check_text(text, where)
     return text
 
@@ -141,8 +141,8 @@ def check_text(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where} is no text: character {error.start + 1} is {text[error.start]!a}, one half of a surrogate "
-            "pair. Mend or drop it."
+            f"{where} is not valid text: character {error.start + 1} is {text[error.start]!a}, an unpaired surrogate. "
+            "Fix or drop it."
         ) from None
 
 
@@ -191,7 +191,7 @@ def open_documents(
     named = {name: checked(name, value) for name, value in options.items() if value is not None}
     if len({"target_column", "label_column"} & named.keys()) == 2:
         raise InputError(
-            "a target column and a label column were named; a model that names classes writes nothing. Leave one out."
+            "a target column and a label column were given, but a classifier has no target texts. Leave one out."
         )
     columns, columned = list({"text_column": "text", **named}.values()), bool(named)
     if not isinstance(source, str | Path):
@@ -209,8 +209,8 @@ def open_documents(
     ending = next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
     if ending in _TABLE_ENDINGS:
         raise InputError(
-            f"{name} is a table of columns ({ending}), which is not read as text. Give its texts as plain text (one "
-            "document a line), jsonl or parquet."
+            f"{name} is a table ({ending}), which cannot be read as text. Give its texts as plain text (one document "
+            "per line), jsonl or parquet."
         )
     if ending == ".parquet":
         _refuse(f"parquet file {name}", whole_file=whole_file)
@@ -247,7 +247,7 @@ def _from_strings(texts: Iterable[str]) -> Documents:
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise InputError(
-                    f"text {number} is a {type(text).__name__}, not a string. Give one string a document."
+                    f"text {number} is a {type(text).__name__}, not a string. Give one string per document."
                 )
             yield number, {"text": text}, number / length if length else None
 
@@ -324,8 +324,8 @@ def file_lines(
                 if len(line) > longest:
                     what, each = (path, "") if whole else (f"line {number} of {path}", "a line, each ")
                     raise InputError(
-                        f"{what} has more than {longest:,} bytes; expected one document {each}"
-                        "shorter than that. Cut it into several."
+                        f"{what} has more than {longest:,} bytes; expected one document {each}shorter than that. "
+                        "Split it."
                     )
                 text = _decoded(line, path, line=number, offset=offset)
                 offset += len(line)
@@ -334,7 +334,7 @@ def file_lines(
                 fraction = min(1.0, (raw.tell() if whole or file is not raw else offset) / size)
                 yield number, text if whole else text.rstrip("\r\n"), fraction
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is not a whole gzip file: {error}.") from None
+            raise InputError(f"{path} is not a complete gzip file: {error}.") from None
 
 
 # Text is compressed about tenfold, logs and drawings fiftyfold, zeros a thousandfold.
@@ -345,8 +345,8 @@ _UNSUSPECTED = 1 << 20
 def _check_unpacking(path: Path, unpacked: int, packed: int) -> None:
     if unpacked > _UNSUSPECTED and unpacked > _LARGEST_RATIO * max(1, packed):
         raise InputError(
-            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, to {unpacked:,} bytes or more, as no "
-            "text does; it was not read further. If that is meant, store it uncompressed."
+            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, to {unpacked:,} bytes or more; text does "
+            "not, so reading stopped. If it is correct, store it uncompressed."
         )
 
 
@@ -357,9 +357,8 @@ def _decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
     except UnicodeDecodeError as error:
         line += content.count(b"\n", 0, error.start)
         raise InputError(
-            f"{path} is not UTF-8: line {line} has byte {content[error.start]:#04x} where no character can "
-            f"have it, {offset + error.start} bytes into the file. "
-            f"Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
+            f"{path} is not UTF-8: line {line} has byte {content[error.start]:#04x} at offset {offset + error.start}, "
+            f"which is invalid there. Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 
@@ -380,14 +379,14 @@ def _jsonl_rows(path: Path) -> _Rows:
         except RecursionError:
             wrong = "is nested too deeply to be read"
         except ValueError:  # Python reads no number of more than 4,300 digits
-            wrong = "has a number of thousands of digits, which cannot be read"
+            wrong = "has a number with thousands of digits, which cannot be read"
         else:
             if isinstance(row, dict):
                 yield number, row, fraction
                 continue
-            wrong = f"is a JSON {type(row).__name__}, not an object with texts in keys"
+            wrong = f"is a JSON {type(row).__name__}, not an object with text fields"
         raise InputError(
-            f"line {number} of {path} {wrong}. A jsonl file has one object a line; mend or drop the line."
+            f"line {number} of {path} {wrong}. A jsonl file has one object per line; fix or drop the line."
         )
 
 
@@ -412,7 +411,7 @@ def reading_parquet(path: Path) -> Iterator[Any]:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
+        raise InputError(f"{path} is not a complete parquet file: {reason_of(error)}.") from None
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
@@ -440,7 +439,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
                         row = {name: batch.column(name)[index].as_py() for name in columns}
                     except UnicodeDecodeError as error:
                         raise InputError(
-                            f"row {number} of {path} is not UTF-8: {error.reason}. Mend or drop the row."
+                            f"row {number} of {path} is not UTF-8: {error.reason}. Fix or drop the row."
                         ) from None
                     yield number, row, number / total
 
@@ -457,8 +456,8 @@ def _dataset_rows(name: str) -> _Rows:
         splits = datasets.load_dataset(path, config or None, streaming=True)
     except Exception as error:
         raise InputError(
-            f"{name!r} is neither a file here nor a dataset that can be opened: {reason_of(error)}. "
-            "Check the spelling and the network, or give the path of a text, jsonl or parquet file."
+            f"{name!r} is neither a local file nor a dataset that can be opened: {reason_of(error)}. Check the "
+            "spelling and the network, or give the path of a text, jsonl or parquet file."
         ) from None
     chosen = split or ("train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else "")
     if chosen not in splits:
@@ -477,8 +476,8 @@ def _dataset_rows(name: str) -> _Rows:
             return
         except Exception as error:
             raise InputError(
-                f"dataset {name!r} could not be read on: {reason_of(error)}. "
-                "Check the network, then go on from the last checkpoint with --resume."
+                f"reading dataset {name!r} stopped: {reason_of(error)}. Check the network, then continue from the "
+                "last checkpoint with --resume."
             ) from None
         number += 1
         yield number, row, min(1.0, number / total) if total else None

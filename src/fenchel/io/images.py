@@ -87,8 +87,8 @@ def open_images(source: str | Path, *, label_column: str | None = None) -> Image
         return _images_of_table(place, str(source), label_column)
     if label_column is not None:
         raise InputError(
-            f"label column {label_column!r} was named, and {place} is no table. Leave it out and name folders in it by "
-            "class, or give a parquet file."
+            f"label column {label_column!r} was given, but {place} is not a table. Leave it out and use one folder "
+            "per class, or give a parquet file."
         )
     paths, labels = _image_paths(place)
     names = [path.name if labels is None else f"{path.parent.name}/{path.name}" for path in paths]
@@ -115,7 +115,7 @@ def _readable(images: ImageFiles, names: Sequence[str], place: Path) -> str:
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise InputError(
-            f"{len(wrong)} of {len(names)} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Mend "
+            f"{len(wrong)} of {len(names)} images in {place} cannot be read: {', '.join(wrong[:_NAMED])}{more}. Fix "
             "or remove them."
         )
     return digest.hexdigest()
@@ -139,8 +139,8 @@ def _image_paths(place: Path) -> tuple[tuple[Path, ...], tuple[str, ...] | None]
         others = sum(path.is_file() for path in files)
         inside = f"; it has {others} other files" if others else ""
         raise InputError(
-            f"{place} has no image{inside}. Expected files that end in {', '.join(SUFFIXES)}, in it or in folders "
-            "in it that are named by class."
+            f"{place} has no image{inside}. Expected files that end in {', '.join(SUFFIXES)}, in it or in one folder "
+            "per class."
         )
     return paths, tuple(path.parent.name for path in paths)
 
@@ -194,7 +194,7 @@ def _picture(content: bytes, mode: str) -> Any:
             with Image.open(io.BytesIO(content)) as picture:
                 if max(picture.size) > _LONGEST_SIDE:
                     raise InputError(
-                        f"{picture.height:,} x {picture.width:,} pixels, and a side may have {_LONGEST_SIDE:,}"
+                        f"{picture.height:,} x {picture.width:,} pixels; a side may have at most {_LONGEST_SIDE:,}"
                     )
                 if picture.format == "PNG":
                     # Its decoder checks neither checksums nor the end of the file.
@@ -319,7 +319,7 @@ class ImageBatches:
         if not isinstance(result, Tensor) or result.dim() != 4 or len(result) != len(numbers):
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InputError(
-                f"the image processor {type(self._processor).__name__} made pixel_values {shape} of {len(numbers)} "
-                f"images; expected ({len(numbers)}, channels, height, width)"
+                f"the image processor {type(self._processor).__name__} returned pixel_values {shape} for "
+                f"{len(numbers)} images; expected ({len(numbers)}, channels, height, width)"
             )
         return result

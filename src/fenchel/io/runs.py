@@ -308,9 +308,7 @@ def guarded_writing(path: Path) -> Iterator[None]:
             advice = "Choose a folder that you may write to"
         elif error.errno in _NOT_A_FOLDER:
             reason = "there is a file where a folder is expected"
-        raise OutputError(
-            f"cannot write {path}: {reason}. {advice}; what was written before is intact."
-        ) from error
+        raise OutputError(f"cannot write {path}: {reason}. {advice}; earlier results are intact.") from error
 
 
 @contextlib.contextmanager

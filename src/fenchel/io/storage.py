@@ -104,7 +104,7 @@ def parse_json(content: bytes) -> Any:
     except RecursionError as error:
         raise InputError("it is nested too deeply") from error
     except ValueError as error:
-        raise InputError(f"it is no JSON ({reason_of(error)})") from error
+        raise InputError(f"it is not valid JSON ({reason_of(error)})") from error
     return value
 
 
@@ -211,7 +211,7 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
         raise Mismatch(where, first["input"], reason[0].lower() + reason[1:]) from None
 
 
-CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
+CHANGED = "is damaged or was changed after it was written: its digest does not match its content"
 """Why a file is refused whose digest does not match its content."""
 
 _MAX_BYTES = 1 << 28
@@ -242,7 +242,7 @@ class Form:
         """The error for a file without a digest."""
         return self.refused(
             path,
-            f"is no {self.name} that fenchel wrote, or an earlier version did: it has no digest, or a damaged one",
+            f"is not a {self.name} of this version of fenchel: its digest is missing or damaged",
         )
 
     @contextlib.contextmanager
@@ -251,7 +251,7 @@ class Form:
         try:
             yield
         except Mismatch as error:
-            raise self.refused(path, f"is not what fenchel writes: {error}") from error
+            raise self.refused(path, f"does not have fenchel's format: {error}") from error
 
     def content(self, path: Path, max_bytes: int | None = None) -> bytes:
         """The bytes of a regular file; reading another kind may never end.
@@ -268,7 +268,9 @@ class Form:
             if not stat.S_ISREG(result.st_mode):
                 raise self.refused(path, "is not a file")
             if max_bytes is not None and result.st_size > max_bytes:
-                raise self.refused(path, f"has {result.st_size} bytes, and a {self.name} at most {max_bytes}")
+                raise self.refused(
+                    path, f"has {result.st_size} bytes; expected at most {max_bytes} for a {self.name}"
+                )
             return path.read_bytes()
         except OSError as error:
             raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
@@ -333,9 +335,9 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
     try:
         found = parse_json(content)
     except InputError as error:
-        raise form.refused(path, f"is no {form.name}: {error}") from error
+        raise form.refused(path, f"is not a {form.name}: {error}") from error
     if not isinstance(found, dict):
-        raise form.refused(path, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
+        raise form.refused(path, f"is not a {form.name}: it holds a {type(found).__name__}, not an object")
     values = {name: value for name, value in found.items() if name not in _ADDED_KEYS}
     kind, version = found.get("format"), found.get("schema")
     if "digest" in found or kind is not None:
@@ -407,7 +409,7 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
         named = parse_json(header["__metadata__"][_KEY].partition(" ")[2].encode("utf-8"))
         kind, version, description = named["format"], named["schema"], named["description"]
     except Exception as error:  # a file with a digest that another program wrote
-        raise form.refused(path, f"is no {form.name}: {reason_of(error)}") from error
+        raise form.refused(path, f"is not a {form.name}: {reason_of(error)}") from error
     form.check(path, kind, version, description)
     return tensors, description
 
@@ -492,4 +494,4 @@ def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dic
             where, Shown(f"{tensor.min().item()} somewhere"), f"at least {expected.least:g} everywhere"
         )
     if expected.rising and not bool((tensor[1:] > tensor[:-1]).all()):
-        raise Mismatch(where, Shown("not in rising order"), "each entry above the one before")
+        raise Mismatch(where, Shown("not increasing"), "strictly increasing entries")

@@ -147,7 +147,7 @@ class ReadyBatches:
                 score=ready.measure("score"),
             )
         if number == 0:
-            raise InputError("there are no model inputs to read: the iterable gave none.")
+            raise InputError("the iterable yielded no model inputs; expected at least one.")
 
 
 def ready_made(texts: Any, tokenizer: Any) -> bool:
@@ -160,9 +160,7 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
     if isinstance(texts, str | Path):
         return False
     if isinstance(texts, Mapping):
-        raise InputError(
-            "texts is one mapping; expected a list of them, each what the model is called with. Write [inputs]."
-        )
+        raise InputError("texts is one mapping; expected a list of mappings of model inputs. Write [inputs].")
     if not isinstance(texts, Iterable):
         raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
     first = texts[0] if isinstance(texts, Sequence) and texts else None
@@ -331,8 +329,8 @@ class TokenWindows:
                     return
         if begun and place.tokens == 0:
             raise InputError(
-                f"{self.description} has no token to audit: the tokenizer turns every one of its {begun} "
-                "documents into nothing. Check the file, the text column and the tokenizer."
+                f"{self.description} has no token to audit: the tokenizer returns none for its {begun} documents. "
+                "Check the file, the text column and the tokenizer."
             )
 
     def _cut(self, document: Document) -> Iterator[_Cut]:
@@ -365,8 +363,8 @@ class TokenWindows:
     def _pair(self, document: Document, target: str) -> Iterator[_Cut]:
         if self._decoder_start is None:
             raise InputError(
-                f"{self.description} was given with a target column, but the model has no decoder to read it. Leave "
-                "the target column out, or audit an encoder-decoder model."
+                f"{self.description} was given with a target column, but the model has no decoder. Leave the target "
+                "column out, or audit an encoder-decoder model."
             )
         source = token_ids(self.tokenizer, document.text)
         target_ids = token_ids(self.tokenizer, target, target=True)
@@ -527,8 +525,8 @@ def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, 
             if whole[begin : begin + len(text)] == text:
                 return tuple(whole[:begin]), tuple(whole[begin + len(text) :])
     raise InputError(
-        f"{type(tokenizer).__name__} does not put its special tokens around the text, or knows no token at "
-        "all, so documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
+        f"{type(tokenizer).__name__} does not put its special tokens around the text, or has no tokens at all, so "
+        "documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
     )
 
 
@@ -539,7 +537,7 @@ def _check_tokenizer(tokenizer: Any) -> None:
         ids = None
     if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
         raise InputError(
-            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which gives input_ids for a text."
+            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which returns input_ids."
         )
 
 

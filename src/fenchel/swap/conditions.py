@@ -167,7 +167,7 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
         ("ablations", ablations or None, either),
     ):
         if asked is not None and not wanted:
-            raise InputError(f"{option} {sorted(asked)} were chosen, but none is swapped alone. Add {flags}.")
+            raise InputError(f"{option} {sorted(asked)} were given, but none is swapped alone. Add {flags}.")
     chosen = [site for site in sites if layers is None or site.number in layers]
     if missing := sorted(set(layers or ()) - {site.number for site in sites}):
         listed = ", ".join(f"{site.number} {site.name}" for site in (sites[0], sites[-1]))
@@ -182,8 +182,8 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
         others = ",".join(str(site.number) for site in sites if not site.together)
         otherwise = "Leave the ablations out" if ablations else "Use --per-layer"
         raise InputError(
-            f"layer {together.number}, {together.name}, has heads that infer together, so none can "
-            f"be swapped alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
+            f"layer {together.number}, {together.name}, has heads that share one inference, so none can be swapped "
+            f"alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
         )
 
     estimators = estimators_of(options.estimators)
@@ -277,14 +277,14 @@ def _check_switchable(model: nn.Module) -> None:
         called = name or type(model).__name__
         if layer.other is not None:
             raise ModelError(
-                f"{called} is inside of fenchel.nn.use_estimator, and a swap switches layers itself. Swap the model "
-                "outside of that block."
+                f"{called} is inside fenchel.nn.use_estimator, but a swap switches layers itself. Swap the model "
+                "outside that block."
             )
         if layer.estimator != "first_order":
             raise ModelError(
-                f"{called} infers by {layer.estimator!r}, and a swap starts from first-order attention. Set its "
-                "estimator to 'first_order' and swap the model then, or leave it as it is and compare outputs yourself "
-                "inside and outside of fenchel.nn.use_estimator(model, ...)."
+                f"{called} uses the estimator {layer.estimator!r}, and a swap starts from first-order attention. Set "
+                "its estimator to 'first_order' before the swap, or compare outputs yourself inside and outside "
+                "fenchel.nn.use_estimator(model, ...)."
             )
 
 
@@ -308,7 +308,7 @@ def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
         return torch.zeros_like(head.output)
     if how == "mean":
         if mean is None:
-            raise ModelError("the mean outputs of heads are not known, so none can be put in their place")
+            raise ModelError("the mean outputs of heads are not known, so they cannot replace them")
         return mean[head.head - 1].to(head.output).expand_as(head.output)
     return head.without_evidence(uniform=how == "uniform")
 

@@ -223,8 +223,8 @@ def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stac
         calls = [_positions(one, rows, name, batch_first=first) for one in outputs[name]]
         if not calls:
             raise ModelError(
-                f"{name} did not attend in this forward, so nothing changes where it is swapped. Give the model "
-                "every input that it has layers for, or give the submodule that the inputs go through"
+                f"{name} did not attend in this forward, so swapping it changes nothing. Give the model all inputs "
+                "that its layers need, or give the submodule that the inputs pass through"
             )
         states.append(torch.cat(calls, 1))
     first = getattr(model, "batch_first", True) if model in layers.values() else True
@@ -263,8 +263,8 @@ def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> 
     laid = output if batch_first or output.dim() < 2 else output.transpose(0, 1)
     if not laid.dim() or len(laid) != rows:
         raise ModelError(
-            f"{called} has shape {tuple(output.shape)} for {rows} rows of inputs, so which row is which is not known. "
-            "Have the model return a tensor with the rows first, and check batch_first of its layers"
+            f"{called} has shape {tuple(output.shape)} for {rows} rows of inputs, so its rows cannot be matched. "
+            "Return a tensor with the rows first, and check batch_first of the layers"
         )
     if laid.dim() == 1:
         laid = laid.unsqueeze(-1)
@@ -281,8 +281,8 @@ def _tensor_of(output: Any, kind: str) -> Tensor:
     result = parts[0] if isinstance(parts, Sequence) and len(parts) else output
     if not isinstance(result, Tensor) or not result.is_floating_point():
         raise ModelError(
-            f"{kind} returned {shown(result)}; expected a tensor of real numbers, or several of which the first or "
-            "logits is one. Wrap the model in one that returns what is to be compared"
+            f"{kind} returned {shown(result)}; expected a tensor of real numbers, or a collection whose first entry "
+            "or logits is one. Wrap the model in one that returns the tensor to compare"
         )
     return result
 

@@ -121,11 +121,11 @@ def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
         where = f"line {number} of {path}"
         if len(cells) != len(names):
             raise InputError(
-                f"{where} has {len(cells)} columns, and the first line has {len(names)}. Mend the line."
+                f"{where} has {len(cells)} columns, but the first line has {len(names)}. Fix the line."
             )
         first, second, score = (cells[index].strip() for index in columns_read)
         if not first or not second:
-            raise InputError(f"{where} has an empty sentence. Mend or drop the line.")
+            raise InputError(f"{where} has an empty sentence. Fix or drop the line.")
         yield first, second, _score(score, where)
 
 
@@ -135,7 +135,7 @@ def _score(text: str, where: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where} has the score {shown(text)}, which is not a number. Mend or drop it.")
+        raise InputError(f"{where} has the score {shown(text)}, which is not a number. Fix or drop it.")
     return score
 
 
@@ -167,7 +167,7 @@ class Given:
         for name, measure in self.measures.items():
             if not callable(measure):
                 raise InputError(
-                    f"{name} is {shown(measure)}; expected a function of what the model returns and the target."
+                    f"{name} is {shown(measure)}; expected a function of the model's output and the target."
                 )
 
     def opened(self) -> Callable[[], Loaded]:
@@ -182,16 +182,16 @@ class Given:
             given = {"tokenizer": self.tokenizer, "texts": texts, "pairs": self.pairs, **self.measures}
             also = options.model_dump(include={"images", "revision", "max_pairs"})
             refuse_beside_loader(options.loader, **given, **also)
-            _refuse_options_of_text(options, "what a loader loads were")
+            _refuse_options_of_text(options, "a loader was")
             return partial(self._of_loader, options.loader)
         first = texts[0] if isinstance(texts, Sequence) and len(texts) else None
         if not has_own_layers(self.model) and options.images is None and not isinstance(first, Mapping):
             return self._opened_texts()
         if self.pairs is not None or options.max_pairs is not None:
             raise InputError(
-                "scored pairs are for models of transformers that embed sentences, and nothing is read beside them. "
-                "Leave them out; with batches a score of each example can be given: fenchel.swap.swap(model, None, "
-                "batches, score=function)."
+                "scored pairs are for models of transformers that embed sentences, without other inputs. Leave them "
+                "out; for batches give a score of each example: fenchel.swap.swap(model, None, batches, "
+                "score=function)."
             )
         needed = "batches of inputs, such as [{'images': tensor}], or images (--images FOLDER)"
         require_one_source(texts, options.images, needed=needed, command="a swap")
@@ -218,9 +218,9 @@ class Given:
             )
         for name in self.measures:
             raise InputError(
-                f"{name} cannot be given with a model of transformers, of which a swap measures the loss or the "
-                "embeddings of texts (--text FILE). It is for batches of inputs, from Python, or for a model with "
-                "attention layers of fenchel.nn."
+                f"{name} cannot be given with a model of transformers, where a swap measures the loss or embeddings "
+                "of texts (--text FILE). It is for batches of inputs from Python, or for a model with attention "
+                "layers of fenchel.nn."
             )
         if options.label_column is not None and (self.texts is None or self.pairs is not None):
             raise InputError(
@@ -231,7 +231,7 @@ class Given:
                 f"max pairs is {options.max_pairs}, but no scored pairs were given. Add --pairs, or leave it out."
             )
         if self.pairs is None and options.columns != PairColumns():
-            raise InputError("columns of pairs were named, but no scored pairs were given. Add --pairs FILE.")
+            raise InputError("columns of pairs were given without scored pairs. Add --pairs FILE.")
         documents = None if self.texts is None else open_documents(self.texts, **options.of_text)
         scored = None if self.pairs is None else scored_pairs(self.pairs, options.columns, options.max_pairs)
         return partial(self._of_texts, documents, scored)
@@ -298,8 +298,8 @@ class Given:
         model, tokenizer = found.model, found.tokenizer
         if tokenizer is None:
             raise InputError(
-                f"{type(model).__name__} comes without a tokenizer, and texts need one. Give the tokenizer that it was "
-                "trained with, or a model that reads text."
+                f"{type(model).__name__} has no tokenizer, but texts need one. Give the tokenizer that it was trained "
+                "with, or a model that reads text."
             )
         if documents is not None and labelled:
             _refuse_stride(options, "texts with labels are read one by one")
@@ -331,7 +331,7 @@ def _check_classifies(model: Any, of: Literal["texts", "images"]) -> None:
         "images": ("ViTForImageClassification", "Give a folder of images without labels"),
     }[of]
     raise ModelError(
-        f"{type(model).__name__} names no classes of {of}; expected a model such as {such}. {otherwise}, or give a "
+        f"{type(model).__name__} is not a classifier of {of}; expected a model such as {such}. {otherwise}, or give a "
         "classifier"
     )
 
@@ -353,7 +353,7 @@ def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
     measure = getattr(batch, name)
     if measure is None:
         raise InputError(
-            f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
+            f"batch {batch.after.document} has no {name}, but the first has one; expected one for each, or none."
         )
     return measure(mapped(output, _on_processor))
 
@@ -403,7 +403,7 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, An
     missing = [target is None for target in targets]
     if any(missing) and not all(missing):
         raise InputError(
-            f"batch {missing.index(True) + 1} has no target and others have one; expected a target for each, or none."
+            f"batch {missing.index(True) + 1} has no target, but others have one; expected a target for each, or none."
         )
     return inputs, targets
 
@@ -414,7 +414,7 @@ def _first_argument(model: nn.Module) -> str:
     first = next((name for name, one in taken if one.kind in kinds), None)
     if first is None:
         raise InputError(
-            f"the forward of {type(model).__name__} names no argument, so batches have to be mappings of names to "
+            f"the forward of {type(model).__name__} has no named argument, so batches have to be mappings of names to "
             "tensors."
         )
     return first

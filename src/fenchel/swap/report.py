@@ -320,8 +320,8 @@ class SwapReport:
         if trained_with is None:
             return result
         return (
-            f"{result} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
-            "the model here is the same weights under first order."
+            f"{result} The model was trained with the {str(trained_with).replace('_', ' ')} estimator; the model here "
+            "is the same weights under first order."
         )
 
     def __repr__(self) -> str:
@@ -394,7 +394,7 @@ class SwapReport:
         path = Path(directory).expanduser() / FILES[0]
         if not path.is_file():
             raise InputError(
-                f"{directory} holds no swap ({FILES[0]} is not there). Give the folder that fenchel swap --out made."
+                f"{directory} holds no swap ({FILES[0]} is missing). Give the folder of fenchel swap --out."
             )
         saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
         del saved["finding"]

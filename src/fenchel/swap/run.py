@@ -283,8 +283,8 @@ class SwapRun:
                 return self.task.observed(self.model, step)
         except ConvergenceError as error:
             raise ConvergenceError(
-                f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
-                "what was measured before is saved for --resume with the same options."
+                f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype "
+                "float64; earlier results are saved for --resume with the same options."
             ) from error
 
     def _check_control(self, own: Observation, step: Step) -> None:
@@ -297,9 +297,9 @@ class SwapRun:
         allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
         if not mean <= allowed:
             raise ModelError(
-                f"{type(self.model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, and "
-                f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap "
-                "of it means anything. Use a model of another family"
+                f"{type(self.model).__name__} under first order at alpha 1 differs from itself by {mean:.1e} "
+                f"(relative), but rounding explains at most {allowed:g}: its attention is not softmax(scaling·⟨q, k⟩ "
+                "+ log u)·v, so its swaps are meaningless. Use a model of another family"
             )
         self._checked = True
 
@@ -321,8 +321,9 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
     needed = 4 * arms * sentences * width
     if needed > _MOST_EMBEDDING_BYTES:
         raise InputError(
-            f"{arms} arms times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of embeddings; at "
-            "most 4 are held. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose --layers and --heads."
+            f"{arms} arms times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of embeddings; "
+            "expected at most 4. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose --layers and "
+            "--heads."
         )
 
 

@@ -299,8 +299,8 @@ class Tables:
         own = ranked[self._keys[0]]
         if not bool((own != own[0]).any()):
             raise ModelError(
-                f"the model finds all {len(own)} pairs of sentences equally similar ({float(own[0]):.4g}), so there is "
-                "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
+                f"the model gives all {len(own)} pairs of sentences the same similarity ({float(own[0]):.4g}), so "
+                "there is no ranking to compare. Use a model whose embeddings differ from sentence to sentence."
             )
         self._moved = {key: _apart(embeddings[:, i], embeddings[:, 0]) for i, key in enumerate(self._keys)}
         self._changes["embedding_change"] = token_mean(self._moved, torch.ones(len(embeddings)))

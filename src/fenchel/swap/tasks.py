@@ -138,8 +138,8 @@ class LanguageTask:
         self._mask_token = getattr(tokenizer, "mask_token_id", None)
         if head == "masked" and self._mask_token is None:
             raise ModelError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no mask token, and a masked language model predicts "
-                "what that stands for. Set tokenizer.mask_token, or use the tokenizer that the model was trained with"
+                f"the tokenizer ({type(tokenizer).__name__}) has no mask token, which a masked language model needs. "
+                "Set tokenizer.mask_token, or use the tokenizer that the model was trained with"
             )
         suffix = special_tokens(tokenizer)[1]
         self._last_label = suffix[-1] if suffix else IGNORED
@@ -264,15 +264,14 @@ class SentenceTask:
         for document in () if documents is None else self._cut.read(documents):
             if document.target is not None:
                 raise InputError(
-                    "a target column was named, but sentences are embedded and nothing is written for them. "
-                    "Leave it out."
+                    "a target column was given, but embedded sentences have no target. Leave it out."
                 )
             read.add(number(document.text.strip()))
         different = len(set(self._ids))
         if documents is not None and different < 3:
             raise InputError(
                 f"{documents.description} has {different} sentence{'' if different == 1 else 's'} that the tokenizer "
-                "tells apart; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs "
+                "tells apart; a ranking of similarities needs at least 3, one per line. Give more, or scored pairs "
                 "(--pairs)."
             )
         self.scored: Tensor | None = None
@@ -283,16 +282,16 @@ class SentenceTask:
         if not any(len(ids) > bare for ids in self._ids):
             source = " and ".join(given.description for given in (documents, pairs) if given is not None)
             raise InputError(
-                f"{source} has no token to embed: the tokenizer turns every sentence into nothing. Check the file and "
-                "the tokenizer."
+                f"{source} has no token to embed: the tokenizer returns none for any sentence. Check the file and the "
+                "tokenizer."
             )
         if pairs is not None and self.scored is not None:
             compared = [frozenset(self._ids[index] for index in pair) for pair in self.scored.tolist()]
             # Equal sentences always have similarity 1.
             if len({pair if len(pair) == 2 else None for pair in compared}) < 2:
                 raise InputError(
-                    f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far "
-                    "as the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
+                    f"{pairs.description} repeats one pair of sentences, or pairs equal ones, as far as the tokenizer "
+                    "tells them apart, so there are no similarities to rank. Give different pairs."
                 )
         # Whether the ranked pairs are of all sentences, so that sentences are resampled instead of pairs.
         self.by_sentence = documents is not None
@@ -415,8 +414,8 @@ def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
     for example, label in labels.items():
         if label is None or label.strip() not in numbers:
             raise InputError(
-                f"{example} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
-                f"{count - 1} or one of {', '.join(list(known)[:10])}."
+                f"{example} has the label {shown(label)}, which is not a class of the model; expected a number from 0 "
+                f"to {count - 1} or one of {', '.join(list(known)[:10])}."
             )
     return torch.tensor([numbers[str(label).strip()] for label in labels.values()])
 
@@ -494,10 +493,10 @@ def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) 
     if not isinstance(result, Tensor) or result.shape != (rows,):
         got = tuple(result.shape) if isinstance(result, Tensor) else shown(result)
         raise InputError(
-            f"{name} gave {got} for {rows} examples; expected a tensor of one number an example, ({rows},), such as "
+            f"{name} gave {got} for {rows} examples; expected a tensor of one number per example, ({rows},), such as "
             'cross_entropy(output, target, reduction="none")'
         )
     result = result.detach().double().cpu()
     if bool(result.isnan().any()):
-        raise InputError(f"{name} gave NaN for an example, which no mean can be taken of. Mend the function.")
+        raise InputError(f"{name} gave NaN for an example, so its mean is undefined. Fix the function.")
     return result

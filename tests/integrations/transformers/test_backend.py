@@ -158,7 +158,9 @@ def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is
     (found,) = torch.autograd.grad(output.sum(), sinks)
     (gradient,) = torch.autograd.grad(expected.sum(), sinks)
     torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
-    with pytest.raises(CaptureError, match=r"passes s_aux of shape \(3,\); expected a logit a head, \(4,\)"):
+    with pytest.raises(
+        CaptureError, match=r"passes s_aux of shape \(3,\); expected one logit per head, \(4,\)"
+    ):
         attend(Attention(), query, key, value, None, setting=Setting(), s_aux=torch.ones(3))
 
 
@@ -198,7 +200,7 @@ def test_a_family_that_changes_its_scores_unseen_is_noticed_at_its_first_call(mo
 
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", sharper)
     model = tiny_model("bert", attn_implementation=NAMES["exact"])
-    with pytest.raises(ModelError, match=r"BertSelfAttention.*is off by .*eager_attention_forward"):
+    with pytest.raises(ModelError, match=r"BertSelfAttention.*differs by .*eager_attention_forward"):
         model(**tiny_inputs("bert"))
 
 

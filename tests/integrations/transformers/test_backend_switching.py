@@ -268,7 +268,7 @@ def test_what_does_not_exist_is_named(bert, inputs, options, error, message):
 def test_the_private_name_is_of_no_use_outside_of_the_context(bert, inputs):
     run(bert, inputs, estimator="exact")
     with (
-        pytest.raises(CaptureError, match=r"BertSelfAttention asked for .* outside of use_backend"),
+        pytest.raises(CaptureError, match=r"BertSelfAttention uses .* outside use_backend"),
         attention_implementation(bert, "fenchel_use_backend"),
     ):
         bert(**inputs)

@@ -148,7 +148,7 @@ def attend(mask: Tensor | None = None) -> Tensor:
 
 
 def test_a_mask_that_was_lost_is_noticed() -> None:
-    with pytest.raises(ModelError, match="changes its scores"):
+    with pytest.raises(ModelError, match="changes the scores"):
         check(Attention(), attend(), torch.ones(6, 6, dtype=torch.bool).tril()[None, None])
 
 
@@ -160,5 +160,5 @@ def test_rows_that_see_nothing_are_not_compared() -> None:
     check(Attention(), output, mask)
     check(Attention(), 7 * output, torch.zeros_like(mask))
     output[:, 3] = 7
-    with pytest.raises(ModelError, match="changes its scores"):
+    with pytest.raises(ModelError, match="changes the scores"):
         check(Attention(), output, mask)

@@ -140,7 +140,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a tokenizer cut short": (cut("tokenizer.json"), "^the tokenizer of .* cannot be loaded: "),
     "another size": (
         lambda folder: configure(folder, intermediate_size=16),
-        r"do not fit its config.json: .*is \(32.*makes it \(16",
+        r"do not fit its config.json: .*has shape \(32.*gives \(16",
     ),
     "missing weights, which are not made up": (
         lambda folder: drop(folder, "encoder.layer.1.attention"),
@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(folder: Path, spoil
 def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
     configure(folder, model_type="unheard-of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
     (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w')", encoding="utf-8")
-    with pytest.raises(ModelError, match="needs code of its own"):
+    with pytest.raises(ModelError, match="needs custom code"):
         load_model(folder)
     assert not (folder / "ran").exists()
 

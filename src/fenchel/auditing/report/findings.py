@@ -71,8 +71,8 @@ def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
     if not manifest.get("even_so"):
         return None
     return (
-        f"The model does not attend under {manifest.get('closeness')}, by which it was measured: what is called "
-        "attention here is what its queries and keys would give under that, not what it computes."
+        f"The audit measures {manifest.get('closeness')}, which the model does not use: attention here is what its "
+        "queries and keys would give under it, not what the model computes."
     )
 
 
@@ -162,7 +162,7 @@ def summary_sentence(report: AuditState) -> str:
     sampled = "" if report.sample is None else f", {report.sample}"
     under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
     if manifest.get("even_so"):
-        under += ", although it attends otherwise"
+        under += ", although the model uses another closeness"
 
     def mean(metric: str) -> str:
         return percent(statistics.mean(metric))

@@ -167,7 +167,7 @@ _NAMES = {
     "seconds": "time",
     "estimated_seconds": "time expected after the first batch",
     "alpha": "α (reliability)",
-    "even_so": "although the model attends otherwise",
+    "even_so": "although the model uses another closeness",
 }
 
 

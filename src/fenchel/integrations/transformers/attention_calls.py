@@ -167,7 +167,7 @@ class ModelSource(AbstractSource):
         name, visit = self.modules[module], self._tracer.visit(module)
         if call.sinks:
             raise ModelError(
-                f"{name} ({type(module).__name__}) has an attention sink, a template that is no linear map of the "
+                f"{name} ({type(module).__name__}) has an attention sink, a template that is not a linear map of the "
                 "layer's input. Use space='key' for this model"
             )
         if not self._knows_key_maps:

@@ -376,9 +376,9 @@ def attend(
         setting.answer is not None or certify or not setting.is_softmax
     ):
         raise ModelError(
-            f"{site} ({family}) passes 'softcap' to its attention: what a soft cap changes depends on the query, so "
-            "scores are no longer a preference plus linear evidence, and only first order with α = 1 and softmax, "
-            "without a certificate or a capture, is defined. Use that, or a configuration without the cap"
+            f"{site} ({family}) passes 'softcap' to its attention: capped scores are not a preference plus linear "
+            "evidence, so only first order with α = 1 and softmax, without a certificate or a capture, is defined. "
+            "Use that, or a configuration without the cap"
         )
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
@@ -434,7 +434,7 @@ def _attention(module: nn.Module, *tensors: Tensor, **arguments: Any) -> tuple[T
     setting: Setting | None = getattr(module, _SETTING, None)
     if setting is None:
         raise CaptureError(
-            f"{type(module).__name__} asked for the attention {_BACKEND!r} outside of use_backend and captures. Choose "
+            f"{type(module).__name__} uses the attention {_BACKEND!r} outside use_backend and captures. Choose "
             "another: model.set_attn_implementation('sdpa')"
         )
     setting.called = True
@@ -594,6 +594,6 @@ def use_backend(
     silent = [s.site for s in settings.values() if s.site in chosen and not s.called]
     if silent and (layers is not None or len(silent) == len(settings)):
         raise ModelError(
-            f"{silent[0]} of {type(model).__name__} was to infer by {estimator!r}, but did not attend inside of "
+            f"{silent[0]} of {type(model).__name__} should use the estimator {estimator!r}, but did not attend inside "
             "use_backend. Give the model every input that this layer needs, or leave it out of layers"
         )

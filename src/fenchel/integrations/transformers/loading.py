@@ -126,16 +126,16 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
         named: Literal["texts", "images"] | None = next((one for one in result if one is not None), None)
         if named is None:
             raise ModelError(
-                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts or "
+                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which is not a classifier of texts or "
                 "images; expected one such as BertForSequenceClassification or ViTForImageClassification. Give a "
-                "classifier, or nothing that has labels"
+                "classifier, or no labels"
             )
         return getattr(transformers, _CLASSES[named][0])
     heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
     if len(heads) > 1:
         raise ModelError(
-            f"the config.json of {name} names {', '.join(classes)}, whose heads differ; expected one class. Leave the "
-            "one under 'architectures' that saved the weights"
+            f"the config.json of {name} names {', '.join(classes)}, whose heads differ; expected one class. Keep "
+            "under 'architectures' only the one that saved the weights"
         )
     head: LanguageHead | None = next(iter(heads), None)
     return transformers.AutoModel if head is None else getattr(transformers, _LANGUAGE[head][0])
@@ -338,8 +338,8 @@ def _load_weights(
     if mismatched:
         key, result, expected = mismatched[0]
         raise ModelError(
-            f"the weights of {name} do not fit its config.json: {key!r} is {tuple(result)}, but the "
-            f"configuration makes it {tuple(expected)}. Use the configuration that they were saved with"
+            f"the weights of {name} do not fit its config.json: {key!r} has shape {tuple(result)}, but the "
+            f"configuration gives {tuple(expected)}. Use the configuration that they were saved with"
         )
     return model
 
@@ -360,7 +360,7 @@ def _load_tokenizer(source: str, name: str, options: dict[str, Any]) -> Any:
     longest = getattr(tokenizer, "model_max_length", 1)
     if not isinstance(longest, int | float) or not longest > 0:
         raise ModelError(
-            f"the tokenizer of {name} has model_max_length {longest!r}; expected a number of tokens above 0. Mend its "
+            f"the tokenizer of {name} has model_max_length {longest!r}; expected a number of tokens above 0. Fix its "
             "tokenizer_config.json"
         )
     return tokenizer
@@ -376,8 +376,8 @@ def _explained(name: str, part: str, error: Exception, unreachable: Exception | 
         )
     if "trust_remote_code" in str(error):
         return ModelError(
-            f"{name} needs code of its own to be loaded, which is not run unless trust_remote_code is given. "
-            "Use a model whose class is part of transformers"
+            f"{name} needs custom code to be loaded, which is not run without trust_remote_code. Use a model whose "
+            "class is part of transformers"
         )
     return ModelError(f"the {part} of {name} cannot be loaded: {reason_of(error)}")
 
@@ -431,7 +431,7 @@ def load_model(
     if name and folder.is_dir():
         if revision is not None:
             raise InputError(
-                f"revision {revision!r} was asked of {name}, which is a folder; revisions are for hub names"
+                f"revision {revision!r} was given, but {name} is a folder; only models on the hub have revisions"
             )
         _require_safe(name, [file.name for file in folder.iterdir()])
         source = str(folder)
@@ -510,9 +510,8 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
     start = _setting(model, "decoder_start_token_id")
     if start is None:
         raise ModelError(
-            f"the configuration of {kind} has no decoder_start_token_id, so what its decoder starts from is "
-            "not known. Set model.config.decoder_start_token_id (T5 uses the padding token, others a "
-            "beginning-of-sequence token)"
+            f"the configuration of {kind} has no decoder_start_token_id, the token its decoder starts from. Set "
+            "model.config.decoder_start_token_id (T5 uses the padding token, others a beginning-of-sequence token)"
         )
     check_tensor("labels_ids", labels_ids, "(batch, tokens)", dtypes=INTEGERS, error=InputError)
     if mask is not None:
@@ -525,8 +524,8 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
         )
     if labels_ids.is_meta or labels_ids.shape[1] == 0:
         raise InputError(
-            f"labels_ids have shape {tuple(labels_ids.shape)} on {labels_ids.device}; expected at least one token of a "
-            "device that has values"
+            f"labels_ids have shape {tuple(labels_ids.shape)} on {labels_ids.device}; expected at least one token, on "
+            "a device other than meta"
         )
 
     ignored, padding = labels_ids == -100, _setting(model, "pad_token_id")

@@ -346,7 +346,7 @@ def sink_logits(site: str, query: Tensor, arguments: Mapping[str, Any]) -> Tenso
         sink = logits.reshape(1, -1, 1, 1) if given is not None and len(given) == 1 else logits
         if given not in ((heads,), (batch, heads, queries, 1)):
             raise CaptureError(
-                f"{site} passes {name} of shape {given}; expected a logit a head, ({heads},), or one a query, "
+                f"{site} passes {name} of shape {given}; expected one logit per head, ({heads},), or per query, "
                 f"{(batch, heads, queries, 1)}"
             )
         return sink
@@ -534,13 +534,13 @@ def check_against_eager(
         and position_bias is None
     ):
         raise CaptureError(
-            f"{site} ({family}) is causal and passes no mask: eager attention of its family then sees every key, other "
-            "attention no later one, so what is meant is not known. Give the model an attention_mask"
+            f"{site} ({family}) is causal and passes no mask: eager attention of its family then sees every key, "
+            "other implementations only earlier ones, so its mask is ambiguous. Give the model an attention_mask"
         )
     if not difference <= allowed:
         raise ModelError(
-            f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v is off by "
-            f"{difference:.1e} (expected at most {allowed:.1e}) from what eager_attention_forward of its "
-            "family computes: it changes its scores in a way that is not known here, so its attention cannot be "
-            "taken over faithfully. Use a model of another family, or report this one"
+            f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v differs by {difference:.1e} "
+            f"(expected at most {allowed:.1e}) from eager_attention_forward of its family, which changes the scores "
+            "in an unknown way, so its attention cannot be replaced. Use a model of another family, or report this "
+            "one"
         )

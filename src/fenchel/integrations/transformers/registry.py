@@ -154,7 +154,7 @@ def check_model(model: nn.Module) -> None:
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"model is {shown(model)}; expected a model of transformers, as AutoModel.from_pretrained gives it"
+            f"model is {shown(model)}; expected a model of transformers, such as from AutoModel.from_pretrained"
         )
 
 
@@ -241,8 +241,8 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
     mask = sdpa_mask(batch_size=batch_size, q_length=1 if same_for_all_queries else q_length, **kwargs)
     if mask is None:
         raise ModelError(
-            "transformers.masking_utils.sdpa_mask answered None although both of its shortcuts were "
-            "switched off; this release of transformers is not supported, please report its version"
+            "transformers.masking_utils.sdpa_mask returned None although both of its shortcuts were switched off; "
+            "this release of transformers is not supported, please report its version"
         )
     return mask.expand(-1, -1, q_length, -1)
 
@@ -312,7 +312,7 @@ def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name:
-        raise ModelError(f"name is {shown(name)}; expected a name for attn_implementation to take")
+        raise ModelError(f"name is {shown(name)}; expected a string to pass as attn_implementation")
 
 
 def _configurations(model: nn.Module) -> list[Any]:
@@ -370,8 +370,8 @@ def _torchs_attention(
         )
     if query.is_nested:
         raise ModelError(
-            "an nn.MultiheadAttention got a nested tensor, whose attention cannot be taken over. Build the encoder "
-            "with enable_nested_tensor=False"
+            "an nn.MultiheadAttention got a nested tensor, which is not supported. Build the encoder with "
+            "enable_nested_tensor=False"
         )
     unbatched = query.ndim == 2
     if unbatched:
@@ -453,7 +453,7 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         yield
     if not witness.called:
         raise ModelError(
-            f"{type(model).__name__} was switched to attention {name!r}, yet none of its attention came "
-            "through: either it was not run, or it computes attention itself, not through the attention registry of "
-            "transformers. Run it inside of the block; use a model of a family that does (BERT, T5, ViT, GPT-2, ...)"
+            f"{type(model).__name__} was switched to attention {name!r}, which was never called: either the model was "
+            "not run, or it does not use the attention registry of transformers. Run it inside the with block; use a "
+            "model of a family that does (BERT, T5, ViT, GPT-2, ...)"
         )
