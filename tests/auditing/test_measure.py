@@ -172,13 +172,8 @@ def test_selected_heads_and_float32_change_nothing_but_rounding(
     assert_same_measures(rounded, whole, slice(None), given.counted, rtol=2e-3, atol=2e-5)
 
 
-ANOTHER_CENTRE = pytest.mark.xfail(
-    strict=True, reason="mean_error leaves out the centre of the keys that a block of queries may see"
-)
-
-
 @pytest.mark.parametrize("space", ["input", "key"])
-@pytest.mark.parametrize("preference", ["bias padding", pytest.param("causal", marks=ANOTHER_CENTRE)])
+@pytest.mark.parametrize("preference", ["bias padding", "causal"])
 def test_a_small_memory_budget_changes_nothing_but_blocks(space: str, preference: str) -> None:
     given = call(preference, n=12)
     whole, blocked = (measure(given, space=space, tol=1e-9, memory_budget=b) for b in (2**29, 20_000))

@@ -351,8 +351,9 @@ class BlockSolution:
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
-        # ‖h*‖ from the centred mean and the centre, whose part outside of the span has no coordinates.
-        inside = self.first.family.rest + at_exact.shift
+        # ‖h*‖ from the mean less the group's centre, and that centre, whose part outside of the span has no coordinates.
+        # A block's family has another centre where masks exclude keys.
+        inside = at_exact.mean
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
