@@ -30,7 +30,7 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-P_co = TypeVar("P_co", bound=AbstractPreference, default=AbstractPreference, covariant=True)
+P_co = TypeVar("P_co", bound=AbstractPreference, default=Any, covariant=True)
 
 
 def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Tensor]]:

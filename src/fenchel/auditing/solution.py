@@ -351,7 +351,7 @@ class BlockSolution:
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
-        # ‖h*‖ from the mean less the group's centre, and that centre, whose part outside of the span has no coordinates.
+        # ‖h*‖ from the mean less the group's centre and that centre, whose part outside of the span has no coordinates.
         # A block's family has another centre where masks exclude keys.
         inside = at_exact.mean
         mean = (
@@ -402,6 +402,6 @@ def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> It
         rows = group.rows(block, evidence, outside).to(problem.queries.dtype)
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        result = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
-        converged = (result.error <= solving.tol * result.reference).reshape(wanted.shape) & wanted
+        result, reference = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
+        converged = (result.error <= solving.tol * reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, first, outside, result, converged)

@@ -106,7 +106,6 @@ class Solution:
         steps: Mixings and Newton steps, int64 (g, r).
         further: The next point of mixing, (g, r, k), about one iteration more accurate; ‖dual - further‖ is within the
             error. ``dual`` where Newton's method was used.
-        reference: The norm that a relative tolerance refers to, (g, r, 1).
     """
 
     dual: Tensor
@@ -114,7 +113,6 @@ class Solution:
     moving: Tensor
     steps: Tensor
     further: Tensor
-    reference: Tensor | None = None
 
     def with_rows(self, part: Part, later: Solution, asked: Tensor) -> Solution:
         """The same with better results of those rows of a part that are marked in ``asked``, bool (g, r)."""
@@ -183,7 +181,9 @@ class Rows:
         return bound
 
 
-def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = None) -> Solution:
+def infer(
+    block: Block, *, tol: float, max_steps: int, shift: Tensor | None = None
+) -> tuple[Solution, Tensor]:
     """Maximise the dual for every row.
 
     Args:
@@ -191,6 +191,9 @@ def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = No
         tol: Relative tolerance on λ.
         max_steps: Maximum number of steps of a row.
         shift: s at the first-order point, (g, r, k), if it is known; for families that start there.
+
+    Returns:
+        The solution, and the norms that the tolerance is relative to, (g, r, 1).
     """
     family, evidence = block.family, block.evidence
     zero = evidence.abs().amax(-1, keepdim=True) == 0
@@ -228,7 +231,7 @@ def infer(block: Block, *, tol: float, max_steps: int, shift: Tensor | None = No
                 left = short if newton or wide else short & later.moving
                 hard = some.put(hard, some.pick(hard) | (wanted & left))
     whole = Rows(block.to(result.dual.dtype), ~zero, tol)
-    return replace(result, reference=whole.reference(result.dual))
+    return result, whole.reference(result.dual)
 
 
 def solved_block(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
@@ -239,7 +242,7 @@ def solved_block(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tens
         tol: Relative tolerance on λ, with a margin for a certificate by another evaluation.
         max_steps: Maximum number of steps of a row.
     """
-    result = infer(block, tol=MARGIN * tol, max_steps=max_steps)
+    result, _ = infer(block, tol=MARGIN * tol, max_steps=max_steps)
     return result.dual, result.steps
 
 

@@ -372,9 +372,9 @@ def _exact(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for box, _, rows in rowwise.blocks(BLOCK_BYTES):
-            result = infer(rows, tol=tol, max_steps=max_steps)
+            result, reference = infer(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, box, result.dual)
-            rowwise.put(error, box, (result.error / result.reference).masked_fill(result.error == 0, 0))
+            rowwise.put(error, box, (result.error / reference).masked_fill(result.error == 0, 0))
         remedy = "alpha or the norms of the keys smaller"
         check_reached(
             error.squeeze(-1), tol, max_steps, remedy, " (worst at (batch, head, query) {}: {:.2e})"

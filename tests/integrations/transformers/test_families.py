@@ -16,6 +16,7 @@ FAMILIES = (
     *("gemma3", "qwen2_vl", "siglip", "idefics2"),  # images beside text, torch's own attention
     *("whisper", "wav2vec2", "audioflamingo3"),  # sounds
     *("deepseek_v3", "mixtral", "florence2"),
+    "deepseek_v4",  # written for masks that are added
 )
 
 

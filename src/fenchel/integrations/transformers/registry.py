@@ -215,12 +215,21 @@ class _Witness:
 _witnesses: defaultdict[str, list[_Witness]] = defaultdict(list)
 
 
+def _takes_additive_masks(configuration: Any) -> bool:
+    """Whether the model of a configuration is written for masks that are added to scores, as in DeepSeek-V4."""
+    from transformers import MODEL_MAPPING
+
+    model = MODEL_MAPPING.get(type(configuration), None)
+    return not getattr(model, "_supports_sdpa", True)
+
+
 def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
     """A mask function for the registry that always returns the mask itself, True where a query attends.
 
     The functions of transformers may return None and leave causality to a flag of their own kernel, which no other
     attention function reads. This one never does: without masking the result is all True. Constant dimensions are
-    expanded views (stride 0), so that cost and memory stay small.
+    expanded views (stride 0), so that cost and memory stay small. Models without support for SDPA may add to their
+    mask; theirs is 0 where a query attends and -inf elsewhere.
 
     Args:
         batch_size: B.
@@ -229,7 +238,7 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
             ``allow_is_causal_skip`` and ``allow_is_bidirectional_skip`` are overridden.
 
     Returns:
-        Bool, (B, 1, m, n).
+        Bool, (B, 1, m, n), or floating for models without support for SDPA.
 
     Raises:
         ModelError: If this release of transformers returns no mask after all.
@@ -244,6 +253,8 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
             "transformers.masking_utils.sdpa_mask returned None although both of its shortcuts were switched off; "
             "this release of transformers is not supported, please report its version"
         )
+    if _takes_additive_masks(kwargs.get("config")):
+        mask = torch.zeros_like(mask, dtype=kwargs.get("dtype", torch.float32)).masked_fill(~mask, -torch.inf)
     return mask.expand(-1, -1, q_length, -1)
 
 
