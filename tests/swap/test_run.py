@@ -271,7 +271,7 @@ def test_a_run_is_swapped_through_its_loader(tmp_path: Path, code: str, estimato
     report = swap(str(run), loader=loader, per_layer=True, directory=tmp_path / "swap", **FEW)
     assert report.manifest["loader"] == str(loader)
     assert report.manifest.get("trained_with") == (None if estimator == "sdpa" else "exact")
-    assert ("was trained with its exact estimate" in report.finding) == (estimator != "sdpa")
+    assert ("was trained with the exact estimator" in report.finding) == (estimator != "sdpa")
     assert report.results["units"] == {"examples": 12}
     found = load_run(loader, run)
     model = found.model.eval()
