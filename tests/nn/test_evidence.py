@@ -307,7 +307,7 @@ def test_an_audit_measures_rotary_templates_in_the_space_of_keys(tmp_path):
     batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
     report = fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "one")
     assert len(report.heads) == PLACED_HEADS
-    with pytest.raises(ModelError, match="no linear map of its input"):
+    with pytest.raises(ModelError, match="not a linear map of its input"):
         fenchel.audit(model, None, batches, space="input", baseline="none", directory=tmp_path / "two")
 
 
