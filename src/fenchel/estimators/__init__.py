@@ -116,12 +116,13 @@ class ClosedForm(Estimator):
 
         def points(problem: Problem) -> Tensor:
             layout = QueryLayout(problem)
-            return layout.solved(lambda block: {"dual": self._points(block)}, memory_budget=budget)["dual"]
+            solved = layout.solved(lambda block: {"dual": self._points(block)}, memory_budget=budget)
+            return solved["dual"].to(problem.dtype)
 
         def of_block(block: Block) -> tuple[Tensor, None]:
-            dual, family = self._points(block), block.to(torch.float64).family
+            dual, family = self._points(block), block.family
             if isinstance(family, CumulantFamily):
-                inside = family.preference.inside(dual)
+                inside = family.preference.inside(dual.to(problem.dtype))
                 if inside is not None and not bool(inside.all()):
                     raise domain_error(problem, points, self.name)
             return dual, None

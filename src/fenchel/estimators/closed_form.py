@@ -78,10 +78,10 @@ def domain_error(problem: Problem, points: Callable[[Problem], Tensor], name: st
 
     Args:
         problem: The problem.
-        points: Dual points of any problem, (..., m, d), in float64. Those of all smaller α have to be inside.
+        points: Dual points of any problem, (..., m, d), in its dtype. Those of all smaller α have to be inside.
         name: Name of the estimator.
     """
-    dual, problem = points(problem), problem.to(torch.float64)
+    dual = points(problem)
     inside = problem.preference.inside(dual)
     assert inside is not None  # noqa: S101 -- some are outside
     reach = problem.preference.reach(torch.zeros_like(dual), dual)
