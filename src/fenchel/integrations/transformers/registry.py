@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
 from fenchel.nn.inference import projected
+from fenchel.tensors import log_weights
 
 OLDEST = (5, 4)
 
@@ -254,7 +255,7 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
             "this release of transformers is not supported, please report its version"
         )
     if _takes_additive_masks(kwargs.get("config")):
-        mask = torch.zeros_like(mask, dtype=kwargs.get("dtype", torch.float32)).masked_fill(~mask, -torch.inf)
+        mask = log_weights(mask, kwargs.get("dtype", torch.float32))
     return mask.expand(-1, -1, q_length, -1)
 
 
@@ -353,10 +354,7 @@ def _mask_of(
     if padding is not None:
         masks.append(padding[:, None, None, :])
     added = [
-        torch.zeros(mask.shape, device=mask.device).masked_fill(mask, -torch.inf)
-        if mask.dtype == torch.bool
-        else mask
-        for mask in masks
+        log_weights(~mask, torch.get_default_dtype()) if mask.dtype == torch.bool else mask for mask in masks
     ]
     return sum(added[1:], added[0]) if added else None
 
