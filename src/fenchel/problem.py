@@ -28,6 +28,7 @@ from fenchel.tensors import (
     has,
     positive_tensor,
     values_are_known,
+    widened,
 )
 
 P_co = TypeVar("P_co", bound=AbstractPreference, default=Any, covariant=True)
@@ -138,8 +139,7 @@ class Problem(Generic[P_co]):
                 f"evidence z has shape {tuple(evidence.shape)}, but {vectors} have dimension {u.dim}; "
                 f"expected (..., m, {u.dim}): one row a query, in {space}"
             )
-        if evidence.dtype in (torch.float16, torch.bfloat16):
-            evidence = evidence.float()
+        evidence = widened(evidence)
         if evidence.dtype != u.dtype:
             raise ProblemError(
                 f"evidence has dtype {evidence.dtype}, {vectors} {u.dtype}; convert one of them"

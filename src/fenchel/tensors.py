@@ -22,6 +22,8 @@ from fenchel.errors import FenchelError, ProblemError
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Floating-point dtypes that are accepted."""
 
+HALF = (torch.float16, torch.bfloat16)
+
 BOOL = (torch.bool,)
 MASK = (*FLOATING, torch.bool)
 """Dtypes of log weights and masks."""
@@ -480,6 +482,11 @@ def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: t
 def may_attend(preference: Tensor) -> Tensor:
     """The mask, bool, of the entries to which a log preference or a mask gives weight."""
     return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """A tensor in which half types are converted to float32."""
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:

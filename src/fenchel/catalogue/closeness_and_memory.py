@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import NO_INFERENCE, QUERIES_OR_KEYS, Draw, Family
+from fenchel.catalogue.declaration import NO_INFERENCE, QUERIES_OR_KEYS, Draw, Family, queries_keys_values
 from fenchel.catalogue.entry import ESTIMATORS, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import GaussianParts, Parts, TransportParts
 from fenchel.closeness import Tsallis
@@ -20,10 +20,6 @@ _NO_FARTHER = (
     "As under relative entropy the mean never moves farther than at first order. Where evidence is so strong that both "
     "give all weight to one key, they agree."
 )
-
-
-def _queries_keys_values(draw: Draw) -> dict[str, Any]:
-    return draw.heads(queries=5, keys=7, value_dim=3)
 
 
 @FAMILY.entry(
@@ -44,7 +40,7 @@ def _queries_keys_values(draw: Draw) -> dict[str, Any]:
         "the query speaks against a key clearly enough."
     ),
     exact_because=_NO_FARTHER,
-    example=_queries_keys_values,
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(2)"},
@@ -67,7 +63,7 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
         "they are."
     ),
     exact_because=_NO_FARTHER,
-    example=_queries_keys_values,
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(1.5)"},
@@ -159,7 +155,7 @@ _ROUNDS = 60
         "Under the same u neither exact weights nor those of another closeness give every key as much: u was "
         "fitted to softmax."
     ),
-    example=_queries_keys_values,
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
 )
 def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -296,7 +292,7 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
         "Templates are one-hot, so that what a feature's weight has gained is taken off its evidence: λ_r = log "
         "φ_r(q_i) - (p_r - u_r)."
     ),
-    example=lambda draw: draw.heads(queries=5, keys=7, value_dim=3),
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
 )
 def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

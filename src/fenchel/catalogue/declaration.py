@@ -109,6 +109,11 @@ class Family:
         return declare
 
 
+def queries_keys_values(draw: Draw) -> dict[str, Any]:
+    """Inputs of attention from 5 queries to 7 keys."""
+    return draw.heads(queries=5, keys=7, value_dim=3)
+
+
 def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known: Any) -> Tensor | None:
     """The log-weights of a preference for queries (B, H, m, d) and keys (B, H, n, d).
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed, queries_keys_values
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
@@ -22,10 +22,6 @@ _BOOK = "Probabilistic machine learning: an introduction"
 
 def _city_block(query: Tensor, key: Tensor) -> Tensor:
     return -torch.cdist(query, key, p=1)
-
-
-def _queries_keys_values(draw: Draw) -> dict[str, Any]:
-    return draw.heads(queries=5, keys=7, value_dim=3)
 
 
 @FAMILY.entry(
@@ -48,7 +44,7 @@ def _queries_keys_values(draw: Draw) -> dict[str, Any]:
         "With z = 0 the answer is u itself. The same scores as evidence, say with one-hot templates e_j and "
         "z = a(q_i, ·), have the same first-order answer and another exact one."
     ),
-    example=lambda draw: {**_queries_keys_values(draw), "score": _city_block},
+    example=lambda draw: {**queries_keys_values(draw), "score": _city_block},
     symmetries=QUERIES_OR_KEYS,
 )
 def _soft_dictionary(
@@ -61,7 +57,7 @@ def _soft_dictionary(
 def _with_mask(draw: Draw) -> dict[str, Any]:
     visible = torch.rand(5, 7, generator=draw.generator) < 0.6
     visible[:, 3] = True
-    return {**_queries_keys_values(draw), "visible": visible}
+    return {**queries_keys_values(draw), "visible": visible}
 
 
 @FAMILY.entry(
@@ -106,7 +102,7 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
         "Where the origin is decides what is preference and what evidence. Kernel regression does not see it; the "
         "exact answer does."
     ),
-    example=lambda draw: {**_queries_keys_values(draw), "w": 0.5 + 0.1 * draw(2, 1).abs()},
+    example=lambda draw: {**queries_keys_values(draw), "w": 0.5 + 0.1 * draw(2, 1).abs()},
     symmetries=QUERIES_OR_KEYS,
 )
 def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> Tensor:
@@ -132,7 +128,7 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
         "variance 1 have variance d, so that in many dimensions one key takes nearly all the weight."
     ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=_queries_keys_values,
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
@@ -152,7 +148,7 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         "scores of independent entries with mean 0 and variance 1 have variance 1."
     ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=_queries_keys_values,
+    example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot()"},
 )

@@ -41,7 +41,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from fenchel.arguments import shown
 from fenchel.blocks import part_of, spans
 from fenchel.errors import ProblemError
-from fenchel.tensors import check_entries, check_tensor, is_onnx_export, polynomial, values_are_known
+from fenchel.tensors import HALF, check_entries, check_tensor, is_onnx_export, polynomial, values_are_known
 
 
 def sparse_weights(
@@ -75,7 +75,7 @@ def sparse_weights(
     """
     _check(potential, log_preference, a)
     dtype = potential.dtype
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in HALF:
         return sparse_weights(potential.float(), log_preference, a, csiszar=csiszar).to(dtype)
     if log_preference is not None:
         log_preference = log_preference.to(dtype)

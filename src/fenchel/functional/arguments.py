@@ -15,6 +15,7 @@ from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.estimators import check_curved
 from fenchel.tensors import (
+    HALF,
     MASK,
     broadcasts_to,
     check_device,
@@ -31,8 +32,6 @@ from fenchel.tensors import (
     values_are_known,
     without_causal_bias,
 )
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -38,7 +38,7 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.templates import TemplateFamily
-from fenchel.tensors import is_transformed, log_weights, values_are_known
+from fenchel.tensors import index_of, is_transformed, log_weights, values_are_known
 
 Found = TypeVar("Found")
 
@@ -399,8 +399,7 @@ def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst:
     missed = ~(error <= tol)
     if not bool(missed.any()):
         return
-    flat = error.nan_to_num(nan=torch.inf).argmax()
-    where = tuple(int(i) for i in torch.unravel_index(flat, error.shape))
+    where = index_of(error.nan_to_num(nan=torch.inf).argmax(), error.shape)
     raise ConvergenceError(
         f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
         f"{max_steps} steps{worst.format(where, float(error[where]))}. Raise tol or max_steps, give the tensors in "

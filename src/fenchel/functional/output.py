@@ -27,7 +27,7 @@ from fenchel.functional.arguments import (
     normalised_log_weights,
     unit_of_products,
 )
-from fenchel.tensors import LINEAR, is_transformed, may_attend, needs_gradient, norm, summed
+from fenchel.tensors import HALF, LINEAR, is_transformed, may_attend, needs_gradient, norm, summed
 
 
 def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
@@ -163,7 +163,7 @@ def fused_attention(
 
 
 def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
-    half_on_cpu = dual.device.type == "cpu" and dual.dtype in (torch.float16, torch.bfloat16)
+    half_on_cpu = dual.device.type == "cpu" and dual.dtype in HALF
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (dual, key, value))
     return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
 

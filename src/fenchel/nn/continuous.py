@@ -48,8 +48,7 @@ from fenchel.nn.arguments import (
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
-from fenchel.preference.abstract import widened
-from fenchel.tensors import check_entries, check_flags, refuse_onnx
+from fenchel.tensors import check_entries, check_flags, refuse_onnx, widened
 
 EVIDENCE = ("content", "query")
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_indices, check_sizes
-from fenchel.preference.abstract import widened
 from fenchel.tensors import (
     BOOL,
     WHOLE,
@@ -32,6 +31,7 @@ from fenchel.tensors import (
     checked_argument,
     log_weights,
     may_attend,
+    widened,
 )
 
 

@@ -23,6 +23,7 @@ from fenchel.tensors import (
     check_vectors,
     has,
     summed,
+    widened,
 )
 
 Shape = int | tuple[int, ...] | torch.Size
@@ -403,14 +404,6 @@ def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Ca
         return pullback(vector.expand_as(result))[0]
 
     return product
-
-
-HALF = (torch.float16, torch.bfloat16)
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """A tensor in which half types are converted to float32."""
-    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def checked_parameter(

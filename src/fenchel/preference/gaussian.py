@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
-    HALF,
     AbstractPreference,
     Shape,
     check_together,
@@ -31,7 +30,7 @@ from fenchel.preference.discrete import (
     log_mean_exp,
     picked,
 )
-from fenchel.tensors import first_index, values_are_known
+from fenchel.tensors import HALF, first_index, values_are_known
 
 
 class Gaussian(AbstractPreference):

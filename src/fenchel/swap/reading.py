@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
@@ -43,6 +42,7 @@ from fenchel.swap.tasks import (
     class_numbers,
     classified,
 )
+from fenchel.tensors import widened
 
 _FEWEST = 3
 _LONGEST_LINE = 1 << 20
@@ -360,7 +360,7 @@ def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
 
 def _on_processor(output: Tensor) -> Tensor:
     """Move to the CPU, where batches are, and convert half precision to float32."""
-    return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
+    return widened(output).cpu()
 
 
 def _whole(batch: Batch) -> Batch:
