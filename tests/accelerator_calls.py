@@ -9,16 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from fenchel import Tsallis
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention
 from fenchel.nn.evidence import RelativeKeys, Rotary, TransformerXL
 from fenchel.nn.preference import GridPosition, GridWindow, QuadraticGridPosition
-from tests.functional.ops import OPS, Op, infer, leaves
+from tests.functional.ops import OPS, infer, leaves
 from tests.nn.preferences import EVERY, HEADS, WIDTH
 
 B, N = 2, 6
-# A Csiszár closeness whose order is a tensor of one number fails where values are not known.
-KINDS = OPS | {"csiszar": Op(lambda x: {"closeness": Tsallis(1.5, "csiszar")})}
 
 
 @dataclass
@@ -42,12 +39,12 @@ def op(
     **call: Any,
 ) -> Run:
     """A call of an op, with its certificate and all else that is computed of it; a mask replaces its preference."""
-    tensors = KINDS[name].call(**call) | ({} if mask is None else {"log_preference": mask})
+    tensors = OPS[name].call(**call) | ({} if mask is None else {"log_preference": mask})
     if name == "relative by an index":
         tensors["index"] = torch.arange(35).reshape(5, 7) % 6
 
     def run() -> Any:
-        found = infer(KINDS[name], tensors, estimator, **(solving or {}))
+        found = infer(OPS[name], tensors, estimator, **(solving or {}))
         if output_alone:
             return found.output
         gap = () if estimator == "exact" else (found.gap,)
@@ -70,7 +67,7 @@ def other_layer(kind: type[nn.Module], operands: int) -> Run:
 
 
 LOOKING = ("transport", "transport to atoms")
-WITHOUT_LOOKS = [name for name in KINDS if name not in LOOKING]
+WITHOUT_LOOKS = [name for name in OPS if name not in LOOKING]
 SECOND_ORDER = ("softmax", "relative", "relative by an index", "mixture", "mixture, spherical")
 
 FIRST: dict[str, Callable[[], Run]] = {

@@ -332,7 +332,7 @@ def _shape_of(potential: Tensor, log_preference: Tensor | None, order: Tensor | 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """As rows (all or 1, n)."""
-    if tensor[..., 0].numel() == 1:
+    if tensor.dim() < 2 or tensor.shape[:-1].numel() == 1:
         return tensor.reshape(1, -1).expand(1, shape[-1])
     return tensor.expand(shape).reshape(-1, shape[-1])
 
