@@ -18,7 +18,7 @@ from benchmarks.demo_encoder import demo
 from benchmarks.recording import record
 from fenchel import audit
 from fenchel.errors import ModelError
-from fenchel.integrations.transformers.registry import quiet
+from fenchel.integrations.registry import quiet
 
 SIZE: dict[str, Any] = {
     "hidden_size": 256,

@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel import Discrete, InferenceProblem
 from fenchel.auditing.solution import layer_problem
 from fenchel.integrations.capture import AttentionCall, Capture
-from fenchel.integrations.transformers.loading import load_model
+from fenchel.integrations.transformers import load_model
 
 TEXT = Path(__file__).parents[1] / "src" / "fenchel" / "io" / "demo.txt"
 

@@ -36,8 +36,8 @@ from benchmarks.family_models import (
 from benchmarks.recording import RESULTS, record
 from fenchel import Capture, audit
 from fenchel.errors import CaptureError, FenchelError
+from fenchel.integrations.registry import quiet
 from fenchel.integrations.transformers import use_backend
-from fenchel.integrations.transformers.registry import quiet
 
 OUTCOMES = ("works", "refused", "wrong", "not built", "no attention")
 TOLERANCE = 1e-4

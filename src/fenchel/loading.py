@@ -189,7 +189,7 @@ class RunModel:
         chosen = None if dtype is None else checked("dtype", dtype)
         if isinstance(model, str | Path):
             model = str(model)
-            from fenchel.integrations.transformers.loading import load_model
+            from fenchel.integrations.transformers import load_model
 
             loaded, own_tokenizer, info = load_model(
                 model,
@@ -247,7 +247,7 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
         InputError: If the model has no image inputs, or was given loaded and without a processor.
         ModelError: If a named model was saved without one.
     """
-    from fenchel.integrations.transformers.loading import check_reads_images, load_image_processor
+    from fenchel.integrations.transformers import check_reads_images, load_image_processor
 
     if run.tokenizer is None and not hasattr(run.model, "config") and attention_layers(run.model):
         raise InputError(

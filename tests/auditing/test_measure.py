@@ -22,7 +22,7 @@ from fenchel.auditing.weight_moves import TokenClasses
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
-from fenchel.integrations.transformers.loading import load_model
+from fenchel.integrations.transformers import load_model
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
 

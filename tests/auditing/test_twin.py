@@ -90,7 +90,7 @@ def test_cost_is_judged_by_the_batches_read(
     assert told == reason
 
 
-class _Remote:
+class _Remote(torch.nn.Module):
     __module__ = "transformers_modules.somebody.model"
 
 

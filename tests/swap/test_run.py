@@ -129,7 +129,7 @@ def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_sco
 
 def test_the_demo_encoder_is_itself_under_the_control_at_one():
     from fenchel.correlation import spearman
-    from fenchel.integrations.transformers.loading import load_model
+    from fenchel.integrations.transformers import load_model
     from fenchel.swap.observation import mean_pooled
 
     sentences = [

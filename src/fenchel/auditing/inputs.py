@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
-from fenchel.integrations.layer_calls import has_layers
 from fenchel.io.documents import Documents, open_documents
 from fenchel.io.images import ImageBatches, ImageFiles, open_images
 from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
+from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, ReadingOptions
 
 _WHOLE = Shard()
@@ -89,12 +89,12 @@ def opened_batches(
         InputError: If there are texts without a tokenizer, or images for a model that does not read images.
     """
     kind = type(found.model).__name__
-    if options.alpha != 1 and has_layers(found.model):
+    if options.alpha != 1 and attention_layers(found.model):
         raise InputError(
             f"alpha is {options.alpha:g}, but the attention layers of {kind} have their own α, which is audited. "
             "Leave alpha out, or set it with fenchel.nn.use_estimator(model, 'first_order', alpha=...)."
         )
-    if options.template_scale != "model" and has_layers(found.model):
+    if options.template_scale != "model" and attention_layers(found.model):
         raise InputError(
             f"template scale is {options.template_scale}, but the attention layers of {kind} have their own scale, "
             "which is audited. Leave it out."

@@ -9,10 +9,9 @@ from torch import nn
 
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
-from fenchel.integrations.layer_calls import has_layers
-from fenchel.integrations.transformers.backend import closeness_of, own_estimators
-from fenchel.integrations.transformers.loading import language_head
-from fenchel.integrations.transformers.registry import attention_modules
+from fenchel.integrations.backend import closeness_of, own_estimators
+from fenchel.integrations.registry import attention_modules
+from fenchel.integrations.transformers import language_head
 from fenchel.io.runs import versions
 from fenchel.io.storage import (
     Field,
@@ -226,7 +225,7 @@ def describe(
     """
     model = found.model
     reads = getattr(batches, "reads", "text")
-    conventions = LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS
+    conventions = LAYER_CONVENTIONS if attention_layers(model) else CONVENTIONS
     sentences = (
         _SQRT_D if options.template_scale == "sqrt_d" else conventions[options.space],
         closeness_sentence(options.closeness),
@@ -296,7 +295,7 @@ def _embeds(found: RunModel) -> bool:
     """Whether a swap of the model compares sentence embeddings because it has no language-model head."""
     model = found.model
     saved = getattr(getattr(model, "config", None), "architectures", None) if found.named else None
-    return not has_layers(model) and not any(map(language_head, saved or [type(model).__name__]))
+    return not attention_layers(model) and not any(map(language_head, saved or [type(model).__name__]))
 
 
 def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
-from fenchel.integrations.transformers.loading import swaps_whole_model
+from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, check_writable, claimed, differences
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded

@@ -26,6 +26,7 @@ from fenchel.errors import CaptureError, ProblemError
 from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import Solution, infer
 from fenchel.family import Block
+from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.sites import AttentionCall
 from fenchel.preference import Discrete
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, rows_in_block
@@ -117,7 +118,7 @@ def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None =
         ProblemError: If the call contains NaN or infinity, or a counted query may attend to nothing.
         CaptureError: If ``space="input"`` and the call has no key map.
     """
-    dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
+    dtype = compute_dtype(call.query.dtype)
     query, key = call.query.to(dtype), call.key.to(dtype)
     batch, count, m, width = query.shape
     repeats = count // key.shape[1]

@@ -11,10 +11,10 @@ from torch import nn
 
 from fenchel.arguments import reason_of
 from fenchel.errors import ModelError
-from fenchel.integrations.layer_calls import has_layers
 from fenchel.io.runs import ProgressClock
 from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
+from fenchel.nn.inference import attention_layers
 
 
 def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
@@ -101,7 +101,7 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
         False
     """
     made = type(model)
-    if not hasattr(model, "config") and has_layers(model):
+    if not hasattr(model, "config") and attention_layers(model):
         return twin_of_layers(model, seed)
     if made.__module__.partition(".")[0] == _REMOTE:
         raise ModelError(

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import Kind
+from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, token_text
 
@@ -244,7 +245,7 @@ class TokenClassifier:
             batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
         """
         crosses, decoder = call.site.kind == "cross", decoder_sides(call.site.kind, batch)
-        dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
+        dtype = compute_dtype(call.query.dtype)
         sizes = call.query.shape[2], call.key.shape[2]
         name = (crosses, decoder, len(call.query), *sizes, dtype)
         if name not in self._made:

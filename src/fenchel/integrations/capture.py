@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from fenchel.arguments import KINDS, Kind, shown
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.integrations.layer_calls import LayerSource, has_layers
+from fenchel.integrations.attention_calls import ModelSource
+from fenchel.integrations.registry import calls_registry
 from fenchel.integrations.sites import (
     AbstractCall,
     AbstractSource,
     AttentionCall,
     AttentionSite,
+    LayerSource,
     RealQueries,
     check_layers,
     existing,
 )
-from fenchel.integrations.transformers.attention_calls import ModelSource
-from fenchel.integrations.transformers.registry import calls_registry
-from fenchel.nn.inference import Inferred
+from fenchel.nn.inference import Inferred, attention_layers
 from fenchel.tensors import may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
@@ -579,7 +579,7 @@ def _check_evaluating(model: nn.Module) -> None:
 
 
 def _source(model: nn.Module, *, chosen: bool, measured: bool, any_estimator: bool) -> AbstractSource:
-    if not has_layers(model):
+    if not isinstance(model, nn.Module) or not attention_layers(model):
         return ModelSource(model)
     if hasattr(model, "config") and calls_registry(model):
         raise ModelError(

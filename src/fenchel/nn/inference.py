@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
-from fenchel.errors import NotKeptError
+from fenchel.errors import ModelError, NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
 from fenchel.functional.exact import DEFAULT_STEPS
@@ -340,6 +340,21 @@ def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
         ['layers.0.self_attn', 'layers.1.self_attn']
     """
     return {name: module for name, module in model.named_modules() if isinstance(module, AttendingLayer)}
+
+
+def check_all_attend(model: nn.Module) -> None:
+    """Check that a model with attention layers of ``fenchel.nn`` has no others, which would be missed.
+
+    Raises:
+        ModelError: Naming the first.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
+            raise ModelError(
+                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which cannot be captured, so its "
+                "heads would be missing. Replace it by fenchel.nn.MultiheadAttention.from_torch(layer), which "
+                "computes the same"
+            )
 
 
 def lies_in(part: Tensor, whole: Tensor) -> bool:

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from fenchel.errors import InputError, ModelError
 from fenchel.functional.inference import estimator_object
+from fenchel.integrations.backend import own_estimators
 from fenchel.integrations.capture import Capture, CapturedHead
-from fenchel.integrations.sites import check_all_attend
-from fenchel.integrations.transformers.backend import own_estimators
-from fenchel.integrations.transformers.registry import attention_modules, calls_registry
+from fenchel.integrations.registry import attention_modules, calls_registry
 from fenchel.nn.estimator_switch import inferring_otherwise
-from fenchel.nn.inference import OtherInference, attention_layers
+from fenchel.nn.inference import OtherInference, attention_layers, check_all_attend
 from fenchel.run_options import ABLATIONS, SwapOptions
 
 Where = Literal["model", "layer", "head"]

@@ -291,7 +291,7 @@ class Given:
 
     def _of_texts(self, documents: Documents | None, scored: ScoredPairs | None) -> Loaded:
         """Texts for a model of transformers that classifies, predicts or embeds them."""
-        from fenchel.integrations.transformers.loading import language_head
+        from fenchel.integrations.transformers import language_head
 
         options, labelled = self.options, self.options.label_column is not None
         found = self._loaded(with_head=scored is None, classifies=labelled)
@@ -322,7 +322,7 @@ class Given:
 
 
 def _check_classifies(model: Any, of: Literal["texts", "images"]) -> None:
-    from fenchel.integrations.transformers.loading import names_classes
+    from fenchel.integrations.transformers import names_classes
 
     if names_classes(type(model).__name__) == of:
         return
@@ -369,7 +369,7 @@ def _whole(batch: Batch) -> Batch:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Any]], list[Any]]:
     """Split batches into inputs by name and targets."""
-    from fenchel.integrations.sites import check_names, takes_any_name
+    from fenchel.integrations.sites import check_names
 
     inputs, targets, rows = [], [], 0
     for number, batch in enumerate(batches, start=1):
@@ -393,8 +393,7 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, An
                 f"batch {number} is {shown(tensors)}; expected the model's inputs, a mapping of names to tensors or "
                 "one tensor, or a pair of these and their target."
             )
-        if not takes_any_name(model):
-            check_names(model, tensors)
+        check_names(model, tensors)
         inputs.append(dict(content))
         targets.append(target)
         rows += sum(len(value) for value in tensors.values() if value.dim())

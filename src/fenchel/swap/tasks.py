@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
-from fenchel.integrations.transformers.loading import LanguageHead
+from fenchel.integrations.transformers import LanguageHead
 from fenchel.io.batches import Batch, Cursor, check_known
 from fenchel.io.documents import Document, Documents
 from fenchel.io.images import ImageBatches

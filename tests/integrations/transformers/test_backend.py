@@ -11,15 +11,15 @@ from transformers import AutoModel
 from fenchel import KL, Exact, GradientAscent, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.errors import CaptureError, FenchelError, ModelError
-from fenchel.integrations.transformers import register, use_backend
-from fenchel.integrations.transformers.backend import (
+from fenchel.integrations.backend import (
     Inference,
     ModelCall,
     Setting,
     attend,
     inference_of,
 )
-from fenchel.integrations.transformers.registry import attention_modules
+from fenchel.integrations.registry import attention_modules
+from fenchel.integrations.transformers import register, use_backend
 from fenchel.nn.inference import Problem
 from tests.nn.test_conformance import SAME
 from tests.tiny_models import tiny_inputs, tiny_model

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.integrations.sites import RealQueries
-from fenchel.integrations.transformers import decoder_inputs
-from fenchel.integrations.transformers.masks_and_sinks import (
+from fenchel.integrations.masks_and_sinks import (
     LogPreferences,
     check_against_eager,
     refuse_unsupported,
 )
-from fenchel.integrations.transformers.registry import attention_modules
+from fenchel.integrations.registry import attention_modules
+from fenchel.integrations.sites import RealQueries
+from fenchel.integrations.transformers import decoder_inputs
 from tests.tiny_models import tiny_model
 
 

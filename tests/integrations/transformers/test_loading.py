@@ -14,9 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fenchel.errors import MissingExtraError, ModelError
-from fenchel.integrations.transformers import load_model
-from fenchel.integrations.transformers.loading import automatic_class, language_head
-from fenchel.integrations.transformers.registry import require_transformers
+from fenchel.integrations.registry import require_transformers
+from fenchel.integrations.transformers import automatic_class, language_head, load_model
 from tests.swap.small_swaps import FAMILIES, language_model, tokenizer_of
 from tests.tiny_models import tiny_model
 

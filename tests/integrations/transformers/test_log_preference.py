@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import CaptureError
-from fenchel.integrations.transformers.masks_and_sinks import (
+from fenchel.integrations.masks_and_sinks import (
     LogPreference,
     LogPreferences,
     call_preference,

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, ModelError
-from fenchel.integrations.transformers.attention_calls import Trace, Visit, find_key_map
-from fenchel.integrations.transformers.registry import (
+from fenchel.integrations.attention_calls import Trace, Visit, find_key_map
+from fenchel.integrations.registry import (
     attention_implementation,
     materialised_mask,
     register_backend,

@@ -19,6 +19,10 @@ from typing_extensions import override
 
 from fenchel.arguments import Kind
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.functional.arguments import compute_dtype
+from fenchel.integrations.backend import ModelCall, Setting, attending_by, setting_of
+from fenchel.integrations.masks_and_sinks import LogPreferences
+from fenchel.integrations.registry import attention_modules, require_transformers
 from fenchel.integrations.sites import (
     AbstractSource,
     AttentionCall,
@@ -27,9 +31,6 @@ from fenchel.integrations.sites import (
     RealQueries,
     check_names,
 )
-from fenchel.integrations.transformers.backend import ModelCall, Setting, attending_by, setting_of
-from fenchel.integrations.transformers.masks_and_sinks import LogPreferences
-from fenchel.integrations.transformers.registry import attention_modules, require_transformers
 from fenchel.nn.inference import Inferred, KeyProjection
 
 
@@ -142,7 +143,7 @@ class ModelSource(AbstractSource):
 
     @override
     def check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        check_names(self._model, inputs)
+        check_names(self._model, inputs, declared=True)
         if self._has_decoder and not {"decoder_input_ids", "decoder_inputs_embeds"} & inputs.keys():
             raise InputError(
                 f"{type(self._model).__name__} has a decoder and needs decoder_input_ids beside "
@@ -331,7 +332,7 @@ class KeyMap:
         product in a lower dtype is accumulated in float32 and rounded once or twice, but a GPU may use less
         (TF32).
         """
-        wide = torch.float64 if key.dtype == torch.float64 else torch.float32
+        wide = compute_dtype(key.dtype)
         x, weight = inputs.to(wide), self.weight.to(wide)
         expected = torch.einsum("bnw,hdw->bhnd", x, weight)
         scale = torch.einsum("bnw,hdw->bhnd", x.abs(), weight.abs())

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.errors import CaptureError, ModelError
+from fenchel.functional.arguments import compute_dtype
+from fenchel.integrations.registry import eager_attention
 from fenchel.integrations.sites import preference_numbers
-from fenchel.integrations.transformers.registry import eager_attention
 from fenchel.tensors import broadcasts_to, may_attend
 
 _ROWS = 256  # block size of checks of masks
@@ -239,7 +240,7 @@ def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A bias or an additive mask in the dtype of log weights for queries of ``dtype``."""
     if tensor is None or not tensor.is_floating_point():
         return tensor
-    return tensor.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    return tensor.to(compute_dtype(dtype))
 
 
 def _without_expanded_dimensions(tensor: Tensor) -> Tensor:

@@ -25,8 +25,7 @@ from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
-from fenchel.integrations.sites import AbstractCall
-from fenchel.integrations.transformers.masks_and_sinks import (
+from fenchel.integrations.masks_and_sinks import (
     LogPreference,
     LogPreferences,
     among_indices,
@@ -38,12 +37,13 @@ from fenchel.integrations.transformers.masks_and_sinks import (
     with_sink,
     with_softcap,
 )
-from fenchel.integrations.transformers.registry import (
+from fenchel.integrations.registry import (
     attention_implementation,
     attention_modules,
     register_backend,
     weights_wanted,
 )
+from fenchel.integrations.sites import AbstractCall
 from fenchel.nn.estimator_switch import chosen_layers
 from fenchel.nn.inference import Inferred, Problem, joined, preference_of_heads
 from fenchel.tensors import checked_argument, positive_tensor

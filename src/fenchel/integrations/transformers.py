@@ -1,4 +1,9 @@
-"""Loading a model with its tokenizer or image processor from a folder, the hub or the package; inputs of decoders."""
+"""Models of ``transformers``: attention captured and replaced, models loaded with tokenizers, inputs of decoders.
+
+``registry`` adds functions to the attention registry. ``masks_and_sinks`` converts masks and position biases to log u
+and compares with the family's own attention. ``backend`` replaces attention by inference, ``attention_calls`` captures
+it and finds the linear map of the keys. Here models are loaded, and the inputs of decoders made.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,26 @@ from torch import Tensor, nn
 
 from fenchel.arguments import MOST_LAYERS, checked, reason_of, shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
-from fenchel.integrations.transformers.backend import register
-from fenchel.integrations.transformers.registry import check_model, quiet, require_transformers
+from fenchel.integrations.backend import attention_names, register, use_backend
+from fenchel.integrations.registry import (
+    attention_implementation,
+    check_model,
+    quiet,
+    register_backend,
+    require_transformers,
+)
 from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
+
+__all__ = [
+    "ModelInfo",
+    "attention_implementation",
+    "attention_names",
+    "decoder_inputs",
+    "load_model",
+    "register",
+    "register_backend",
+    "use_backend",
+]
 
 LanguageHead = Literal["masked", "causal", "seq2seq"]
 
