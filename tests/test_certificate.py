@@ -194,7 +194,7 @@ def test_scores_that_float32_does_not_hold_are_refused() -> None:
     """One key: λ = αz is certified and fits, and its product with the key does not."""
     query, key = torch.full((1, 1, 1, 2), 1e4), torch.tensor([[[[1e4, 0.0]]]])
     with pytest.raises(
-        ProblemError, match=r"exact attention has scores of up to .*, which float32 does not hold"
+        ProblemError, match=r"exact attention has scores of up to .*, which float32 cannot represent"
     ):
         attention(query, key, key, alpha=1e32, scale=1.0, estimator="exact")
 

@@ -134,7 +134,7 @@ def test_costs_that_float32_does_not_hold_are_refused_and_a_nan_is_handed_on(
     options: dict[str, Any] = {"gamma": 1.0, "cost": cost, "estimator": estimator}
     for dtype in (torch.float32, torch.bfloat16):
         with pytest.raises(
-            ProblemError, match="costs or scores, divided by gamma, that float32 does not hold"
+            ProblemError, match="costs or scores, divided by gamma, that float32 cannot represent"
         ):
             F.transport_attention(q.to(dtype), (1e20 * k).to(dtype), v.to(dtype), **options)
     wide = F.transport_attention(q.double(), 1e20 * k.double(), v.double(), **options)

@@ -392,7 +392,7 @@ def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
     (gradient,) = torch.autograd.grad((found * weight).sum(), position.bias)
     torch.testing.assert_close(gradient, expected)
     for belief in (position, GridWindow((2, 3), reach=1)):
-        with pytest.raises(ProblemError, match=r"there are 5 keys, and queries up to place 4 .* 6 pixels"):
+        with pytest.raises(ProblemError, match=r"there are 5 keys, and queries up to position 4 .* 6 pixels"):
             belief(AttentionInputs(1, PLACED_HEADS, 4, 5, torch.device("cpu"), torch.float64))
 
 
@@ -405,7 +405,7 @@ def test_templates_of_pairs_come_from_evidence_that_says_so():
         MultiheadAttention(WIDTH, PLACED_HEADS, batch_first=True, evidence=Unsaid()),
         torch.randn(1, 3, WIDTH),
     )
-    with pytest.raises(ProblemError, match="Unsaid answered with templates of type RelativeTemplates"):
+    with pytest.raises(ProblemError, match="Unsaid returned templates of type RelativeTemplates"):
         layer(x, x, x)
     layer.evidence = ScaledDot()
     assert layer(x, x, x)[0].shape == x.shape

@@ -180,7 +180,9 @@ def test_one_that_says_nothing_names_the_methods_to_write(use):
     class Unwritten(AbstractPreference):
         pass
 
-    expected = r"Unwritten says nothing yet: write its method log_weight\(inputs\) or mask_mod\(inputs\)"
+    expected = (
+        r"Unwritten has no log-weights: implement its method log_weight\(inputs\) or mask_mod\(inputs\)"
+    )
     with pytest.raises(ProblemError, match=expected):
         getattr(Unwritten(), use)(attention_inputs())
 

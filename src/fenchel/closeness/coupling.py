@@ -218,7 +218,7 @@ def transport_value(
         sources: log u, (..., m or 1, n), normalised.
         cost: M, (..., N, n).
         gamma: γ > 0, (..., 1, 1).
-        max_steps: Largest number of steps.
+        max_steps: Maximum number of steps.
 
     Returns:
         The value, (..., m).

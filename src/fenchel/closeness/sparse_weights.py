@@ -277,7 +277,7 @@ LEAST_ORDER = 1e-30
 """The value used for a = 0, with a difference below rounding in both dtypes."""
 
 MOST_STEPS = 100
-"""Largest number of steps; observed are up to 15, and 55 for small a and scores of 10⁹ with rounding."""
+"""Maximum number of steps; observed are up to 15, and 55 for small a and scores of 10⁹ with rounding."""
 
 STEPS_UNSEEN = 40
 """Number of steps on an accelerator, where convergence is not checked."""

@@ -1,4 +1,4 @@
-"""Arguments of all attention ops, checked once and brought into one form; leading dimensions broadcast."""
+"""Arguments of all attention ops, checked once and converted to one form; leading dimensions broadcast."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def dropped(weights: Tensor, dropout_p: float) -> Tensor:
 
 
 def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The dtype that torch's kernels take for a floating mask with queries of ``dtype``.
+    """The dtype that torch's kernels require of a floating-point mask with queries of ``dtype``.
 
-    On the CPU they add float32 to scores of half types, which keeps the digits of the mask; elsewhere dtypes have to be
-    the same.
+    On the CPU they add float32 to scores of half types, which keeps the digits of the mask; elsewhere the dtypes must
+    match.
     """
     on_cpu = mask.device.type == "cpu"
     return torch.float32 if dtype in HALF and on_cpu and mask.dtype != dtype else dtype
@@ -75,7 +75,7 @@ _UNITS_BY_NAME = {"highest": 0.0, "high": _UNITS["tf32"], "medium": _UNITS["bf16
 
 
 def unit_of_products(dtype: torch.dtype, device: str) -> float:
-    """Largest relative error of a factor in matrix products, by torch's settings when this is called or compiled.
+    """Largest relative error of a factor in matrix products, under torch's current settings.
 
     Args:
         dtype: Of the factors.
@@ -96,10 +96,10 @@ unit_of_products._dynamo_marked_constant = True  # pyright: ignore[reportFunctio
 
 
 HARMLESS_LEVEL, HARMLESS_LEVEL_OF_HALF, HARMLESS_LEVEL_IN_HALF = 16.0, 256.0, 1.0
-"""Distance from 0 up to which the largest log weight of a row costs no digits of the scores that it is added to.
+"""Distance from 0 up to which the largest log weight of a row costs no digits of the scores it is added to.
 
-Kernels add in float32, in which scores of half types have digits to spare; the smallest is for log weights of another
-dtype that are rounded to a half type first.
+Kernels add in float32, in which scores of half types have spare digits; the smallest value is for log weights first
+rounded from another dtype to a half type.
 """
 
 
@@ -111,12 +111,12 @@ class AttentionArguments:
         query: Evidence z, (B, H, m, d).
         key: (B, H_kv, n, d); templates are scale·key.
         value: (B, H_kv, n, d_v).
-        log_preference: log u up to a constant a row, bool or floating, (B or 1, H or 1, m or 1, n), with something
-            to attend to in every row; None is uniform.
-        empty_rows: Bool, (B or 1, H or 1, m or 1, 1): rows that had nothing to attend to; None where that is known
-            not to happen.
+        log_preference: log u up to a constant per row, bool or floating, (B or 1, H or 1, m or 1, n), with at least one
+            key to attend to in every row; None is uniform.
+        empty_rows: Bool, (B or 1, H or 1, m or 1, 1): rows with nothing to attend to; None if there are known to be
+            none.
         alpha: α, a number, or a tensor (B or 1, H or 1, m or 1, 1).
-        scale: A number; a tensor that was given has been multiplied into the key.
+        scale: A number; a scale given as a tensor has been multiplied into the key.
     """
 
     query: Tensor
@@ -140,17 +140,17 @@ class AttentionArguments:
 
     @property
     def has_no_evidence(self) -> bool:
-        """Whether there are no sequences, heads, queries or keys, or evidence has no dimension."""
+        """Whether the number of sequences, heads, queries, keys or dimensions is 0."""
         return self.query.numel() == 0 or self.key.shape[2] == 0
 
     def to(self, dtype: torch.dtype) -> AttentionArguments:
-        """The arguments in a dtype, but for the preference."""
+        """The arguments in a dtype, except the preference."""
         alpha = self.alpha.to(dtype) if isinstance(self.alpha, Tensor) else self.alpha
         query, key, value = (x.to(dtype) for x in (self.query, self.key, self.value))
         return replace(self, query=query, key=key, value=value, alpha=alpha)
 
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""
+        """Evidence, templates, log-preference and α as tensors, in a dtype except for the preference."""
         query, alpha = self.query.to(dtype), self.alpha
         if not isinstance(alpha, Tensor):
             alpha = query.new_full((1, 1, 1, 1), alpha)
@@ -184,15 +184,15 @@ def checked(
 ) -> AttentionArguments:
     """Check the arguments of an attention call.
 
-    The last three are not options of users: whether the estimator is exact, the names of the tensors in messages, and
-    whether a call without keys is refused.
+    The last three are internal: whether the estimator is exact, the names of the tensors in messages, and whether a
+    call without keys raises.
 
     Values (NaN, α ≤ 0) are checked on the CPU, except under ``torch.compile``; those of query and key only for the
     exact estimator, on every device, since the others propagate a NaN. While torch's anomaly detection is on, those of
     every argument are checked, on every device.
 
     Raises:
-        ProblemError: Naming the argument, what it was and what it should be.
+        ProblemError: If an argument is invalid; the message has its value and the expected one.
     """
     checked_argument("dropout", dropout_p, name="dropout_p")
     check_flags(enable_gqa=enable_gqa)
@@ -224,19 +224,19 @@ def _check_tensors(
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
     heads, key_heads = query.shape[1], key.shape[1]
-    # Messages are formatted only where something is wrong: while a graph is made, sizes may be symbols.
+    # Messages are formatted only on errors, since sizes may be symbolic while a graph is traced.
     if not query.shape[0] == key.shape[0] == value.shape[0]:
-        wrong = f"{of_query}, {of_key} and {of_value} differ in their batch, the first dimension"
+        wrong = f"{of_query}, {of_key} and {of_value} differ in batch size, the first dimension"
     elif key.shape[1:3] != value.shape[1:3]:
         wrong = f"{of_key} and {of_value} differ in heads or tokens"
     elif query.shape[3] != key.shape[3]:
         wrong = f"{of_query} and {of_key} differ in their last dimension"
     elif heads != key_heads and (key_heads == 0 or heads % key_heads):
-        wrong = f"{of_query} has {heads} heads, which {key_heads} heads of {of_key} do not divide"
+        wrong = f"{of_query} has {heads} heads, not a multiple of the {key_heads} heads of {of_key}"
     elif heads != key_heads and not enable_gqa:
         wrong = (
-            f"{of_query} has {heads} heads and {of_key} {key_heads}: pass enable_gqa=True if {heads // key_heads} "
-            "heads of the query are to share each head of the key"
+            f"{of_query} has {heads} heads and {of_key} has {key_heads}; pass enable_gqa=True to share each head of "
+            f"the key among {heads // key_heads} heads of the query"
         )
     elif needs_keys and key.shape[2] == 0:
         wrong = f"there is nothing to attend to (no tokens in {of_key})"
@@ -255,13 +255,15 @@ def refuse_overflow(output: Tensor, arguments: tuple[Tensor, ...], what: str, re
         remedy: Advice besides float64, after "make".
 
     Raises:
-        ProblemError: With this message.
+        ProblemError: If so, with a message composed of ``what`` and ``remedy``.
     """
     if not values_are_known(output) or bool(torch.isfinite(output).all()):
         return
     if all(bool(torch.isfinite(x).all()) for x in arguments):
         name = str(output.dtype).removeprefix("torch.")
-        raise ProblemError(f"{what} that {name} does not hold: give the tensors in float64, or make {remedy}")
+        raise ProblemError(
+            f"{what} that {name} cannot represent: give the tensors in float64, or make {remedy}"
+        )
 
 
 def shapes_of(tensors: dict[str, Tensor]) -> str:
@@ -271,7 +273,7 @@ def shapes_of(tensors: dict[str, Tensor]) -> str:
 
 def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[float, Tensor]:
     if scale is None:
-        # Without a dimension every score is 0, whatever the scale.
+        # With a dimension of 0 every score is 0, for any scale.
         return max(query.shape[-1], 1) ** -0.5, key
     scale = checked_scale(scale, query)
     if isinstance(scale, Tensor):
@@ -294,7 +296,7 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
     )
     if not broadcasts_to(value.shape, lead):
         raise ProblemError(
-            f"{name} has shape {tuple(value.shape)}; expected one that broadcasts to {form} = {lead}; one a head has "
+            f"{name} has shape {tuple(value.shape)}; expected one that broadcasts to {form} = {lead}; one per head has "
             f"shape ({lead[1]}, 1)"
         )
     return value[(None,) * (3 - value.dim())].unsqueeze(-1)
@@ -326,11 +328,11 @@ def _with_any(mask: Tensor) -> Tensor:
 
 
 def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """The preference without empty rows, on which kernels disagree, and a mask of these rows, which become uniform.
+    """The preference with empty rows, on which kernels disagree, replaced by uniform ones; and a mask of these rows.
 
-    Rows far from 0 have their largest entry subtracted, which changes only rounding: added to scores it would cost
-    digits. With queries of a half type that is done in float32, since the difference may have more digits than they
-    hold; where it has to be rounded to the half type in the end, rows near 0 stay unchanged.
+    The largest entry is subtracted from rows far from 0, which would otherwise cost digits of the scores they are added
+    to. With queries of a half type this is done in float32, since the difference may have more digits; if the result is
+    rounded to the half type, rows near 0 are unchanged.
     """
     if log_preference is None or log_preference.shape[-1] == 0:
         return log_preference, None
@@ -339,7 +341,7 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
         if not values_are_known(empty) or bool(empty.any()):
             return log_preference | empty, empty
         return log_preference, None
-    if log_preference.stride(-1) > 1:  # kernels would copy it, and its rows are slow to read
+    if log_preference.stride(-1) > 1:  # kernels would copy it, and reading its rows is slow
         log_preference = log_preference.contiguous()
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
@@ -374,7 +376,7 @@ def largest_level(dtype: torch.dtype) -> float:
 
 
 def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
-    """Distance from 0 up to which rows of a preference with scores of ``dtype`` stay unchanged."""
+    """Distance from 0 up to which rows of a preference with scores of ``dtype`` are unchanged."""
     if dtype not in HALF:
         return HARMLESS_LEVEL
     rounded = mask_dtype(log_preference, dtype) in HALF and log_preference.dtype != dtype
@@ -386,17 +388,17 @@ def broadcast_leading(
 ) -> tuple[Tensor, Tensor, Tensor, bool, int]:
     """Bring tensors (..., tokens, dim) of two to four dimensions to four; batch and heads broadcast.
 
-    Tensors that have that form, and those that :func:`checked` refuses, are returned unchanged.
+    Tensors that have that form, and those that :func:`checked` rejects, are returned unchanged.
 
     Args:
         query: (..., m, d).
         key: (..., n, d).
         value: (..., n, d_v).
-        enable_gqa: Whether heads are grouped, and not broadcast.
+        enable_gqa: Whether heads are grouped rather than broadcast.
 
     Returns:
         Query (B, H, m, d), key (B, H_kv, n, d), value (B, H_kv, n, d_v), whether heads of the query share heads of the
-        key, also where one head of the key was broadcast, and the number of leading dimensions of size 1 that were
+        key (true also if one head of the key was broadcast), and the number of leading dimensions of size 1 that were
         added.
 
     Raises:
@@ -451,7 +453,7 @@ def check_kind(closeness: Any, estimator: str) -> None:
     """Raise unless the closeness can be used for attention with this estimator.
 
     Raises:
-        ProblemError: Naming the closeness.
+        ProblemError: If not; the message names the closeness.
     """
     if closeness is None:
         return
@@ -462,7 +464,7 @@ def check_kind(closeness: Any, estimator: str) -> None:
         raise ProblemError(f"closeness is {shown(closeness)}; expected {expected}")
     if isinstance(closeness, OptimalTransport):
         raise ProblemError(
-            "closeness is an OptimalTransport, whose weights reach further than the keys; use "
+            "closeness is an OptimalTransport, which also gives weight to templates other than the keys; use "
             "fenchel.functional.transport_attention or fenchel.nn.TransportAttention"
         )
     check_curved(closeness, estimator)
@@ -471,7 +473,7 @@ def check_kind(closeness: Any, estimator: str) -> None:
 def checked_closeness(
     closeness: AbstractCloseness | str | None, estimator: str, query: Tensor
 ) -> AbstractCloseness | None:
-    """The closeness in the dtype that a call computes in, or None for softmax attention.
+    """The closeness in the dtype of the computation, or None for softmax attention.
 
     Args:
         closeness: The argument of the call.
@@ -479,7 +481,7 @@ def checked_closeness(
         query: (B, H, m, d).
 
     Raises:
-        ProblemError: If it cannot be used with this estimator, or has numbers for other heads or queries.
+        ProblemError: If it cannot be used with this estimator, or its numbers do not match the heads or queries.
     """
     result: AbstractCloseness | None = closeness_of(closeness)
     check_kind(result, estimator)
@@ -492,7 +494,7 @@ def checked_closeness(
         if not broadcasts_to(shape, lead):
             raise ProblemError(
                 f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
-                f"queries) = {lead}: one a head has shape ({lead[1]}, 1)"
+                f"queries) = {lead}, such as ({lead[1]}, 1) for one per head"
             )
         number = getattr(result, argument, None)
         if isinstance(number, Tensor):

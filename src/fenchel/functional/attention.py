@@ -49,7 +49,7 @@ class AttentionInference(Inference):
         other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
         self._closeness = None if self._call.has_no_evidence else other
         if isinstance(self._closeness, Divergence):
-            # Its functions are checked when it is first bound to a preference.
+            # Binding it to a preference for the first time checks its functions.
             first = next(self._problems.parts(self._problems.boxes()))
             self._closeness.bind(Discrete(first.templates, first.log_weights()))
 
@@ -88,7 +88,7 @@ class AttentionInference(Inference):
             return super()._make_certificate()
         call, first_order = self._call, isinstance(self._solver, FirstOrder)
         tensors = self._point, call.key, call.value, call.log_preference
-        # One pass over the keys, unless a gradient is wanted, for which the fused kernels are faster.
+        # One pass over the keys, unless a gradient is required, for which the fused kernels are faster.
         wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
         recorded = is_transformed() or (
             torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
@@ -106,7 +106,7 @@ class AttentionInference(Inference):
         # A difference of means, squared: in half types it would be mostly rounding.
         dtype = compute_dtype(self._call.query.dtype)
         call = self._call.to(dtype)
-        # A vector that all keys share changes nothing but rounding.
+        # Subtracting a vector from all keys changes only rounding.
         key = call.key - call.key.detach().mean(-2, keepdim=True)
         call = replace(call, key=key, value=key)
         same = self._call.query.dtype == dtype
@@ -127,34 +127,34 @@ def infer(
     variant: Variant | None = None,
     **options: Unpack[Options],
 ) -> Inference:
-    r"""Infer one distribution over the keys a query; output, weights, bounds and gap are computed on first access.
+    r"""Infer one distribution over the keys for each query; output, weights, bounds and gap are computed lazily.
 
     The functions of this module are shorthands: :func:`attention` is ``infer(...).output``.
 
     Args:
-        query: As all arguments, the same as in :func:`attention`.
+        query: Same as in :func:`attention`, like all arguments.
         key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v); None where no output is wanted, or where it is the memories of a
-            :class:`Mixture` themselves.
+        value: (B, H_kv, n, d_v); None if no output is needed, or if the output is the mean of the memories of a
+            :class:`Mixture`.
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
-        estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object with the options of the last,
+        estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object with options, such as
             ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight of the output is dropped.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
         variant: A :class:`Relative`, :class:`Mixture`, :class:`Transport` or :class:`Hashing` with its own tensors;
-            None where keys are points that all queries share.
+            None if keys are points that all queries share.
 
     Returns:
         The :class:`Inference`.
 
     Raises:
-        ProblemError: If the arguments do not fit together, or the variant has no such option.
-        ConvergenceError: When a result of the exact estimator is read that does not reach its tolerance.
+        ProblemError: If the arguments are inconsistent, or the variant has no such option.
+        ConvergenceError: When a result of the exact estimator is accessed and its tolerance was not reached.
 
     Example:
         >>> import torch
@@ -177,12 +177,12 @@ def infer(
     for name in variant.without:
         option = accepted.pop(name, None)
         if isinstance(option, Tensor) or option not in (None, False, 0.0):
-            raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
+            raise ProblemError(f"{name} is given, but {type(variant).__name__} does not support it; omit it")
     return type(variant).made_by(variant, query, key, value, **accepted)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:
-    r"""Infer one distribution over the keys a query, and average the values under it.
+    r"""Infer one distribution over the keys for each query, and average the values under it.
 
     Templates are :math:`t_i = \mathtt{scale}\cdot k_i`, the evidence z is the query, and
 
@@ -194,42 +194,40 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
         - \log\sum_i u_i e^{\langle t_i,\lambda\rangle} & \text{exact (7)}
         \end{cases}
 
-    First order runs on torch's fused kernels, and block by block where a gradient to the preference is wanted, which
-    those refuse or spend (m, n) arrays on. The gradient of the exact estimator comes from the implicit function theorem
-    (one linear solve a query), not from its steps. Half types are solved in float32.
+    First order runs on torch's fused kernels, or block by block if the preference requires a gradient, for which the
+    kernels raise or allocate (m, n) arrays. The gradient of the exact estimator comes from the implicit function
+    theorem (one linear solve per query), not from its steps. Half types are solved in float32.
 
-    An accelerator is synchronised where values are read: not at first order, nor at second order where queries share
-    preference and α; once a call at second order where they do not; at every step of the exact estimator. So values are
-    checked on the CPU only, or everywhere inside of ``torch.autograd.detect_anomaly()``.
+    An accelerator is synchronised when values are read: never at first order, nor at second order if queries share
+    preference and α; once per call at second order otherwise; at every step of the exact estimator. Values of arguments
+    are therefore checked only on the CPU, or on every device inside ``torch.autograd.detect_anomaly()``.
 
     Args:
-        query: (B, H, m, d). As in torch's call, query, key and value may have fewer dimensions, or sizes of 1, in the
-            place of B and H, which broadcast.
-        key: (B, H_kv, n, d). Where n is 0, there is nothing to attend to.
+        query: (B, H, m, d). As in torch, B and H of query, key and value broadcast: they may be missing or 1.
+        key: (B, H_kv, n, d). If n is 0, there is nothing to attend to.
         value: (B, H_kv, n, d_v).
-        log_preference: log u up to a constant a row, floating with -inf where masked, or bool with True = attend; of a
-            shape that broadcasts to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest where it
-            is shared by queries. Gradients reach it if it requires them.
-            ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of ``torch.nn.attention.bias`` are accepted
-            wherever a log-preference is.
-        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
-            a head.
+        log_preference: log u up to a constant per row, floating-point with -inf where masked, or bool with True =
+            attend; broadcastable to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest if
+            shared by queries. Differentiable. ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of
+            ``torch.nn.attention.bias`` are accepted wherever a log-preference is.
+        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m); (H, 1) is one
+            per head.
         scale: Multiplies keys to give templates: a number, or a tensor with one element; None is 1/√d.
         closeness: D instead of the Kullback-Leibler divergence, such as :class:`fenchel.Tsallis`, whose weights can be
-            exactly zero: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
-            the curvature at rest. Numbers of its own may differ by head, (H, 1), and learn. None is softmax.
+            exactly zero: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean at λ = 0, and second order uses the
+            curvature there. Its numbers may differ by head, (H, 1), and be learned. None is softmax.
         estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object: ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
         tol: Tolerance of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
-        max_steps: Largest number of steps of a query.
+        max_steps: Maximum number of steps of a query.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query (autocast's, under autocast), without B or H where neither query, key
-        nor value has them. A query with nothing to attend to gets zeros, and passes no gradient.
+        nor value has them. A query with nothing to attend to gets zeros and no gradient.
 
     Raises:
-        ProblemError: If the arguments do not fit together, or a second derivative is taken that is not implemented.
+        ProblemError: If the arguments are inconsistent, or a second derivative that is not implemented is taken.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
@@ -261,22 +259,22 @@ def attention_with_certificate(
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - \hat h
 
     ĥ comes from the same pass over the keys, with values [V, K] in place of V. At first order the gradient is μ - ĥ:
-    the certificate of softmax attention is how far it moves the mean (fact 1).
+    the certificate of softmax attention is the shift of the mean (fact 1).
 
     Args:
-        query: As all arguments, the same as in :func:`attention`.
+        query: Same as in :func:`attention`, like all arguments.
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
-        closeness: None is softmax. Under another closeness bounds hold as they stand, but for total variation, which is
-            at most √(gap/2σ) for the σ by which it is strongly convex.
+        closeness: None is softmax. The bounds hold for any closeness, except that total variation is at most √(gap/2σ)
+            for one with modulus of strong convexity σ.
         estimator: Estimator of output and certificate.
-        dropout_p: The certificate is of the weights before dropout.
+        dropout_p: The certificate refers to the weights before dropout.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -299,7 +297,7 @@ def attention_weights(query: Tensor, key: Tensor, **options: Unpack[Options]) ->
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments, the same as in :func:`attention`.
+        query: Same as in :func:`attention`, like all arguments.
         key: (B, H_kv, n, d).
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
@@ -308,11 +306,11 @@ def attention_weights(query: Tensor, key: Tensor, **options: Unpack[Options]) ->
         estimator: Estimator of the weights.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
-        (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable as
-        :func:`attention` is.
+        (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable like
+        :func:`attention`.
 
     Raises:
         ProblemError, ConvergenceError: As :func:`attention`.
@@ -327,17 +325,17 @@ def attention_weights(query: Tensor, key: Tensor, **options: Unpack[Options]) ->
 
 
 def gap(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
-    r"""The duality gap of :func:`attention`'s answer, differentiable.
+    r"""The duality gap of the estimate of :func:`attention`, differentiable.
 
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - \hat h
 
-    The same numbers as those of :func:`attention_with_certificate`, which carry no gradient. Added to a loss this
-    trains queries, keys, preference and α so that the closed form stays near the exact inference. At first order
-    it is :math:`\frac\alpha2\lVert\mu - \hat h\rVert^2`, attention with keys for values.
+    The same numbers as those of :func:`attention_with_certificate`, which have no gradient. As a term of a loss it
+    trains queries, keys, preference and α to keep the closed form near the exact inference. At first order it is
+    :math:`\frac\alpha2\lVert\mu - \hat h\rVert^2`, computed by attention with keys as values.
 
     Args:
-        query: As all arguments, the same as in :func:`attention`.
+        query: Same as in :func:`attention`, like all arguments.
         key: (B, H_kv, n, d).
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
@@ -350,7 +348,7 @@ def gap(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
         (B, H, m) in float32, float64 for float64; 0 for a query with nothing to attend to.
 
     Raises:
-        ProblemError: If the arguments do not fit together, or ``estimator`` is ``"exact"``.
+        ProblemError: If the arguments are inconsistent, or ``estimator`` is ``"exact"``.
 
     Reference:
         Fact 1 of the documentation's mathematics.

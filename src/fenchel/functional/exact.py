@@ -1,11 +1,11 @@
 r"""Dual points λ of softmax attention, block by block, as custom operators with gradients.
 
-The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
-preference and α, one d × d matrix a head is inverted, in plain torch operations. Else every query has a covariance of
-its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
-Convergence is checked once a call on an accelerator, which waits for that. The gradient is one more such
-solve, as is that of the exact dual point (:mod:`fenchel.estimators.implicit`). No weights are kept, blocks have a
-bounded working memory, and broadcast tensors are not copied.
+The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. If the queries of a head share preference
+and α, one d × d matrix per head is inverted, in plain torch operations. Otherwise every query has its own covariance,
+and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed. On an
+accelerator convergence is checked once per call, which synchronises it. The gradient is one more such solve, as for the
+exact dual point (:mod:`fenchel.estimators.implicit`). No weights are stored, blocks have bounded working memory, and
+broadcast tensors are not copied.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ Found = TypeVar("Found")
 Arguments = ParamSpec("Arguments")
 
 WORTH_CUTTING = 0.9
-"""Largest share of the keys that a block uses for which slicing out the others pays."""
+"""Largest fraction of used keys at which slicing out the unused ones is faster."""
 
 KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little of its memory."""
 
 
 def _used_keys(preference: Tensor) -> slice:
-    """The keys from the first to the last that a query may use, where slicing pays; else all."""
+    """The keys from the first to the last that a query may use if slicing is faster; else all."""
     used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
     first, last = int(used[0]), int(used[-1]) + 1
     return slice(first, last) if last - first <= WORTH_CUTTING * preference.shape[-1] else slice(None)
 
 
 class Rowwise:
-    """The queries of one call as blocks of rows that share templates: G = H / H_kv heads of queries share one of keys.
+    """The queries of one call as blocks of rows that share templates: G = H / H_kv heads of queries per head of keys.
 
     Args:
         evidence: z, (B, H, m, d).
         templates: (B, H_kv, n, d).
-        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), with at least one key to attend to in every row;
+            or None.
         alpha: α, (B or 1, H or 1, m or 1, 1).
     """
 
@@ -86,11 +87,11 @@ class Rowwise:
         """Every block: its box (b, h, G, r), its keys and its rows.
 
         Args:
-            array_bytes: Size of an array (rows, n) of a block; None is that of a cache.
+            array_bytes: Size of an array (rows, n) of a block; None is the size of a cache.
         """
         keep_freed_memory()
         templates = self._templates
-        # One cache for every core, since each works on a part of the block.
+        # One cache per core, since each works on a part of the block.
         if array_bytes is None:
             on_cpu = templates.device.type == "cpu"
             array_bytes = torch.get_num_threads() * CACHE_BYTES if on_cpu else KERNEL_BYTES
@@ -124,11 +125,11 @@ class Rowwise:
 
 
 def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
-    """Solve block by block, with one synchronisation off the CPU where all rows converge.
+    """Solve block by block; on an accelerator with a single synchronisation if all rows converge.
 
     Args:
-        attempt: Called with a list, to which it appends bool scalars, one a block: whether some row did not converge
-            in a fixed number of iterations. Called with None it reads values as it needs them.
+        attempt: Called with a list, to which it appends one bool scalar per block: whether some row did not converge in
+            a fixed number of iterations. Called with None, it reads values as needed.
         like: A tensor on the device.
     """
     if not values_are_known(like):
@@ -148,12 +149,12 @@ def with_gradient(
     backward: Callable[..., Any],
     remember: Callable[[Any, tuple[Any, ...], Any], None] = _remember_nothing,
 ) -> Callable[..., Any]:
-    """A custom operator with its gradient, as a function to be called in its place.
+    """A function to call in place of a custom operator, with its gradient.
 
-    The gradient is registered, so that it is one node of a compiled graph. ``torch.func`` does not support registered
-    gradients: inside of its transforms the operator is an ``autograd.Function`` of the same two functions.
-    ``torch.vmap`` calls it once an example: sequences, heads and queries are dimensions of a call already, so that vmap
-    is a convenience and not faster.
+    The gradient is registered and becomes one node of a compiled graph. ``torch.func`` does not support registered
+    gradients: inside its transforms the operator is an ``autograd.Function`` of the same two functions. ``torch.vmap``
+    calls it once per example, so it is a convenience and not faster: calls already have dimensions of sequences, heads
+    and queries.
 
     Args:
         operator: Made by ``torch.library.custom_op``.
@@ -202,12 +203,12 @@ def _call_by_call(operator: Any) -> Callable[..., Any]:
 def with_row_gradients(
     operator: Any, name: str, equation: AbstractEquation, of: str
 ) -> Callable[..., Tensor]:
-    """A custom operator with its shape for ``torch.compile`` and a gradient that can be taken once.
+    """A custom operator with its shape for ``torch.compile`` and a gradient that is not differentiable itself.
 
     Args:
         operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
-            returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
-            the relative tolerance of the solve.
+            returns dual points of the shape of the evidence, contiguous. The first option, if any, is the relative
+            tolerance of the solve.
         name: Of the operator.
         equation: The equation that the dual points solve.
         of: Subject of the error about a second derivative.
@@ -262,10 +263,10 @@ def with_row_gradients(
         ctx.options = inputs[4:]
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # Read once: under checkpointing saved tensors are recomputed when they are read, and then freed.
+        # Read once: under checkpointing saved tensors are recomputed when read, and then freed.
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
         log_preference = saved[3]
-        # To the tolerance of the forward solve, where there is one.
+        # To the tolerance of the forward solve, if there is one.
         rtol = ctx.options[0] if ctx.options else 0.0
         to_evidence, to_templates, result, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
         to_preference = result.to(log_preference.dtype) if wanted else None
@@ -280,11 +281,11 @@ COMPILER = "torch._dynamo"
 def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
     """`torch.compiler.disable` that costs nothing until something is compiled.
 
-    torch's own decorator loads the whole compiler and sympy when a module that uses it is imported, about as long as
-    torch itself takes.
+    torch's own decorator loads the whole compiler and sympy on import, which takes about as long as importing torch
+    itself.
 
     Args:
-        function: Called uncompiled, by compiled code too: a data-dependent iteration, for example.
+        function: Never compiled, even when called by compiled code; for example a data-dependent iteration.
 
     Returns:
         The same function.
@@ -303,7 +304,7 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
         nonlocal disabled
         if COMPILER not in sys.modules:
             return function(*args, **kwargs)
-        # Once the compiler is loaded, functions that are called from here must not be compiled either.
+        # Once the compiler is loaded, functions called from here must not be compiled either.
         if disabled is None:
             disabled = cast("Callable[Arguments, Found]", torch.compiler.disable(function))
         return disabled(*args, **kwargs)
@@ -318,7 +319,7 @@ DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative tolerance of the exact estimator."""
 
 DEFAULT_STEPS = 50
-"""Largest number of steps of a query there."""
+"""Its maximum number of steps of a query."""
 
 
 def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
@@ -328,7 +329,7 @@ def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
 
 
 def dual_point(call: AttentionArguments, solver: Estimator) -> Tensor:
-    """λ, (B, H, m, d), in the dtype of the query; for half types in float32 if it is solved for and α may be above 1.
+    """λ, (B, H, m, d), in the dtype of the query; float32 for half types if it is solved for and α may exceed 1.
 
     Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 as much as rounding the query.
 
@@ -356,7 +357,7 @@ def dual_point(call: AttentionArguments, solver: Estimator) -> Tensor:
 
 
 BLOCK_BYTES = 2**24
-"""Size of an array (rows, n) of a block: mixing allocates one only for a preference a query."""
+"""Size of an array (rows, n) of a block: mixing allocates one only if the preference differs by query."""
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
@@ -389,12 +390,12 @@ def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst:
     Args:
         error: Bounds on the errors of dual points, relative to their lengths.
         tol: The tolerance.
-        max_steps: Largest number of steps.
+        max_steps: Maximum number of steps.
         remedy: Further advice, after "make".
         worst: Format of the index and error of the worst query.
 
     Raises:
-        ConvergenceError: With the number of such queries.
+        ConvergenceError: If so; the message has the number of such queries.
     """
     missed = ~(error <= tol)
     if not bool(missed.any()):
@@ -408,14 +409,14 @@ def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst:
 
 
 def _check_range(dual: Tensor, templates: Tensor) -> None:
-    """Refuse dual points whose scores ⟨t, λ⟩ overflow the dtype."""
+    """Raise if scores ⟨t, λ⟩ of dual points overflow the dtype."""
     if dual.numel() == 0:
         return
     largest = dual.abs().amax().double() * templates.abs().amax().double() * dual.shape[-1]
     if not float(largest) < torch.finfo(dual.dtype).max / 4:
         raise ProblemError(
             f"exact attention has scores of up to {float(largest):.1g}, which {str(dual.dtype).removeprefix('torch.')} "
-            "does not hold: give the tensors in float64, or make alpha, the query or the norms of the keys smaller"
+            "cannot represent: give the tensors in float64, or make alpha, the query or the norms of the keys smaller"
         )
 
 
@@ -435,14 +436,14 @@ def with_one_covariance(
     alpha: Tensor,
     variances: Tensor | None = None,
 ) -> Tensor:
-    """Second-order dual points where all queries of a head share one preference and α, (B, H, m, d).
+    """Second-order dual points (B, H, m, d) if all queries of a head share one preference and α.
 
     Args:
         evidence: z, (B, H, m, d).
         templates: (B, H, n, d).
         preference: (B or 1, H or 1, 1, n), or None.
         alpha: α, (B or 1, H or 1, 1, 1).
-        variances: (B, H, n, d or 1), of templates that are means of Gaussians; None where they are points.
+        variances: (B, H, n, d or 1), of templates that are means of Gaussians; None if they are points.
     """
     weights, within = normalised_log_weights(preference, templates).exp(), None
     if variances is not None:
@@ -463,7 +464,7 @@ def _loses_digits(call: AttentionArguments) -> bool:
 def by_inverse(matrix: Tensor, rows: Tensor) -> Tensor:
     """Rows times (I + A)⁻¹ for A symmetric and positive, inverted in float64, since an inverse loses digits.
 
-    One small inverse a head and products with it are many times faster than triangular solves for every query.
+    One small inverse per head and products with it are many times faster than triangular solves for every query.
     """
     identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
     return rows @ torch.linalg.inv_ex(identity + matrix.double())[0].to(matrix.dtype)

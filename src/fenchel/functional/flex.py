@@ -35,8 +35,8 @@ _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Torch's tracer reads .grad of every tensor that a function captures; tables computed from parameters have none.
 _LEAF_WARNING = "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed"
 
-# Numbers that functions capture are constants of their kernel: one kernel for each size of a window, for example,
-# where torch would by default stop after 8.
+# Numbers that functions capture are constants of their kernel, for example one kernel for each size of a window;
+# torch's default limit is 8.
 _MOST_KERNELS = 256
 
 _torch_flex: Callable[..., Any] = torch_flex.flex_attention
@@ -54,12 +54,12 @@ def flex_attention(
     enable_gqa: bool = False,
     eager: bool = False,
 ) -> Tensor:
-    r"""First-order attention whose log-preference is computed inside of the kernel.
+    r"""First-order attention whose log-preference is computed inside the kernel.
 
     .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_{ij} \propto u_{ij} \exp(\alpha\,\text{scale}\,\langle k_j, q_i\rangle)
 
-    Gradients reach query, key, value, alpha, scale and the tensors that the functions read; the last are summed up by
-    atomic additions, whose order, and so the rounding, changes from run to run.
+    Gradients reach query, key, value, alpha, scale and the tensors that the functions read; the last are summed by
+    atomic additions, whose order and rounding vary from run to run.
 
     Args:
         query: Evidence z, (B, H, m, d), on a GPU.
@@ -67,18 +67,19 @@ def flex_attention(
         value: (B, H_kv, n, d_v).
         score_mod: log u, added: (score, b, h, q, k) -> score, as :meth:`AbstractPreference.score_mod
             <fenchel.nn.preference.AbstractPreference.score_mod>` gives it.
-        mask_mod: (b, h, q, k) -> True where k may be attended to. Blocks of scores that it forbids are not computed.
+        mask_mod: (b, h, q, k) -> True where k may be attended to. Fully masked blocks of scores are not computed.
         scale: A number or a tensor of one element; None is :math:`1/\sqrt d`.
         alpha: α > 0, broadcastable to (B, H, m).
         enable_gqa: Let heads of the query share heads of the key.
-        eager: Do not compile: every score is computed and kept. For looking at small problems, on the CPU too.
+        eager: Whether to run uncompiled, with every score computed and stored: for inspecting small problems, also on
+            the CPU.
 
     Returns:
-        (B, H, m, d_v); zeros for a query that may attend to nothing.
+        (B, H, m, d_v); zeros for a query with nothing to attend to.
 
     Raises:
-        ProblemError: If arguments do not fit together; on the CPU unless ``eager``, and there wherever a gradient is
-            needed; if the dtype or a last dimension is one for which there is no kernel.
+        ProblemError: If the arguments are inconsistent; on the CPU unless ``eager``, and there if a gradient is
+            required; if there is no kernel for the dtype or a last dimension.
 
     Example:
         >>> q = torch.randn(1, 2, 5, 16)
@@ -127,9 +128,8 @@ def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
         differentiated = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
         if differentiated and torch.is_grad_enabled():
             raise ProblemError(
-                f"{', '.join(differentiated)} need a gradient, "
-                f"but torch's flex attention has no backward pass on the CPU; "
-                f"{instead}."
+                f"{', '.join(differentiated)} require gradients, but torch's flex attention has no backward pass on "
+                f"the CPU; {instead}."
             )
         if not eager:
             raise ProblemError(
@@ -153,10 +153,10 @@ def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
 
 def _eager(*tensors: Tensor, **options: Any) -> Tensor:
     if not torch.is_grad_enabled():
-        # Torch refuses what could need a gradient even where none is recorded.
+        # Torch raises for tensors that require gradients even if none is recorded.
         tensors = tuple(tensor.detach() for tensor in tensors)
     with warnings.catch_warnings():
-        # eager=True asks for keeping every score.
+        # eager=True stores every score on purpose.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         warnings.filterwarnings("ignore", message=_LEAF_WARNING)
         return _torch_flex(*tensors, **options)
@@ -173,7 +173,8 @@ def _fused(*tensors: Tensor, **options: Any) -> Tensor:
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    # A full graph or an error: otherwise torch computes every score once there are too many kernels.
+    # fullgraph=True raises, where torch would otherwise fall back to computing every score once there are too many
+    # kernels.
     return torch.compile(_torch_flex, fullgraph=True)
 
 
@@ -186,9 +187,9 @@ def block_mask(
 ) -> BlockMask:
     """The block mask of a mask function, cached where possible.
 
-    It has one example, or one head, where the function does not read that index. Masks of functions that depend only
-    on their indices and on numbers, such as those of positions, are cached; those of functions that capture a tensor,
-    such as the padding of a batch, are not, since the tensor may change.
+    Its size is 1 for examples or heads if the function does not depend on that index. Masks of functions of indices and
+    numbers only, such as those of positions, are cached; those of functions that capture a tensor, such as the padding
+    of a batch, are not, since the tensor may change.
 
     Args:
         mask_mod: Function of indices.
@@ -206,7 +207,7 @@ def block_mask(
 
 
 def _read(mask_mod: MaskMod, batch: int, heads: int, device: torch.device) -> tuple[int, int]:
-    """B and H, each 1 if the mask does not read that index, by the shape that its indices broadcast to."""
+    """B and H, each 1 if the mask does not depend on that index, from the shape of its values."""
     b = torch.arange(batch, device=device).reshape(-1, 1)
     h = torch.arange(heads, device=device).reshape(1, -1)
     first = torch.zeros(1, 1, dtype=torch.long, device=device)
@@ -215,7 +216,7 @@ def _read(mask_mod: MaskMod, batch: int, heads: int, device: torch.device) -> tu
 
 
 def identity(value: Any) -> Hashable | None:
-    """A hashable identity of a function: its code and all that it captured; None if that has a tensor.
+    """A hashable identity of a function: its code and captured values; None if one is a tensor.
 
     Example:
         >>> def later_than(n):
@@ -232,7 +233,7 @@ def identity(value: Any) -> Hashable | None:
     elif isinstance(value, tuple | list):
         kind, parts = type(value), value
     elif value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
-        # True and 1 are equal, and would be confused without their types.
+        # The type is included since True == 1.
         return (type(value), value)
     else:
         return None
@@ -248,13 +249,13 @@ class _Named:
 
 @lru_cache(maxsize=64)
 def _kept(named: _Named, sizes: tuple[int, int, int, int], device: torch.device) -> BlockMask:
-    # A tensor of inference mode could never be used in training afterwards.
+    # A tensor made in inference mode could not be used in training later.
     with torch.inference_mode(False):
         return _made(named.function, sizes, device)
 
 
 def _made(mask_mod: MaskMod, sizes: tuple[int, int, int, int], device: torch.device) -> BlockMask:
-    # Uncompiled it would evaluate all B·H·m·n entries of the mask at once.
+    # Uncompiled, it would evaluate all B·H·m·n entries of the mask at once.
     is_fused = device.type == "cuda" and not torch.compiler.is_compiling()
     create = _compiled_create() if is_fused else create_block_mask
     return create(mask_mod, *sizes, device=device)

@@ -1,13 +1,13 @@
-r"""Tokens in the order of their buckets, cut into chunks, and the softmax over the keys that they meet.
+r"""Tokens in the order of their buckets, cut into chunks, and the softmax over the keys in neighbouring chunks.
 
 In every round tokens are sorted by bucket, those of one bucket by position, and cut into chunks. The chunks of all
-rounds form one ring. A token meets those of its own chunk and of some before and after it, with more than one round
-possibly several times.
+rounds form one ring. A token *meets* (may attend to) the tokens of its own chunk and of some before and after it; with
+more than one round, possibly several times.
 
-A round's softmax of logits f has the normaliser :math:`Z_r = \sum_j e^{f_{rj}}`, and the joint one is their sum, so
-that :math:`o = \sum_r Z_r o_r / \sum_r Z_r`. Given :math:`\log Z` of all rounds the weights of each are
+The softmax of a round with logits f has the normaliser :math:`Z_r = \sum_j e^{f_{rj}}`, and the joint normaliser is
+their sum: :math:`o = \sum_r Z_r o_r / \sum_r Z_r`. Given :math:`\log Z` of all rounds the weights of each are
 :math:`e^{f - \log Z}`, and with :math:`e = p \circ (gV^\top - \langle g, o\rangle)` for the gradient g of o the
-gradients are those of one softmax, slot by slot. No array of scores outlives its sequence: the backward pass
+gradients are those of one softmax, slot by slot. Scores are not stored beyond their sequence: the backward pass
 recomputes them.
 """
 
@@ -38,17 +38,18 @@ class Rules:
 class HashOrder:
     """Tokens in chunks, and which tokens a token meets.
 
-    Letters: L sequences of one head each, R rounds, n tokens, c slots a chunk, G chunks in the ring, C slots in the
+    Letters: L sequences of one head each, R rounds, n tokens, c slots per chunk, G chunks in the ring, C slots in the
     window of a chunk.
 
     Attributes:
         rules: Which tokens of a window meet.
-        buckets: (L, R, n), none shared by two rounds; the last of a round is padding's, which is not attended to.
-        padding: Bool (L, n), True where a key is padding; None where none is.
-        slots: Tokens by slot, (L, G, c), n where a slot is empty.
-        places: Slots by token, (L, R, n), counted in the ring.
-        before: Chunks before its own in the window of a chunk.
-        after: Chunks after it; each chunk is in the window once, however few there are.
+        buckets: (L, R, n), distinct in each round; the last bucket of a round contains the padding, which is not
+            attended to.
+        padding: Bool (L, n), True where a key is padding; None if none is.
+        slots: Token of each slot, (L, G, c), n if the slot is empty.
+        places: Slot of each token, (L, R, n), counted in the ring.
+        before: Number of chunks before a chunk in its window.
+        after: Number of chunks after it; in a short ring each chunk is in the window only once.
     """
 
     rules: Rules
@@ -63,7 +64,7 @@ class HashOrder:
     def of(
         buckets: Tensor, padding: Tensor | None, rules: Rules, *, chunk: int, before: int, after: int
     ) -> HashOrder:
-        """Sort tokens by bucket and cut them into chunks; arguments as the attributes."""
+        """Sort tokens by bucket and cut them into chunks; for arguments see the attributes."""
         lead, rounds, tokens = buckets.shape
         buckets = buckets - buckets.min()
         count = buckets.max() + 2
@@ -104,7 +105,7 @@ class HashOrder:
 
     @property
     def chunk(self) -> int:
-        """C, slots of one chunk."""
+        """c, the number of slots in a chunk."""
         return self.slots.shape[2]
 
     def sequences(self, some: slice) -> HashOrder:
@@ -129,7 +130,7 @@ class HashOrder:
         return result
 
     def of_slots(self, by_token: Tensor) -> Tensor:
-        """Entries of tokens (L, n, ...) by slot, (L, G, c, ...); those of an empty slot are some token's."""
+        """Entries of tokens (L, n, ...) by slot, (L, G, c, ...); empty slots have entries of arbitrary tokens."""
         lead, tokens = by_token.shape[:2]
         first = torch.arange(lead, device=by_token.device).mul_(tokens).view(-1, 1, 1)
         rows = (self.slots.clamp_max(tokens - 1) + first).flatten()
@@ -143,7 +144,7 @@ class HashOrder:
         return by_slot.flatten(0, 2).index_select(0, rows).unflatten(0, tuple(self.places.shape))
 
     def forbidden(self) -> Tensor:
-        """True where a slot does not meet another of its window, (L, G, c, C); nor itself under ``self_last``."""
+        """True where a slot does not meet a slot of its window, and under ``self_last`` for itself, (L, G, c, C)."""
         queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
         # The number in an empty slot is greater than every token's.
         result = keys > queries if self.rules.causal else keys == self.tokens
@@ -157,7 +158,7 @@ class HashOrder:
         return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
-        """Add log u to the logits (L, G, c, C) of slots for those of their windows: -inf where they do not meet."""
+        """Add log u to the logits (L, G, c, C) of slots and the slots of their windows: -inf where they do not meet."""
         if not self.rules.count_meetings:
             logits.sub_(self.meetings().clamp_min_(1).to(logits.dtype).log_())
         return logits.masked_fill_(self.forbidden(), -torch.inf)
@@ -187,7 +188,7 @@ class HashOrder:
         return self.buckets.gather(-1, by_round).view_as(self.slots)
 
     def _pairs_of_rounds(self) -> Iterator[tuple[int, int]]:
-        """Pairs of rounds, of a query and of a key, that one window may contain."""
+        """Pairs of rounds, of a query and a key, that occur in one window."""
         chunks = self.ring // self.rounds
         for own in range(self.rounds):
             if self.rules.same_bucket:
@@ -199,7 +200,7 @@ class HashOrder:
 
 
 _BLOCK_ENTRIES = 2**20
-"""Largest number of scores in memory, at least those of one sequence."""
+"""Maximum number of scores in memory, at least those of one sequence."""
 
 
 def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> Tensor:
@@ -218,7 +219,7 @@ def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOr
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> tuple[Tensor, Tensor]:
-        """The output, and log Z (L, n), infinite for a token that meets no other."""
+        """The output, and log Z (L, n), infinite for a token that meets no others."""
         output, log_sum = torch.empty_like(value), dual.new_empty(dual.shape[:2])
         for some, part in _blocks(order):
             output[some], log_sum[some] = _joined(dual[some], templates[some], value[some], part)
@@ -267,7 +268,7 @@ def _gradients_of(
     if order.rules.self_last:
         alone = _alone(unmet, order)
         direct = gradient.where(alone, direct)
-    # An empty slot is no query.
+    # Empty slots are not queries.
     level = torch.nn.functional.pad(log_sum, (0, 1), value=torch.inf).gather(1, order.slots.flatten(1))
     weights = _logits(dual, templates, order).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
     own = order.of_slots(gradient)
@@ -295,12 +296,12 @@ _gradients = differentiated_once(_all_gradients, "hashing attention")
 
 
 def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
-    """Logits of slots for those of their windows, -inf where they do not meet, (L, G, c, C)."""
+    """Logits of slots and the slots of their windows, -inf where they do not meet, (L, G, c, C)."""
     return order.weigh_(order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT)
 
 
 def _alone(unmet: Tensor, order: HashOrder) -> Tensor:
-    """Tokens that attend to themselves, (L, n, 1): those that meet no other and are not padding."""
+    """Tokens that attend to themselves, (L, n, 1): those that meet no others and are not padding."""
     return unmet if order.padding is None else unmet & ~order.padding.unsqueeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""Attention to keys in the same buckets: a preference that is 0 almost everywhere, never materialised."""
+"""Attention to keys in the same buckets: a preference that is mostly 0 and never materialised."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class HashingInference(Inference):
         self._options = options
         if query.shape[2] != key.shape[2]:
             raise ProblemError(
-                f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "
-                "each token has a query and a key"
+                f"query has {query.shape[2]} tokens and key has {key.shape[2]}; expected equal numbers: in hashing "
+                "attention each token has a query and a key"
             )
         check_not_mapped("hashing attention", query, key, value, variant.buckets)
         refuse_onnx("hashing attention")
@@ -108,11 +108,11 @@ class HashingInference(Inference):
 class Hashing(Variant):
     """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
 
-    The output does without an (n, n) array; dual points, weights, bounds and gap are those of attention with
+    The output needs no (n, n) array; dual points, weights, bounds and gap are those of attention with
     :func:`hashing_log_preference`.
 
     Attributes:
-        buckets: Whole numbers (B, H, rounds, n), and all that follows as there.
+        buckets: Whole numbers (B, H, rounds, n); this and all that follows as there.
         chunk: Tokens of a chunk.
         before: Chunks before its own that a token meets.
         after: Chunks after it.
@@ -162,45 +162,46 @@ def hashing_attention(
     self_last: bool = True,
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""Infer one distribution a token over the tokens that it meets in the order of their buckets.
+    r"""Infer one distribution for each token over the tokens that it meets when sorted by bucket.
 
-    In every round tokens are sorted by bucket and cut into chunks; a token meets those of its own chunk, and of some
-    before and after it. The rounds' chunks form one ring: the first of a round follows the last of the round before,
-    as in the published code. With :math:`N_{ij}` the number of times that token i meets token j,
+    In every round tokens are sorted by bucket and cut into chunks; a token *meets* (may attend to) the tokens of its
+    own chunk and of some before and after it. The chunks of all rounds form one ring: the first chunk of a round
+    follows the last of the round before, as in the published code. With :math:`N_{ij}` the number of times that token i
+    meets token j,
 
     .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_{ij} \propto u_{ij}\exp\langle t_j, \lambda_i\rangle, \qquad
               u_{ij} \propto N_{ij}\ \text{ or, with count\_meetings=False, }\ [N_{ij} > 0]
 
-    :func:`hashing_log_preference` is log u, and this is :func:`attention` with it, with O(n · rounds · chunk) scores
-    instead of n². First order computes a softmax a chunk and joins the rounds by their normalisers; the other
-    estimators solve for every token's keys of all rounds together, which with one round are those of its chunk.
+    :func:`hashing_log_preference` is log u, and the result equals :func:`attention` with it, from O(n · rounds · chunk)
+    scores instead of n². First order computes one softmax per chunk and combines the rounds by their normalisers; the
+    other estimators solve once for each token, with its keys from all rounds.
 
     Args:
         query: Evidence, (B, H, n, d).
-        key: (B, H, n, d); a token's query and key belong together, as in self-attention.
+        key: (B, H, n, d); each token has one query and one key, as in self-attention.
         value: (B, H, n, d_v).
-        buckets: Whole numbers (B, H, rounds, n), such as :func:`hash_buckets` gives; or of any other clustering.
+        buckets: Whole numbers (B, H, rounds, n), from :func:`hash_buckets` or any other clustering.
         chunk: Tokens of a chunk; about half the size of a bucket in the Reformer.
         before: Number of chunks before its own that a token meets.
-        after: Number of chunks after it. In a short ring each chunk is met once.
+        after: Number of chunks after it. In a short ring each chunk counts only once.
         causal: Whether a token meets none that comes after it.
-        key_padding: True where a token is padding, bool (B, n): not met by any token, and sorted to the end.
-        same_bucket: Whether a token meets those of its own bucket only, as in the Reformer's paper; in published code
-            it meets all tokens of the chunks.
-        count_meetings: Whether a token that is met twice counts twice, as in published code; in the paper it counts
+        key_padding: True where a token is padding, bool (B, n): not met by any token and sorted to the end.
+        same_bucket: Whether a token meets only those of its own bucket, as in the Reformer's paper; in the published
+            code it meets all tokens of the chunks.
+        count_meetings: Whether a token that is met twice counts twice, as in the published code; in the paper it counts
             once.
         self_last: Whether a token attends to itself only if it meets no other, as in the Reformer.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, n).
-        scale: Makes templates of keys; None is 1/√d. The Reformer's is 1, with key = query / ‖query‖.
+        scale: Multiplies keys to give templates; None is 1/√d. The Reformer uses 1, with key = query / ‖query‖.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         tol: Tolerance of the exact estimator; see :func:`attention`.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
-        (B, H, n, d_v) in the dtype of the query. A token that meets no other gets zeros. Buckets pass no gradient.
+        (B, H, n, d_v) in the dtype of the query. A token that meets no others gets zeros. Buckets have no gradient.
 
     Raises:
-        ProblemError: If the arguments do not fit together.
+        ProblemError: If the arguments are inconsistent.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
@@ -240,7 +241,7 @@ def hashing_log_preference(
     For inspection, and for functions that take a preference; :func:`hashing_attention` does not need it.
 
     Args:
-        buckets: As all arguments, the same as in :func:`hashing_attention`: (B, H, rounds, n).
+        buckets: Same as in :func:`hashing_attention`, like all arguments: (B, H, rounds, n).
         chunk: Tokens of a chunk.
         before: Chunks before its own that a token meets.
         after: Chunks after it.
@@ -255,7 +256,7 @@ def hashing_log_preference(
         (B, H, n, n).
 
     Raises:
-        ProblemError: If the arguments do not fit together.
+        ProblemError: If the arguments are inconsistent.
 
     Example:
         >>> two_rounds = torch.tensor([[[[0, 1, 0, 1], [0, 0, 1, 1]]]])
@@ -276,7 +277,7 @@ def hashing_log_preference(
 
 
 def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
-    """Log N, (L, n, n), as an array; a token that meets no other may meet itself."""
+    """Log N as an array, (L, n, n); a token that meets no others may meet itself."""
     size = order.tokens + 1
     met = torch.zeros(order.slots.shape[0], size * size, device=order.slots.device, dtype=dtype)
     pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
@@ -295,7 +296,7 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
 def _order(
     variant: Hashing, batch: int | None = None, heads: int | None = None, tokens: int | None = None
 ) -> HashOrder:
-    """The order of the tokens of a valid variant, for sizes that are known."""
+    """The order of the tokens of a variant, after checking it against the sizes."""
     buckets, key_padding = variant.buckets, variant.key_padding
     sizes = batch, heads, None, tokens
     check_tensor("buckets", buckets, "(batch, heads, rounds, tokens)", dtypes=INTEGERS, sizes=sizes)
@@ -320,7 +321,7 @@ def _order(
 
 
 _BLOCK_ENTRIES = 2**17
-"""Number of products in a block, which fits a cache."""
+"""Number of products in a block, which fits into a cache."""
 
 
 def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
@@ -328,7 +329,7 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
 
     .. math:: h(x) = \arg\max\,[xR;\, -xR]
 
-    It does not depend on the length of x, and has no gradient.
+    The hash does not depend on the length of x and has no gradient.
 
     Args:
         vectors: (B, H, n, d).
@@ -338,7 +339,7 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
         The bucket of every vector in every round, int64 (B, H, rounds, n), from 0 to buckets - 1.
 
     Raises:
-        ProblemError: On shapes, dtypes and devices that do not fit.
+        ProblemError: If shapes, dtypes or devices are inconsistent.
 
     Reference:
         Kitaev et al. 2020, Reformer: the efficient transformer, section 2 (Andoni et al. 2015).
@@ -355,8 +356,8 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
     heads, dim = vectors.shape[1], vectors.shape[3]
     if rotations.shape[0] not in (1, heads) or rotations.shape[1] != dim or 0 in rotations.shape[2:]:
         raise ProblemError(
-            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, as "
-            f"vectors {tuple(vectors.shape)} have, and at least one round and two buckets: draw them with torch.randn"
+            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, like "
+            f"vectors {tuple(vectors.shape)}, and at least one round and two buckets, drawn with torch.randn"
         )
     with torch.no_grad():
         dtype = torch.promote_types(vectors.dtype, torch.float32)
@@ -378,7 +379,7 @@ def _nearest(turned: Tensor) -> Tensor:
 
 
 _BLOCK_NUMBERS = 2**24
-"""Largest number of entries of the gathered keys and values of a block."""
+"""Maximum number of entries of the gathered keys and values of a block."""
 
 
 def solved_output(
@@ -391,8 +392,8 @@ def solved_output(
 ) -> Tensor:
     """The output (L, n, d_v), block by block.
 
-    Queries with the same keys form one problem: with one round those of a chunk. With more, each query has its own
-    keys, which are gathered, and kept where gradients are recorded.
+    With one round, the queries of a chunk share their keys and form one problem. With more, each query has its own
+    keys, which are gathered, and stored if gradients are recorded.
 
     Args:
         z: (L, n, d).
@@ -441,7 +442,7 @@ def solved_output(
 
 
 def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
-    """Log u of slots for those of their windows, (L, G, c, C); a key that is met twice has two entries."""
+    """Log u of slots and the slots of their windows, (L, G, c, C); a key that is met twice has two entries."""
     seen = order.looked_at(order.slots).unsqueeze(-2)
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
     if not order.rules.self_last:

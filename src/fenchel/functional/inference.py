@@ -1,9 +1,9 @@
 r"""The result of every attention op: an inference, whose output, weights and bounds are computed on first access.
 
-The base class solves with the core, for any closeness and for memories that are distributions. Queries are split into
-parts, each of them a problem, so that whatever has weights and a curvature, or a cumulant, has every estimator, bound
-and gradient. The backward pass recomputes a part, and no (m, n) array outlives its part. Ops override the methods for
-which they have faster code.
+The base class solves problems of the core, for any closeness and for memories that are distributions. Queries are split
+into parts, each of them a problem; anything that defines weights and a curvature, or a cumulant, gets every estimator,
+bound and gradient. The backward pass recomputes each part, and (m, n) arrays are freed after their part. Ops override
+the methods for which they have faster code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
-    """Options of :func:`fenchel.functional.infer`, whose defaults hold."""
+    """Options of :func:`fenchel.functional.infer`, with its defaults."""
 
     log_preference: Tensor | None
     alpha: float | Tensor
@@ -63,18 +63,18 @@ class Options(TypedDict, total=False):
 
 
 class Inference:
-    r"""One distribution a query, as :func:`fenchel.functional.infer` gives it.
+    r"""One distribution for each query, the result of :func:`fenchel.functional.infer`.
 
-    Arguments are checked at once; attributes are computed on first access and cached. Gradients reach all tensors of
-    the call; the certificate has none. Attributes share the graph of λ: combine them in one loss, or retain the graph
-    in all backward passes but the last.
+    Arguments are checked immediately; attributes are computed on first access and cached. All tensors of the call get
+    gradients, except from the certificate. Attributes share the graph of λ: combine them in one loss, or retain the
+    graph in all backward passes but the last.
     """
 
     names: ClassVar[tuple[str, str, str]] = ("query", "key", "value")
     """Names of the three tensors in messages."""
 
     needs_keys: ClassVar[bool] = False
-    """Whether a call without keys is refused."""
+    """Whether a call without keys raises."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Inference:
         self._call = checked(
             query,
             key,
-            key if value is None else value,  # keys stand for values that were not given
+            key if value is None else value,  # keys replace missing values
             exact=isinstance(self._solver, Exact),
             names=self.names,
             needs_keys=self.needs_keys,
@@ -105,7 +105,7 @@ class Inference:
 
     @property
     def dual(self) -> Tensor:
-        """λ of the estimator, (B, H, m, d): zero where a query has nothing to attend to."""
+        """λ of the estimator, (B, H, m, d): zero for queries with nothing to attend to."""
         return self._once("dual", lambda: self._answer(self._point))
 
     @property
@@ -121,14 +121,12 @@ class Inference:
             ProblemError: If no value was given.
         """
         if not self._has_output:
-            raise ProblemError(
-                "value is None, so that there is no output; expected value=, (B, H_kv, n, d_v)"
-            )
+            raise ProblemError("value is None; expected value=, (B, H_kv, n, d_v), for an output")
         return self._once("output", lambda: self._answer(self._make_output()))
 
     @property
     def weights(self) -> Tensor:
-        """P, before dropout, (B, H, m, n): zero in rows with nothing to attend to."""
+        """The weights p, before dropout, (B, H, m, n): zero in rows with nothing to attend to."""
         return self._once("weights", lambda: self._answer(self._make_weights()))
 
     @property
@@ -148,15 +146,15 @@ class Inference:
 
     @property
     def gap(self) -> Tensor:
-        """The duality gap of a closed-form answer, differentiable, (B, H, m).
+        """The duality gap of a closed-form estimate, differentiable, (B, H, m).
 
         Raises:
             ProblemError: If the estimator is exact, whose gap is 0 to its tolerance.
         """
         if isinstance(self._solver, Exact):
             raise ProblemError(
-                "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected "
-                "'first_order' or 'second_order'; the certificate gives the number"
+                "estimator is 'exact', whose gap is 0 up to its tolerance and has no useful gradient; expected "
+                "'first_order' or 'second_order'; the certificate has the value"
             )
 
         def made() -> Tensor:
@@ -167,13 +165,13 @@ class Inference:
         return self._once("gap", made)
 
     def certified(self) -> tuple[Tensor, AttentionCertificate]:
-        """Output and certificate, computed in one pass over the keys where no gradient is wanted."""
+        """Output and certificate, computed in one pass over the keys if no gradient is required."""
         certificate = self.certificate
         return self.output, certificate
 
     # functools.cached_property has a lock in Python 3.11, which cannot be traced.
     def _once(self, name: str, make: Callable[[], T]) -> T:
-        """A cached value, computed without autocast: casts are those of :func:`checked`."""
+        """A cached value, computed without autocast, since :func:`checked` has cast the tensors."""
         if name not in self._kept:
             with without_autocast(self._call.query):
                 self._kept[name] = make()
@@ -183,7 +181,7 @@ class Inference:
         """A result for every query, (B, H, m, ...), as it is returned."""
         return self._call.without_empty_rows(result)
 
-    # By the core; ops override the methods for which they have faster code.
+    # Computed by the core; ops override the methods for which they have faster code.
 
     remedy: ClassVar[str] = "alpha, the query or the norms of the keys smaller"
     """Advice for queries that the exact estimator does not solve, after "make"."""
@@ -217,13 +215,13 @@ class Inference:
 
 
 class Variant:
-    """Attention of another kind, with the tensors that belong to it."""
+    """Another kind of attention, with its own tensors."""
 
     made_by: ClassVar[Callable[..., Inference]]
-    """Makes the call from the variant, query, key, value and options of :func:`fenchel.functional.infer`."""
+    """Create the inference from the variant, query, key, value and options of :func:`fenchel.functional.infer`."""
 
     without: ClassVar[tuple[str, ...]] = ()
-    """Options that are refused."""
+    """Options that are not supported."""
 
 
 def estimator_object(
@@ -232,7 +230,7 @@ def estimator_object(
     """An estimator of ops from its name and options (None for the default), or the given one.
 
     Raises:
-        ProblemError: If ops have no such estimator, or an option is one that ops do not take or is invalid.
+        ProblemError: If ops have no such estimator, or an option is not one of ops or is invalid.
     """
     if not isinstance(estimator, Estimator):
         checked_argument("estimator", estimator)
@@ -243,11 +241,13 @@ def estimator_object(
     if estimator.name not in ESTIMATORS:
         raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
     if tol is not None or max_steps not in (None, DEFAULT_STEPS):
-        raise ProblemError(f"tol or max_steps is given beside estimator={estimator!r}, which has its own")
+        raise ProblemError(
+            f"tol or max_steps is given together with estimator={estimator!r}, which has its own"
+        )
     if estimator.memory_budget is not None or (isinstance(estimator, Exact) and not estimator.throw):
         raise ProblemError(
-            f"estimator is {estimator!r}; expected one with tol and max_steps alone: ops raise where the tolerance is "
-            "not met, and choose their memory themselves"
+            f"estimator is {estimator!r}; expected one with tol and max_steps only: ops always raise if the tolerance "
+            "is not met, and choose their own memory budget"
         )
     if isinstance(estimator, Exact):
         estimator_object(estimator.name, estimator.tol, estimator.max_steps)
@@ -294,7 +294,7 @@ class ProblemRows:
 
     @untraced  # data-dependent iteration
     def _solved(self, solver: Estimator, remedy: str) -> Tensor:
-        # The expansion contains the curvature, which a user's closeness may compute by torch.func.
+        # The expansion contains the curvature, which a custom closeness may compute by torch.func.
         foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
 
         def of_part(part: ProblemRows, _: Tensor) -> Tensor:
@@ -361,9 +361,9 @@ def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
 def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     r"""Upper bound on the norm of the dual's gradient, (B, H, m, 1) in float64.
 
-    Rounding is bounded by the preference's own bound where it has one. Else, where the closeness is strongly convex
-    with modulus σ, errors :math:`\delta` of potentials move weights by :math:`2\max|\delta|/\sigma` in the 1-norm and
-    means by that times the largest norm R of a template; so does λ itself.
+    Rounding is bounded by the preference's own bound if it has one. Otherwise, for a strongly convex closeness with
+    modulus σ, errors :math:`\delta` of potentials change weights by at most :math:`2\max|\delta|/\sigma` in the 1-norm,
+    and means by that times the largest norm R of a template; the same bounds the effect of λ itself.
     """
     problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
     unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
@@ -391,7 +391,7 @@ def in_parts(
 
     Args:
         rows: The queries.
-        function: Takes a part, its points and its parts of ``of_keys``.
+        function: A function of a part, its points and its parts of ``of_keys``.
         points: (B, H, m, d).
         *of_keys: (B, H, n, any) each.
         again: Whether the backward pass recomputes a part instead of keeping its arrays.

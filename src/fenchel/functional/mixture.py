@@ -55,7 +55,7 @@ class MixtureInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(query, means, value, scale=1.0, **options)
-        self._has_output, self._returns_memories = True, value is None  # E[x] is an output too
+        self._has_output, self._returns_memories = True, value is None  # E[x] is also an output
         variances, self._dtype = variant.variances, self._call.query.dtype
         _check_variances(variances, means)
         dtype, self._scale = compute_dtype(self._dtype), max(query.shape[-1], 1) ** -0.5
@@ -132,7 +132,7 @@ class MixtureInference(Inference):
 
 @dataclass(frozen=True, eq=False)
 class Mixture(Variant):
-    """Keys that are means of Gaussians, as of :func:`mixture_attention`; without ``value`` the output is E[x].
+    """Keys that are means of Gaussians, as in :func:`mixture_attention`; without ``value`` the output is E[x].
 
     Attributes:
         variances: s ≥ 0, of a shape that broadcasts to that of the keys.
@@ -153,21 +153,21 @@ class Mixture(Variant):
 
 
 def _check_variances(variances: Tensor, means: Tensor) -> None:
-    form = "that broadcasts to the shape of means, with a last dimension of 1 where they are spherical"
+    form = "that broadcasts to the shape of means, with a last dimension of 1 if spherical"
     check_tensor("variances", variances, form, device=means.device, other="means")
     check_dtype("variances", variances, means.dtype, "means")
     if not broadcasts_to(variances.shape, means.shape):
         raise ProblemError(
             f"variances have shape {tuple(variances.shape)}; expected one that broadcasts to that of means, "
-            f"{tuple(means.shape)}: one a coordinate, or a last dimension of 1 for spherical ones. Full covariance "
-            "matrices have no fused form; fenchel.GaussianMixture takes them"
+            f"{tuple(means.shape)}: one per coordinate, or a last dimension of 1 if spherical. For full covariance "
+            "matrices use fenchel.GaussianMixture"
         )
     check_entries(
         "variances",
         variances,
         lambda x: (x >= 0) & (x < torch.inf),
         "finite numbers of at least 0 (0 is softmax attention)",
-        "variances, not their logarithms or roots; make what is learned positive, such as by "
+        "variances, not their logarithms or square roots; make learned ones positive, such as by "
         "torch.nn.functional.softplus",
     )
 
@@ -179,7 +179,7 @@ def mixture_attention(
     value: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""Infer which of several uncertain memories matches a query, and its content.
+    r"""Infer which of several uncertain memories matches a query, and the content of the memory.
 
     The preference is a mixture of Gaussians, :math:`u = \sum_k w_k N(m_k, \operatorname{diag} s_k)` over x; templates
     are :math:`t = \mathtt{scale}\cdot x` and the evidence z is the query. With :math:`\varsigma =
@@ -188,16 +188,17 @@ def mixture_attention(
     .. math:: r_k \propto w_k\exp\bigl(\langle m_k, \varsigma\rangle + \tfrac12\langle s_k, \varsigma^2\rangle\bigr),
         \qquad \mathbb{E}[x] = \sum_k r_k\,(m_k + s_k\circ\varsigma),
 
-    one fused call with query [ς, ς²/2], key [m, s] and value [m, s] (fact 11). A memory with a larger variance along
-    the evidence gets more weight, and its mean moves further. Variances of zero are softmax attention.
+    computed by one fused call with query [ς, ς²/2], key [m, s] and value [m, s] (fact 11). A memory with a larger
+    variance along the evidence gets more weight and a larger shift of its mean. Zero variances give softmax attention.
 
     Args:
         query: (B, H, m, d).
         means: (B, H_kv, n, d).
         variances: s ≥ 0, of a shape that broadcasts to that of the means; with a last dimension of 1 they are
-            spherical, which costs one coordinate rather than d. In units of x: templates multiply them by scale².
+            spherical, which costs one additional coordinate instead of d. In units of x: those of templates are scale²
+            times as large.
         value: (B, H_kv, n, d_v), averaged under r; None returns E[x], (B, H, m, d).
-        log_preference: log w up to a constant a row, or bool with True = attend; as in
+        log_preference: log w up to a constant per row, or bool with True = attend; as in
             :func:`~fenchel.functional.attention`.
         alpha: α > 0, a number, or a tensor that broadcasts to (B, H, m).
         scale: Multiplies x to give templates: a number, or a tensor with one element; None is 1/√d.
@@ -206,14 +207,14 @@ def mixture_attention(
         dropout_p: Probability with which a responsibility is dropped; the others are divided by 1 - p.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
-        max_steps: Largest number of steps of a query.
+        max_steps: Maximum number of steps of a query.
 
     Returns:
         (B, H, m, d_v), or (B, H, m, d) without ``value``, in the dtype of the query; half types are computed in
-        float32. A query with nothing to attend to gets zeros, and passes no gradient.
+        float32. A query with nothing to attend to gets zeros and no gradient.
 
     Raises:
-        ProblemError: If the arguments do not fit together, a variance is negative, or a score leaves the dtype's range.
+        ProblemError: If the arguments are inconsistent, a variance is negative, or a score leaves the dtype's range.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
@@ -243,11 +244,11 @@ def mixture_attention_with_certificate(
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h, \qquad h = \mathtt{scale}\cdot\mathbb{E}[x]
 
-    It needs no solve, and at first order the gradient is μ - h (fact 1). The bounds include rounding, for which μ - h
+    No solve is needed, and at first order the gradient is μ - h (fact 1). The bounds include rounding; for this μ - h
     is computed from centred means in a second pass.
 
     Args:
-        query: As all arguments, the same as in :func:`mixture_attention`.
+        query: Same as in :func:`mixture_attention`, like all arguments.
         means: (B, H_kv, n, d).
         variances: Broadcastable to the means.
         value: (B, H_kv, n, d_v) or None.
@@ -255,10 +256,10 @@ def mixture_attention_with_certificate(
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         estimator: Estimator of output and certificate.
-        dropout_p: The certificate is of the responsibilities before dropout.
+        dropout_p: The certificate refers to the responsibilities before dropout.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -279,10 +280,10 @@ def mixture_attention_with_certificate(
 def mixture_attention_weights(
     query: Tensor, means: Tensor, variances: Tensor, **options: Unpack[Options]
 ) -> Tensor:
-    """The responsibilities r that :func:`mixture_attention` averages under, as one (B, H, m, n) array.
+    """The responsibilities r of :func:`mixture_attention`, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments, the same as in :func:`mixture_attention`.
+        query: Same as in :func:`mixture_attention`, like all arguments.
         means: (B, H_kv, n, d).
         variances: Broadcastable to the means.
         log_preference: Broadcastable to (B, H, m, n).
@@ -291,7 +292,7 @@ def mixture_attention_weights(
         estimator: Estimator of the responsibilities.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.

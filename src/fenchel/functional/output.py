@@ -1,7 +1,7 @@
-r"""Outputs, weights and certificates at dual points, without any (m, n) array that outlives its part of the queries.
+r"""Outputs, weights and certificates at dual points, with no (m, n) array kept beyond its part of the queries.
 
-Outputs are computed by torch's fused kernels, which have no gradient to a log-preference, or spend (m, n) arrays on it.
-Where that gradient is wanted weights are computed part by part, and recomputed in the backward pass.
+Outputs are computed by torch's fused kernels. These have no gradient for a log-preference, or allocate (m, n) arrays
+for it; if that gradient is required, weights are computed part by part and recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fenchel.tensors import HALF, LINEAR, is_transformed, may_attend, needs_grad
 
 
 def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
-    """Weights of logits (..., m, n) under a preference, bool or floating, that broadcasts to them."""
+    """Weights of logits (..., m, n) under a preference, bool or floating-point, that broadcasts to them."""
     if preference is None:
         return logits.softmax(-1)
     if preference.dtype == torch.bool:
@@ -41,13 +41,13 @@ def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def means_at(call: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
-    """Means under the weights at dual points, (B, H, m, c) each, without gradient, in one pass over the keys.
+    """Means under the weights at dual points, each (B, H, m, c), without gradient, in one pass over the keys.
 
     Args:
         call: Checked arguments.
         dual: λ, (B, H, m, d).
-        key: The keys, less a vector that those of a head may share, which does not change the weights.
-        *averaged: (B, H_kv, n, c) each, with the dtype of the key, float32 or float64.
+        key: The keys, possibly less a vector for each head, which does not change the weights.
+        *averaged: Values to average, each (B, H_kv, n, c), with the dtype of the key, float32 or float64.
     """
     lam = dual.to(key.dtype) * call.scale
     key, *values = (call.of_query_heads(x) for x in (key, *averaged))
@@ -64,13 +64,13 @@ def means_at(call: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Ten
 
 
 def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
-    """Tensors (..., any) padded with zeros to one width, which kernels of the CPU need of query, key and value."""
+    """Tensors (..., any) padded with zeros to the equal widths that CPU kernels require of query, key and value."""
     width = max(tensor.shape[-1] for tensor in tensors)
     return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
 def _wants_preference_gradient(call: AttentionArguments) -> bool:
-    # Exported graphs use only operations that other runtimes have too.
+    # Exported graphs use only operations that other runtimes also have.
     if call.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return False
     return needs_gradient(call.log_preference)
@@ -100,7 +100,7 @@ def _output_in_parts(call: AttentionArguments, dual: Tensor, dropout_p: float) -
     if torch.compiler.is_compiling():
         # A graph for any size cannot be cut.
         return plain_attention(call, lam, dropout_p)
-    # A second derivative would keep the arrays of all parts.
+    # A second derivative would require storing the arrays of all parts.
     log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
     cut = boxes_of_queries(lam, key.shape[2])
 
@@ -122,7 +122,7 @@ def weights_at(call: AttentionArguments, dual: Tensor) -> Tensor:
 
 
 def plain_attention(call: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
-    """The output in plain operations, which unlike kernels agree on empty arrays and differentiate everything."""
+    """The output in plain operations, which support empty arrays and all derivatives, unlike kernels."""
     return dropped(weights_at(call, dual), dropout_p) @ call.of_query_heads(call.value)
 
 
@@ -141,7 +141,8 @@ def fused_attention(
 ) -> Tensor:
     """softmax(log u + λ(scale·K)ᵀ) V by ``scaled_dot_product_attention``.
 
-    In the dtype given; half types that need a backward pass on the CPU, of up to 256 keys, in float32, which is faster.
+    Computed in the given dtype, except for half types on the CPU with up to 256 keys and a backward pass: these use
+    float32, which is faster.
 
     Args:
         dual: λ, (B, H, m, d).
@@ -172,7 +173,7 @@ PART_BYTES = 2**24
 """Target size of one (b, H, queries, n) array of a part."""
 
 LEAST_QUERIES = 32
-"""Smallest number of queries of a part, since each part passes over all keys."""
+"""Minimum number of queries of a part, since each part passes over all keys."""
 
 
 def boxes_of_queries(
@@ -183,7 +184,7 @@ def boxes_of_queries(
     Args:
         query: (B, H, m, any), with the dtype of the work.
         keys: n.
-        whole_batch: Whether sequences go together.
+        whole_batch: Whether all sequences are in every part.
         part_bytes: The size of an array (b, H, queries, n) of a part; None is ``PART_BYTES``.
     """
     keep_freed_memory()
@@ -201,7 +202,7 @@ def boxes_of_queries(
 def recomputed(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Call a function whose intermediate results are recomputed in the backward pass.
 
-    ``torch.func`` has no such thing: inside of its transforms everything is kept.
+    ``torch.func`` does not support this: inside its transforms everything is stored.
     """
     if not torch.is_grad_enabled() or is_transformed():
         return function(*arguments)
@@ -225,8 +226,9 @@ class AttentionCertificate(NamedTuple):
         mean_error: Bound on ‖h - h*‖, the distance of the mean of the templates from the exact one, (B, H, m).
         dual_error: Bound on ‖λ - λ*‖, (B, H, m).
 
-    They hold for the distribution at λ whatever rounding does to their evaluation; the output is its mean to the
-    rounding of its own dtype. They carry no gradient, and are 0 where a query has nothing to attend to.
+    The bounds are for the distribution at λ and include the rounding of their own evaluation; the output is the mean of
+    that distribution up to the rounding of its dtype. They have no gradient, and are 0 for a query with nothing to
+    attend to.
     """
 
     gap: Tensor
@@ -235,9 +237,9 @@ class AttentionCertificate(NamedTuple):
 
 
 def _centred(call: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Keys less a vector c for each head, which changes only rounding, but that a lot (fact 3).
+    r"""Keys less a vector c for each head, which only reduces rounding errors, but by much (fact 3).
 
-    The vector is their mean under u where queries share u, else their unweighted mean.
+    The vector is their mean under u if queries share u, else their unweighted mean.
 
     Returns:
         :math:`k - c` and :math:`\lVert k - c\rVert^2`, concatenated, (B, H_kv, n, d + 1) in float32 or float64; their
@@ -252,7 +254,7 @@ def _centred(call: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
         if shared:
             each = call.of_query_heads(templates)
             return normalised_log_weights(preference, each).exp() @ each
-        # Without coordinates every score is 0.
+        # With a dimension of 0 every score is 0.
         return means_at(call, call.query[..., :0], templates[..., :0], templates)[0]
 
     means = at_rest(key).unflatten(1, (key.shape[1], -1)).mean(2) if shared else key
@@ -298,7 +300,7 @@ def certificate_at(
     length = norm_of(dual)
     gradient = (rest[..., :-1] - means[..., :-1]) * call.scale
     if first_order and dual.dtype == dtype:
-        # z - λ/α is what rounding αz leaves, and nothing where α is 1.
+        # z - λ/α is the rounding error of αz, and 0 if α is 1.
         exact = not isinstance(alpha, Tensor) and alpha == 1
         apart = besides = 0.0 if exact else 2 * unit * length / alpha
     else:
@@ -320,7 +322,7 @@ def certificate_at(
 
 def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
     """The certificate from a bound on the norm of the dual's gradient, (B, H, m, 1), with α that broadcasts to it."""
-    # A gap that the dtype does not hold is not 0.
+    # A gap that underflows the dtype is not 0.
     gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
     return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
 
@@ -343,10 +345,11 @@ def lost_to_rounding(
 ) -> Tensor:
     r"""Bound on the rounding error of μ - ĥ, (B, H, m, 1): infinite where a first-order bound does not hold.
 
-    Errors :math:`\delta` of logits move a mean by at most :math:`\sqrt{\mathbb{E}\delta^2\,\mathbb{E}\lVert t\rVert^2}`
-    (Cauchy-Schwarz), errors of weights and sums by their size times :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}`. Logits
-    are inner products, off by some roundings of ‖λ‖‖t‖, to which log weights are added; those that are y below the
-    largest are subtracted from it and weigh :math:`e^{-y}`, so that :math:`\sqrt{\mathbb{E}y^2}` is log n + 1 at most.
+    Errors :math:`\delta` of logits change a mean by at most
+    :math:`\sqrt{\mathbb{E}\delta^2\,\mathbb{E}\lVert t\rVert^2}` (Cauchy-Schwarz), errors of weights and sums by their
+    size times :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}`. Logits are inner products, off by some roundings of ‖λ‖‖t‖, to
+    which log weights are added; a logit that is y below the largest has a weight of :math:`e^{-y}` relative to it,
+    which makes :math:`\sqrt{\mathbb{E}y^2}` at most log n + 1.
 
     Args:
         call: Checked arguments.

@@ -1,8 +1,7 @@
-r"""Attention written out: the slow and obvious formulas that the ops of this package have to agree with.
+r"""Attention as slow, direct formulas, with which the ops of this package have to agree.
 
-Everything is dense, in the dtype given, and differentiable any number of times by autograd; the exact estimator
-is unrolled Newton steps with dense Hessians. Nothing here is blocked, fused or implicit; arguments are checked as those
-of the ops are.
+Everything is dense, in the dtype given, and differentiable any number of times by autograd; the exact estimator unrolls
+Newton steps with dense Hessians. Nothing here is blocked, fused or implicit; arguments are checked as for the ops.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ Function = Callable[[Tensor], Tensor]
 
 
 class ScaledOptions(TypedDict, total=False):
-    """Options of :func:`fenchel.functional.attention` that all functions here take, but for the scale.
+    """Options of :func:`fenchel.functional.attention` that all functions here take, except the scale.
 
-    ``steps`` are Newton steps of the exact estimator, 30 by default, all of them differentiated through.
+    ``steps`` is the number of Newton steps of the exact estimator, 30 by default; gradients go through all of them.
     """
 
     log_preference: Tensor | None
@@ -48,13 +47,13 @@ class ScaledOptions(TypedDict, total=False):
 
 
 class Options(ScaledOptions, total=False):
-    """The same and the scale, which multiplies keys; None is 1/√d."""
+    """These options and the scale, which multiplies keys; None is 1/√d."""
 
     scale: float | Tensor | None
 
 
 class _Problem(NamedTuple):
-    """Inference problems of the queries of a call, and how they are to be solved.
+    """Inference problems of the queries of a call, and how to solve them.
 
     Attributes:
         arguments: As ops have them.
@@ -114,7 +113,7 @@ def _by_query_head(tensor: Tensor, query: Tensor) -> Tensor:
 def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tuple[Tensor, Tensor]:
     """Normalised log u (B, H, m, n), and which rows have a template to attend to, bool (B, H, m, 1).
 
-    A row without one is given the uniform preference, so that no NaN arises; callers put zeros there.
+    A row without one gets the uniform preference to avoid NaN; callers write zeros there.
     """
     shape = (*query.shape[:3], key.shape[2])
     log_preference = without_causal_bias(
@@ -221,7 +220,7 @@ def certificate(query: Tensor, key: Tensor, **options: Unpack[Options]) -> tuple
 
 
 def gap(query: Tensor, key: Tensor, **options: Unpack[Options]) -> Tensor:
-    """The same as :func:`fenchel.functional.gap`, of the exact estimator too, (B, H, m)."""
+    """The same as :func:`fenchel.functional.gap`, also for the exact estimator, (B, H, m)."""
     problem = _problem(query, key, key, **options)
     return problem.alpha.squeeze(-1) / 2 * _dual_gradient(problem).square().sum(-1)
 
@@ -286,7 +285,7 @@ def transport_attention(
     r"""Formula (22), and (35) at other dual points, over arrays (B, H, m, n, N).
 
     Args:
-        query: As all arguments, the same as in :func:`fenchel.functional.transport_attention`.
+        query: Same as in :func:`fenchel.functional.transport_attention`, like all arguments.
         key: (B, H, n, d).
         value: (B, H, n, d_v).
         atoms: (B, H, a, d).

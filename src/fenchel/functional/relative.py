@@ -1,4 +1,4 @@
-"""Attention whose templates differ by query: keys plus a vector for each pair, such as one for its distance."""
+"""Attention with templates that differ by query: keys plus a vector for each pair, such as one for its distance."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class RelativeInference(Inference):
             variant = replace(variant, value_table=None)
         self._tables, self._closeness = _checked_tables(call, variant, options.get("scale")), closeness
         self._call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
-        # At first order templates only score keys, so that <z, r> can be added to the log weights.
+        # At first order templates only score keys, so <z, r> can be added to the log weights.
         softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Results of plain attention for queries with their own templates and values, a block of queries at a time.
 
-        Dual points are cached, so that later results are not solved for again.
+        Dual points are cached for later results.
         """
         known, parts = self._kept.get("point"), []
         shared = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
@@ -83,7 +83,7 @@ class RelativeInference(Inference):
 
     @property
     def _shared(self) -> AttentionInference:
-        """Attention to the keys alone, with the scores of r added to the log weights."""
+        """Attention to the keys only, with the scores of r added to the log weights."""
 
         def made() -> AttentionInference:
             tensors = self._call.query, self._call.key, self._call.value
@@ -132,11 +132,11 @@ class RelativeInference(Inference):
 
 @dataclass(frozen=True, eq=False)
 class Relative(Variant):
-    """Templates that differ by query, as of :func:`relative_attention`.
+    """Templates that differ by query, as in :func:`relative_attention`.
 
     Attributes:
         table: r before the scale, (B or 1, H or 1, P, d).
-        index: The row of each pair, int64 (m, n) or (B, m, n); None is by distance.
+        index: The row of each pair, int64 (m, n) or (B, m, n); None indexes by distance.
         value_table: r', (B or 1, H or 1, P, d_v), or None.
 
     Example:
@@ -171,21 +171,21 @@ def relative_attention(
         p_{ij} \propto u_{ij}\exp\bigl(\alpha\,\mathtt{scale}\,\langle z_i, k_j + r_{\pi(i,j)}\rangle\bigr)
         \text{ at first order}
 
-    Pairs share the P rows r of a table, so that softmax attention at first order needs no array of m·n·d numbers: each
-    query is multiplied with every row of the table once, and the products are looked up for each pair. r is not part
-    of the preference: the other estimators, the gap and other closenesses take it as part of the templates.
-    Second-order and exact inference, and other closenesses, materialise the templates, a block of queries at a time,
-    since every query has its own mean and covariance.
+    Pairs share the P rows r of a table, so softmax attention at first order needs no array of m·n·d numbers: each query
+    is multiplied with every row of the table once, and the products are looked up for each pair. r is part of the
+    templates, not of the preference, in the other estimators, the gap and other closenesses. Second-order and exact
+    inference, and other closenesses, materialise the templates, a block of queries at a time, since every query has its
+    own mean and covariance.
 
     Args:
         query: Evidence z, (B, H, m, d).
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         relative: r, (B or 1, H or 1, P, d).
-        index: π, the row of each pair, int64 (m, n) or (B, m, n). None is by distance: P = m + n - 1, and row
-            j - i + m - 1 belongs to query i and key j, both counted from 0.
+        index: π, the row of each pair, int64 (m, n) or (B, m, n). None indexes by distance: P = m + n - 1, and query i
+            and key j, both counted from 0, use row j - i + m - 1.
         relative_value: r', (B or 1, H or 1, P, d_v), or None.
-        log_preference: As in :func:`~fenchel.functional.attention`, like all other options.
+        log_preference: As in :func:`~fenchel.functional.attention`, like all following options.
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
         closeness: None is softmax.
@@ -193,13 +193,13 @@ def relative_attention(
         dropout_p: Probability with which a weight is dropped.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query.
 
     Raises:
-        ProblemError: If the arguments do not fit together.
+        ProblemError: If the arguments are inconsistent.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
@@ -224,10 +224,10 @@ def relative_attention_weights(
     index: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
+    """The weights of :func:`relative_attention`, as one (B, H, m, n) array.
 
     Args:
-        query: As all arguments, the same as in :func:`relative_attention`.
+        query: Same as in :func:`relative_attention`, like all arguments.
         key: (B, H_kv, n, d).
         relative: (B or 1, H or 1, P, d).
         index: (m, n), (B, m, n) or None.
@@ -238,7 +238,7 @@ def relative_attention_weights(
         estimator: Estimator of the weights.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.
@@ -268,10 +268,10 @@ def relative_attention_with_certificate(
     r"""The output of :func:`relative_attention`, and bounds on its distance from the exact inference.
 
     At first order the gap is :math:`\tfrac\alpha2\lVert\mu_i - \hat h_i\rVert^2`, where both means are of the templates
-    of query i: differences of weights times keys plus, summed by row of the table, times r.
+    of query i: the differences of weights are multiplied with the keys and, summed by row of the table, with r.
 
     Args:
-        query: As all arguments, the same as in :func:`relative_attention`.
+        query: Same as in :func:`relative_attention`, like all arguments.
         key: (B, H_kv, n, d).
         value: (B, H_kv, n, d_v).
         relative: (B or 1, H or 1, P, d).
@@ -282,10 +282,10 @@ def relative_attention_with_certificate(
         scale: None is 1/√d.
         closeness: None is softmax.
         estimator: Estimator of output and certificate.
-        dropout_p: The certificate is of the weights before dropout.
+        dropout_p: The certificate refers to the weights before dropout.
         enable_gqa: Allow H_kv < H.
         tol: Tolerance of the exact estimator.
-        max_steps: Largest number of steps of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Returns:
         The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
@@ -314,7 +314,7 @@ def relative_gap(
     """The duality gap of :func:`relative_attention`, differentiable; see :func:`fenchel.functional.gap`.
 
     Args:
-        query: As all arguments, the same as in :func:`relative_attention`.
+        query: Same as in :func:`relative_attention`, like all arguments.
         key: (B, H_kv, n, d).
         relative: (B or 1, H or 1, P, d).
         index: (m, n), (B, m, n) or None.
@@ -329,7 +329,7 @@ def relative_gap(
         (B, H, m) in float32, float64 for float64; 0 for a query with nothing to attend to.
 
     Raises:
-        ProblemError: If the arguments do not fit together, or ``estimator`` is ``"exact"``.
+        ProblemError: If the arguments are inconsistent, or ``estimator`` is ``"exact"``.
 
     Example:
         >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
@@ -350,16 +350,16 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
         relative_value = _checked_table("relative_value", relative_value, value, query)
         if relative_value.shape[2] != relative.shape[2]:
             raise ProblemError(
-                f"relative_value has {relative_value.shape[2]} rows and relative {relative.shape[2]}; expected one "
-                "table of each pair, with as many rows"
+                f"relative_value has {relative_value.shape[2]} rows and relative has {relative.shape[2]}; expected "
+                "equal numbers of rows"
             )
     queries, keys, rows = (x.shape[2] for x in (query, key, relative))
     if index is not None:
         index = _checked_index(index, (query.shape[0], queries, keys), rows, query)
     elif rows != queries + keys - 1:
         raise ProblemError(
-            f"relative has {rows} rows and index is None; expected one row a distance, {queries} + {keys} - 1 = "
-            f"{queries + keys - 1}, or an index (queries, keys) of which row a pair has"
+            f"relative has {rows} rows and index is None; expected one row per distance, {queries} + {keys} - 1 = "
+            f"{queries + keys - 1}, or index (queries, keys), the row of each pair"
         )
     if isinstance(scale, Tensor):
         relative = relative * scale.to(relative).reshape(())
@@ -385,7 +385,7 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
         least, most = int(index.min()), int(index.max())
         if least < 0 or most >= rows:
             wrong = least if least < 0 else most
-            raise ProblemError(f"index holds {wrong}; expected rows of relative, from 0 to {rows - 1}")
+            raise ProblemError(f"index contains {wrong}; expected rows of relative, from 0 to {rows - 1}")
     return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]
 
 
@@ -400,7 +400,7 @@ def _scored(call: AttentionArguments, tables: Relative) -> dict[str, Any]:
 
 
 def _centred(call: AttentionArguments, tables: Relative) -> tuple[AttentionArguments, Relative]:
-    """The call in the dtype of bounds, with keys and rows less their means, which changes only rounding."""
+    """The call in the dtype of bounds, with centred keys and rows, which changes only rounding."""
     dtype = compute_dtype(call.query.dtype)
     key, table = (x.to(dtype) for x in (call.key, tables.table))
     key, table = (x - x.detach().mean(-2, keepdim=True) for x in (key, table))
@@ -433,13 +433,13 @@ def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertifi
 
 
 BLOCK_ENTRIES = 2**24
-"""Largest number of entries of the templates in memory, at least those of one query of every head."""
+"""Maximum number of entries of templates in memory, but at least one query of every head."""
 
 
 def _by_query(
     call: AttentionArguments, tables: Relative
 ) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
-    """Blocks of queries, folded into the batch, as calls of plain attention: their range, tensors and options."""
+    """Blocks of queries, moved into the batch dimension, as calls of plain attention: range, tensors and options."""
     index = tables.index
     (batch, heads, queries, dim), keys = call.query.shape, call.key.shape[2]
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * max(dim, call.value.shape[3])))
@@ -483,8 +483,8 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
 
     Args:
         by_row: (..., m, P), an entry for every row of the table.
-        index: The row of each pair, int64, broadcasting to (..., m, n); None is the distance j - i + m - 1, for which
-            nothing is gathered: a matrix whose rows shift by one is the same memory with another stride.
+        index: The row of each pair, int64, broadcasting to (..., m, n); None is the distance j - i + m - 1, which needs
+            no gather: a matrix whose rows shift by one is a view with another stride.
         keys: n.
 
     Returns:
@@ -497,7 +497,7 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
     """
     queries, rows = by_row.shape[-2:]
     if index is None and torch.compiler.is_exporting() and not is_onnx_export():
-        # Whether rows that shift by one are contiguous depends on the number of tokens.
+        # Whether the shifted rows are contiguous depends on the number of tokens.
         index = distance_index(queries, keys, by_row.device)
     if index is not None:
         return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))

@@ -1,4 +1,4 @@
-"""Optimal-transport attention: weight that reaches templates which are not in the input."""
+"""Optimal-transport attention, which can give weight to templates that are not in the input."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ from fenchel.tensors import (
 )
 
 FACTOR_BYTES = 16 * 2**20
-"""Size of the factors above which heads are processed one after the other: larger arrays are returned to the operating
-system, and mapped page by page, at every call."""
+"""Size of the factors above which heads are processed one by one: larger arrays are returned to the operating system
+and mapped again, page by page, at every call."""
 
 PART_BYTES = 128 * 2**20
 """Target size of the factors of one part of the templates."""
@@ -77,9 +77,7 @@ class TransportInference(Inference):
         super().__init__(query, key, value, scale=1.0, **options)
         given = self._call
         if query.is_meta:
-            raise ProblemError(
-                "query is on meta, which has no values, and transport attention looks at them; use a device"
-            )
+            raise ProblemError("query is on meta, but transport attention depends on values; use a device")
         if not self._has_output and variant.atom_values is None:
             variant = replace(variant, atom_values=variant.atoms)
         scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
@@ -92,7 +90,7 @@ class TransportInference(Inference):
         check_not_mapped("transport attention", *tensors)
         if torch.compiler.is_exporting():
             raise ProblemError(
-                "transport attention looks at values and cannot be exported; use torch.compile"
+                "transport attention depends on values and cannot be exported; use torch.compile"
             )
 
     @property
@@ -131,7 +129,7 @@ class TransportInference(Inference):
 
 @dataclass(frozen=True, eq=False)
 class Transport(Variant):
-    """Weight that may move to further templates at a cost, as of :func:`transport_attention`, with its scale of 1.
+    """Weight that may move to further templates at a cost, as in :func:`transport_attention`, with a scale of 1.
 
     Attributes:
         gamma: γ > 0, a number, or a tensor that broadcasts to (B, H, 1).
@@ -171,7 +169,7 @@ def transport_attention(
     cost: str | Tensor = "dot",
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""Infer one distribution a query over keys and atoms, close to the preference in transport cost; average values.
+    r"""Infer one distribution per query over keys and atoms, near the preference in transport cost; average values.
 
     Templates t are scale·key, then scale·atoms; the preference u is on the keys, and the evidence z is the query.
 
@@ -180,12 +178,13 @@ def transport_attention(
               Z_i = \sum_{t'} e^{(\langle t', \lambda\rangle - M(t', t_i))/\gamma}
 
     with λ = αz at first order (22), :math:`\alpha(I + \tfrac\alpha\gamma\sum_i u_i\Sigma_i)^{-1}z` at second, and the
-    maximiser of (36) for the exact estimator. An atom has no preference: it gets a share of the weight of
-    the keys that are near it. As γ decreases weight stays on the keys with preference u, whatever the query.
+    maximiser of (36) for the exact estimator. An atom has no preference: it gets part of the weight of the keys near
+    it. As γ decreases, weight stays on the keys with preference u for any query.
 
-    Two matrix products (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
-    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32. At first
-    order an accelerator is synchronised once a call, to see whether a factor underflows, which needs other code.
+    Computed by two matrix products (fact 6), over one part of the templates at a time: memory is O(m·(n + |A|)) for a
+    part and does not grow with the number of parts, also in the backward pass. Half types are computed in float32. At
+    first order an accelerator is synchronised once per call, to check for factors that underflow, which need other
+    code.
 
     Args:
         query: (B, H, m, d).
@@ -194,29 +193,29 @@ def transport_attention(
         atoms: Further templates that p may use, (B or 1, H or 1, a, d).
         atom_values: Their values, (B or 1, H or 1, a, d_v).
         atom_mask: Bool, True where an atom may be used, of a shape that broadcasts to (B, H, m, a).
-        log_preference: log u as in :func:`~fenchel.functional.attention`, broadcasting to (B, H, m, n). A key that is
-            masked, by ``-inf`` or False, can receive no weight either; pass templates that are known but not preferred
-            as atoms.
+        log_preference: log u as in :func:`~fenchel.functional.attention`, broadcasting to (B, H, m, n). A masked key
+            (``-inf`` or False) cannot receive weight either; pass known templates without preference as atoms.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, m).
-        gamma: γ > 0, in units of the cost: a number, or a tensor that broadcasts to (B, H, 1): (H, 1) is one a head.
+        gamma: γ > 0, in units of the cost: a number, or a tensor that broadcasts to (B, H, 1); (H, 1) gives one per
+            head.
         cost: M: ``"dot"`` (C - aᵀb, the papers'), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., n + a, n +
             a) over keys, then atoms, whose leading dimensions broadcast to (B, H): symmetric, non-negative, ``inf``
             where weight cannot move.
         scale: Multiplies keys and atoms: a number, or a tensor with one element.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         tol: Relative tolerance of the exact estimator; by default 1e-5, and 1e-10 in float64.
-        max_steps: Largest number of steps of a query.
+        max_steps: Maximum number of steps of a query.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient.
-        Gradients reach all tensors, γ and α included.
+        Differentiable in all tensors, including γ and α.
 
     Raises:
-        ProblemError: If the arguments do not fit together.
+        ProblemError: If the arguments are inconsistent.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Warns:
-        CostWarning: At the first call in which a template is nearer to another than to itself.
+        CostWarning: At the first call in which a template has a lower cost to another template than to itself.
 
     Reference:
         Section 9, eqs. (20)-(22); Appendix D, eqs. (35), (36) and (44).
@@ -236,7 +235,7 @@ def transport_attention(
 
 
 LOOKED_AT = 1024
-"""Number of templates among which the first call looks for one that is nearer to another than to itself."""
+"""Number of templates that the first call checks for a lower cost to another template than to itself."""
 
 _looked_at: set[str] = set()
 
@@ -246,11 +245,11 @@ class TransportArguments:
     """Checked arguments of a call besides evidence and α, in the dtype of the computation.
 
     Attributes:
-        templates: All that p may use, (B, H, n + a, d), those with a preference first.
+        templates: All templates that p may use, (B, H, n + a, d), those with a preference first.
         sources: Those with a preference, (B, H, n, d).
         values: (B, H, n + a, d_v).
         log_weights: Normalised log u, (B or 1, H or 1, m or 1, n).
-        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None where all templates are.
+        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None if all templates are.
         gamma: γ, (B or 1, H or 1, 1, 1).
         cost: M.
     """
@@ -290,9 +289,7 @@ def checked_transport(
             for own, further in ((templates, atoms), (values, atom_values))
         )
     elif variant.atom_mask is not None:
-        raise ProblemError(
-            "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
-        )
+        raise ProblemError("atom_mask is given without atoms; pass atoms and atom_values as well, or omit it")
     scale = checked_scale(scale, templates)
     if isinstance(scale, Tensor) or scale != 1.0:
         templates = templates * (scale.to(dtype) if isinstance(scale, Tensor) else scale)
@@ -321,7 +318,7 @@ def _checked_atoms(
         check_dtype(name, tensor, like.dtype)
     if atoms.shape[-2] != atom_values.shape[-2]:
         raise ProblemError(
-            f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected as many"
+            f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected equal numbers"
         )
     return atoms, atom_values
 
@@ -337,7 +334,7 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
 def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.device) -> AbstractCost:
     if not isinstance(cost, Tensor):
         return cost_named(cost)
-    # Before its values are checked, which takes memory for all of them.
+    # Before checking its values, which takes memory for all of them.
     form, size = "(..., keys and atoms, keys and atoms), or the name of a cost", shape[-1]
     check_tensor("cost", cost, form, sizes=(..., size, size), device=device)
     if not broadcasts_to(tuple(cost.shape[:-2]), shape[:-1]):
@@ -349,7 +346,7 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.devi
 
 
 def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) -> Tensor | None:
-    """Which keys and atoms may be used, (B or 1, H or 1, m or 1, n + a), or None where all may."""
+    """Which keys and atoms may be used, (B or 1, H or 1, m or 1, n + a), or None if all may."""
     keys, shape = given.log_preference, (*given.query.shape[:3], extra)
     if keys is not None:
         keys = may_attend(keys.detach())
@@ -371,7 +368,7 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
 
 
 def _warn_once(given: TransportArguments, name: str) -> None:
-    """Warn at the first call with a cost under which staying costs more than moving."""
+    """Warn at the first call in which keeping weight costs more than moving it."""
     if name in _looked_at or name in ("squared_euclidean", "cosine") or not values_are_known(given.sources):
         return
     _looked_at.add(name)
@@ -395,7 +392,7 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
         dual = once_differentiable(dual, of)
         given = replace(given, **{name: once_differentiable(getattr(given, name), of) for name in names})
     cut = [(slice(None), slice(None))]
-    # On accelerators cutting saves nothing, and each part would synchronise.
+    # On accelerators splitting saves nothing, and each part would synchronise.
     if is_on_host(dual):
         batch, heads = (max(1, size) for size in dual.shape[:2])
         each = max(1, batch * heads * FACTOR_BYTES // max(1, _bytes_of_factors(given, dual)))

@@ -31,7 +31,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
     """Raise unless every size is a whole number of at least 1, within the limits of layers.
 
     Raises:
-        ProblemError: With the argument, its owner and its value.
+        ProblemError: If not; the message names the argument, its owner and its value.
 
     Example:
         >>> check_sizes("ALiBi", heads=2.5)
@@ -43,10 +43,10 @@ def check_sizes(owner: str, **sizes: Any) -> None:
 
 
 def check_positive(owner: str, **numbers: Any) -> None:
-    """Raise unless every number is finite and above 0, in float32 too.
+    """Raise unless every number is positive and finite, also in float32.
 
     Raises:
-        ProblemError: With the argument, its owner and its value.
+        ProblemError: If not; the message names the argument, its owner and its value.
     """
     for name, number in numbers.items():
         rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
@@ -54,7 +54,7 @@ def check_positive(owner: str, **numbers: Any) -> None:
 
 
 def number_of_heads(name: str) -> Any:
-    """A property: a number above 0; or (num_heads,), with gradient, if every head learns its own.
+    """A property: a positive number; or a tensor (num_heads,) with gradient, if it is learned for every head.
 
     A learned number is the exponential of the parameter ``log_NAME``. Either can be assigned a number.
     """
@@ -81,7 +81,7 @@ def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
 
 
 def shown_number(layer: Any, name: str, form: str = "") -> str:
-    """Such a number in the representation of a layer."""
+    """A :func:`number_of_heads` as text for the representation of a layer."""
     return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
@@ -89,7 +89,7 @@ def check_grid(owner: str, grid: Any, argument: str = "grid", rule: str = "size"
     """Rows and columns of a grid, or of another argument with two sizes, each by a rule of the table.
 
     Raises:
-        ProblemError: With the owner and the value.
+        ProblemError: If not; the message names the owner and the value.
 
     Example:
         >>> check_grid("GridWindow", 14)
@@ -115,26 +115,26 @@ def check_pixels(
         grid: Rows and columns.
         keys: Number of keys.
         last: Position of the last query, from 1.
-        padding: Rows and columns that the grid of the keys has in addition, on every side.
+        padding: Number of rows and columns added to the grid of the keys on every side.
 
     Raises:
-        ProblemError: With these numbers and the grid.
+        ProblemError: If not; the message has these numbers and the grid.
     """
     (rows, columns), (up, left) = grid, padding
     pixels, padded = rows * columns, (rows + 2 * up) * (columns + 2 * left)
     if keys != padded or last > pixels:
         more = f" and a padding of {padding}: {padded} keys" if padded > pixels else ""
         raise ProblemError(
-            f"there are {keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} pixels of "
-            f"the grid {rows} x {columns} that {owner} was built with{more}"
+            f"there are {keys} keys, and queries up to position {last} (counted from 1); expected the {pixels} pixels "
+            f"of the grid {rows} x {columns} that {owner} was built with{more}"
         )
 
 
 def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None:
-    """Raise unless indices, where values are known, are below a count and at least -1, which is none.
+    """Raise unless all indices are between -1 (none) and count - 1, if values are known.
 
     Raises:
-        ProblemError: With the argument, a wrong index, and the expected ones.
+        ProblemError: If not; the message names the argument, a wrong index and the expected ones.
     """
     if indices.numel() and values_are_known(indices):
         smallest, largest = (int(end) for end in indices.aminmax())
@@ -147,7 +147,7 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
     """Raise unless every name is one of the choices.
 
     Raises:
-        ProblemError: With the argument, its owner and its value.
+        ProblemError: If not; the message names the argument, its owner and its value.
     """
     for argument, name in names.items():
         one_of(*choices).check(f"{argument} of {owner}", name, ProblemError)
@@ -158,7 +158,7 @@ _PLAIN = (int, float, str, tuple, type(None))
 
 
 def shown_arguments(module: nn.Module) -> str:
-    """The arguments of a module that it stores under their names and that are not the default.
+    """The arguments of a module, as stored under their names, that differ from the default.
 
     Example:
         >>> from fenchel.nn.preference import Window
@@ -187,15 +187,15 @@ def check_parameters(owner: str, device: Any, dtype: Any) -> None:
         torch.empty(0, device=device)
     except Exception:  # its type depends on the name, and on the build of torch
         raise ProblemError(
-            f"device of {owner} is {shown(device)}, which torch does not have here; expected one that it has, such as "
+            f"device of {owner} is {shown(device)}, which is not available; expected an available device, such as "
             "'cpu', or None"
         ) from None
 
 
 def first_query_position(query_offset: int | None, queries: int, keys: int) -> int:
-    """The position of the first query: the offset, or for None 0 if there are at least as many queries as keys.
+    """The position of the first query: the offset; if None, 0, which requires at least as many queries as keys.
 
-    Fewer queries than keys may follow the keys of a cache, or begin where the keys do, as between two sequences.
+    With fewer queries than keys, the keys may come from a cache or from another sequence: the offset is ambiguous.
 
     Args:
         query_offset: The offset, or None.
@@ -213,9 +213,9 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
         return query_offset
     if 0 < queries < keys:
         raise ProblemError(
-            f"query_offset is not given, and of {queries} queries and {keys} keys the position of the first query is "
-            f"not known; expected query_offset={keys - queries} (keys - queries) where keys come from a cache, or "
-            "query_offset=0 where both begin at the same place, as between two sequences"
+            f"query_offset is not given, and the position of the first query is ambiguous with {queries} queries and "
+            f"{keys} keys; expected query_offset={keys - queries} (keys - queries) if keys come from a cache, or "
+            "query_offset=0 if both start at the same position, as in cross-attention"
         )
     return 0
 
@@ -223,7 +223,7 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
 def check_widths(
     owner: str, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float
 ) -> None:
-    """Check the arguments that ``torch.nn.MultiheadAttention`` has, too."""
+    """Check the arguments shared with ``torch.nn.MultiheadAttention``."""
     optional = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size is not None}
     check_sizes(owner, embed_dim=embed_dim, num_heads=num_heads, **optional)
     if embed_dim % num_heads:
@@ -252,7 +252,7 @@ def combined(terms: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def with_added_templates(log_preference: Tensor | None, keys: int, added: int) -> Tensor | None:
-    """Append weight 1 for templates that are added to the keys.
+    """Append weight 1 for templates added to the keys.
 
     Args:
         log_preference: Log weights, or bool with True = attend, broadcastable to (B, H, m, n); or None.
@@ -301,7 +301,7 @@ class AttentionInputs:
         query_padding: True where a query is padding, bool (B, m), for preferences that depend on the number of queries.
 
     Raises:
-        ProblemError: If a size is negative, or a tensor has another shape, device or dtype than the sizes say.
+        ProblemError: If a size is negative, or a tensor has a wrong shape, device or dtype.
 
     Example:
         >>> inputs = AttentionInputs(1, 2, 3, 5, torch.device("cpu"), torch.float32, query_offset=2)
@@ -324,7 +324,7 @@ class AttentionInputs:
     def __post_init__(self) -> None:
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             raise ProblemError(
-                "torch.jit.trace is not supported, since it makes tensors of sizes; use torch.export or torch.compile"
+                "torch.jit.trace is not supported, since it turns sizes into tensors; use torch.export or torch.compile"
             )
         sizes = ("batch", "heads", "queries", "keys")
         for name in sizes if self.query_offset is None else (*sizes, "query_offset"):
@@ -351,7 +351,7 @@ class AttentionInputs:
                 check_tensor(f"{of}_padding", padding, form, dtypes=BOOL, sizes=sizes, **place)
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
-        """The tensor ``query_inputs`` or ``key_inputs``, for a preference that requires it.
+        """The tensor ``query_inputs`` or ``key_inputs``, for a preference that needs it.
 
         Args:
             name: Name of the tensor.
@@ -365,8 +365,8 @@ class AttentionInputs:
         argument = name.removesuffix("_inputs")
         if tensor is None:
             raise ProblemError(
-                f"{reader} looks at {name}, which is None; pass the layer's {argument} argument, before projection, "
-                f"as AttentionInputs(..., {name}={argument})."
+                f"{reader} needs {name}, which is None; pass the layer's {argument} argument, before projection, as "
+                f"AttentionInputs(..., {name}={argument})."
             )
         if width is not None and tensor.shape[-1] != width:
             raise ProblemError(
@@ -384,7 +384,7 @@ class AttentionInputs:
         first = self.first_query
         if first == 0:
             return unchanged
-        # With a number a kernel would be compiled again for every offset.
+        # A plain number would cause a recompilation for every offset.
         offset = torch.full((), first, dtype=torch.long, device=self.device)
         return lambda index: index + offset
 

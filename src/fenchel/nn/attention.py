@@ -57,8 +57,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     With the defaults (first order, uniform u, α = 1) that is dot-product attention: outputs, returned weights,
     gradients and state dict are those of ``torch.nn.MultiheadAttention``, from which this class derives. It can replace
-    ``self_attn`` in torch's own transformer layers. Their fused inference path, which uses the weights of ``self_attn``
-    without calling its ``forward``, is disabled then.
+    ``self_attn`` in torch's own transformer layers. This disables their fused inference path, which uses the weights of
+    ``self_attn`` without calling its ``forward``.
 
     Masks multiply the preference, in torch's sense: a bool mask is True where a key is *masked*, a float mask is added
     to the scores. Three things differ. A query with all keys masked gets zeros, before the output projection, and no
@@ -73,11 +73,11 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         add_bias_kv: Whether a learned template and value are added to every sequence.
         add_zero_attn: Whether a template and value of zeros are added. Added templates have preference weight 1,
             whatever the masks and the preference.
-        kdim: Width of keys; ``embed_dim`` where None.
-        vdim: Width of values; ``embed_dim`` where None.
+        kdim: Width of keys; ``embed_dim`` if None.
+        vdim: Width of values; ``embed_dim`` if None.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
-        device: Of the parameters.
-        dtype: Of the parameters.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
         preference: u, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
         evidence: Evidence and templates of query and key, a module of :mod:`fenchel.nn.evidence`; None is
             :class:`~fenchel.nn.evidence.ScaledDot`.
@@ -99,10 +99,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         keep_norm_penalty: Whether a call stores :attr:`last_norm_penalty`, for :func:`~fenchel.nn.norm_penalty`; may
             be set at any time.
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
-        max_steps: Steps of the exact estimator at most.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Raises:
-        ProblemError: On an argument that cannot be used, with its value and what was expected.
+        ProblemError: If an argument is invalid.
 
     Reference:
         Section 6, eqs. (14) and (16); Vaswani et al., Attention Is All You Need (2017).
@@ -117,7 +117,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     """
 
     alpha: float | Tensor = number_of_heads("alpha")
-    """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+    """α: a number, or (num_heads,) with gradient if it is learned. It can be assigned."""
     radius: float | Tensor = number_of_heads("radius")
     """Norm of normalised templates: likewise."""
     log_alpha: nn.Parameter | None
@@ -216,14 +216,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
-        """A layer with the weights and options of one of torch's.
+        """A layer with the weights and options of a ``torch.nn.MultiheadAttention``.
 
         Args:
             module: A ``torch.nn.MultiheadAttention``. Its parameters are copied, with their ``requires_grad``.
             **options: Keyword-only arguments of this class: ``preference``, ``estimator``, ``alpha`` and so on.
 
         Raises:
-            ProblemError: If ``module`` is of another class, or of this one, or an option cannot be used.
+            ProblemError: If ``module`` is of another class or of this one, or an option is invalid.
 
         Example:
             >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
@@ -239,7 +239,9 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         known = [name for name, argument in signature.items() if argument.kind is argument.KEYWORD_ONLY]
         for name in options:
             if name not in known:
-                raise ProblemError(f"{name} is no option of from_torch; expected some of {', '.join(known)}")
+                raise ProblemError(
+                    f"{name} is not an option of from_torch; expected some of {', '.join(known)}"
+                )
         same = ("embed_dim", "num_heads", "dropout", "add_zero_attn", "kdim", "vdim", "batch_first")
         shape: dict[str, Any] = {name: getattr(module, name) for name in same}
         has_bias = {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None}
@@ -249,7 +251,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         for name, parameter in module.named_parameters():
             if name not in parameters:
                 raise ProblemError(
-                    f"module has a parameter {name!r}, which torch.nn.MultiheadAttention has not"
+                    f"module has a parameter {name!r}, which torch.nn.MultiheadAttention does not have"
                 )
             parameters[name].data.copy_(parameter.data)
             parameters[name].requires_grad_(parameter.requires_grad)
@@ -282,18 +284,18 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             query_offset: Position of the first query among the keys, for preferences and evidence that depend on
-                positions: S - L where keys come from a cache. They require it where L < S (0 between two sequences that
-                begin at the same place); None is 0 elsewhere.
+                positions: S - L if keys come from a cache. They require it if L < S (0 in cross-attention of sequences
+                that start together); otherwise None is 0.
             cache: Keys and values of earlier calls, to which those of this call are appended. The queries are at the
-                positions of the new keys. Masks and returned weights are of all keys then, cached and new.
+                positions of the new keys. Masks and returned weights then cover all keys, cached and new.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the weights p after dropout: (N, L, S), or
             (N, num_heads, L, S) if not averaged, without N if unbatched, with a column for every added template.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, ``query_offset``
-                left out where it is needed or given beside a cache, or a cache that does not fit.
+            ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, a missing
+                ``query_offset``, one given together with a cache, or an incompatible cache.
         """
         torch_arguments = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         call = TorchCall(query, key, value, *torch_arguments, self.batch_first, query_offset, cache)
@@ -363,7 +365,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         )
 
     def _log_preference(self, inputs: AttentionInputs, held: int) -> Tensor | None:
-        """The answer of the preference, at the newest keys alone if a cache does not hold all."""
+        """The output of the preference, at the newest keys only if a cache has dropped the others."""
         prior = None if self.preference is None else self.preference(inputs)
         if prior is None:
             return None
@@ -377,7 +379,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         return problem
 
     def _can_fuse(self, problem: Problem, inputs: AttentionInputs, masks: TorchMasks) -> bool:
-        """Whether one kernel that takes the preference as functions of indices computes all that is needed."""
+        """Whether a single kernel, given the preference as functions of indices, computes all that is needed."""
         return (
             self.estimator == "first_order"
             and problem.is_plain
@@ -428,14 +430,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         name = type(self.evidence).__name__
         if self.add_zero_attn or self.bias_k is not None:
             raise ProblemError(
-                f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates "
-                "have none; leave those out"
+                f"evidence is {name}, which depends on positions, and add_bias_kv or add_zero_attn is True, whose "
+                "templates have no position; leave those out"
             )
         for option in ("normalize_templates", "keep_norm_penalty"):
             if self.evidence.differs_by_query and getattr(self, option):
                 raise ProblemError(
-                    f"{option} is True and evidence {name}, whose templates differ by query, so that there is no norm "
-                    f"of a template; set {option} to False"
+                    f"{option} is True and evidence is {name}, whose templates differ by query and have no single "
+                    f"norm; set {option} to False"
                 )
 
     def extra_repr(self) -> str:
@@ -452,7 +454,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
 
 def _check_problem(preference: Any, evidence: Any) -> None:
-    """Raise unless preference and evidence have their types."""
+    """Raise unless preference and evidence have the right types."""
     expected = "one of fenchel.nn.preference, such as Causal(), or None"
     check_type("preference", preference, AbstractPreference | None, expected)
     expected = "a module of fenchel.nn.evidence, or None"
@@ -462,34 +464,34 @@ def _check_problem(preference: Any, evidence: Any) -> None:
 
 
 def _check_cache(cache: Any, query_offset: int | None) -> None:
-    """Raise unless a cache has its type, and there is no ``query_offset`` beside it."""
+    """Raise unless a cache has the right type and is given without ``query_offset``."""
     check_type("cache", cache, KeyValueCache | None, "a fenchel.nn.KeyValueCache, or None")
     if cache is not None and query_offset is not None:
         raise ProblemError(
-            f"query_offset is {query_offset} and a cache is given; expected one of them, since queries follow the "
+            f"query_offset is {query_offset} and a cache is given; expected only one of them, since queries follow the "
             f"{cache.seen} tokens that the cache has seen"
         )
 
 
 def _check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
-    """Raise unless the closeness can be used, and its order can be learned if it is to be."""
+    """Raise unless the closeness is valid, and its order can be learned if ``learn_order``."""
     check_kind(closeness, estimator)
     if learn_order is True and not isinstance(closeness, Tsallis):
         raise ProblemError(
-            f"learn_order is True and closeness {shown(closeness)}; expected a fenchel.Tsallis, whose order is "
-            "learned, such as closeness=fenchel.Tsallis(1.5)"
+            f"learn_order is True and closeness is {shown(closeness)}; expected a fenchel.Tsallis, such as "
+            "closeness=fenchel.Tsallis(1.5)"
         )
     if closeness is None:
         return
     learned = [name for name, part in tensors_of(closeness) if part.requires_grad]
     if learned:
         raise ProblemError(
-            f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
-            "learn_order=True, which makes a parameter of the layer, or numbers. functional.attention takes any tensor"
+            f"{learned[0]} of closeness requires a gradient, but would not be a parameter of the layer; expected a "
+            "number, or learn_order=True, which adds a parameter; functional.attention accepts any tensor"
         )
     if learn_order is True and not (isinstance(closeness.order, float) and 1 < closeness.order < 2):
         raise ProblemError(
-            f"learn_order is True and closeness {closeness!r}; expected an order strictly between 1 and 2 to start at, "
+            f"learn_order is True and closeness is {closeness!r}; expected an initial order strictly between 1 and 2, "
             "one number"
         )
 
@@ -499,8 +501,8 @@ def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) 
     check_positive("MultiheadAttention", radius=radius)
     if (learn_radius or radius != 1) and not normalize_templates:
         raise ProblemError(
-            f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "
-            "norm of normalised templates, set normalize_templates=True"
+            f"radius is {radius} and learn_radius is {learn_radius}, but normalize_templates is False; a radius is the "
+            "norm of normalised templates: set normalize_templates=True"
         )
 
 
@@ -509,14 +511,14 @@ def _checked_answer(evidence: nn.Module, answer: Any) -> Answer:
     if not isinstance(answer, tuple) or len(answer) != 3:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
         raise ProblemError(
-            f"evidence {type(evidence).__name__} answered with {got}; expected a tuple of three: evidence, templates "
-            "and their scale"
+            f"evidence {type(evidence).__name__} returned {got}; expected a tuple of three: evidence, templates and "
+            "their scale"
         )
     differs = isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query
     if differs is not isinstance(answer[1], RelativeTemplates):
         raise ProblemError(
-            f"evidence {type(evidence).__name__} answered with templates of type {type(answer[1]).__name__}; expected "
-            "a tensor, or RelativeTemplates from an AbstractPositionalEvidence whose differs_by_query is True"
+            f"evidence {type(evidence).__name__} returned templates of type {type(answer[1]).__name__}; expected a "
+            "tensor, or RelativeTemplates from an AbstractPositionalEvidence whose differs_by_query is True"
         )
     templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
     for name, tensor in (("evidence", answer[0]), ("templates", templates)):

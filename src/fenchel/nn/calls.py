@@ -28,15 +28,15 @@ INDEX = (torch.int32, torch.int64)
 class KeyValueCache:
     r"""Keys, values and positions of the tokens that a :class:`~fenchel.nn.MultiheadAttention` has seen.
 
-    A call ``layer(x, x, x, cache=cache)`` with new tokens x appends their keys and values to the cache. The queries
-    are at the positions of the new tokens and attend to all keys in the cache. With a causal preference the outputs
-    equal those of one call with the whole sequence, for every estimator, evidence and preference that does not depend
-    on the number of keys. Every layer needs a cache of its own.
+    A call ``layer(x, x, x, cache=cache)`` with new tokens x appends their keys and values to the cache. The queries are
+    at the positions of the new tokens and attend to all keys in the cache. With a causal preference the outputs equal
+    those of one call with the whole sequence, for every estimator, evidence and preference that does not depend on the
+    number of keys. Every layer needs its own cache.
 
     Args:
-        window: Number of the newest tokens that are kept after a call; None is all. For the outputs of a full call,
-            give the layer a preference that sees no farther, such as ``Causal() * Window(window - 1, 0)``. The inputs
-            of keys are not kept then, and a preference that depends on them raises.
+        window: Number of newest tokens kept after a call; None is all. Outputs then equal those of a full call only if
+            the preference is limited to them, as ``Causal() * Window(window - 1, 0)`` is. The inputs of keys are not
+            kept, and a preference that depends on them raises.
 
     Attributes:
         keys: Projected keys, (B, H, length, d); None while the cache is empty.
@@ -46,7 +46,7 @@ class KeyValueCache:
         seen: Number of tokens appended; the position of the next one.
 
     Raises:
-        ProblemError: If ``window`` is no whole number of at least 1.
+        ProblemError: If ``window`` is not a whole number of at least 1.
 
     Example:
         >>> from fenchel.nn import MultiheadAttention
@@ -87,21 +87,19 @@ class KeyValueCache:
         """Select the sequences of a batch that beam search continues.
 
         Args:
-            index: Which sequence each new one continues, int32 or int64 (new B,); sequences may repeat.
+            index: Index of the sequence that each new one continues, int32 or int64 (new B,); sequences may repeat.
 
         Raises:
             ProblemError: If the cache is empty, or ``index`` has another shape, dtype or device.
         """
         if self.keys is None or self.values is None:
-            raise ProblemError(
-                "the cache is empty, so there is nothing to reorder; call the layer with it first"
-            )
+            raise ProblemError("the cache is empty and cannot be reordered; call the layer with it first")
         form, device, count = "(sequences,), int32 or int64", self.keys.device, self.keys.shape[0]
         check_tensor("index", index, form, dtypes=INDEX, dims=1, device=device, other="the cache")
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
             raise ProblemError(
-                f"index has entries from {int(index.min())} to {int(index.max())}; expected numbers of the "
-                f"{count} sequences of the cache, from 0"
+                f"index has entries from {int(index.min())} to {int(index.max())}; expected indices of the {count} "
+                "sequences of the cache, from 0"
             )
         self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
         if self.key_inputs is not None:
@@ -119,12 +117,12 @@ class KeyValueCache:
             queries: Number of queries of the call.
 
         Raises:
-            ProblemError: If there are fewer or more queries than new keys, or the keys do not fit those held.
+            ProblemError: If the numbers of queries and new keys differ, or the keys do not match the cached ones.
         """
         if queries != keys.shape[2]:
             raise ProblemError(
-                f"query has {queries} tokens and key {keys.shape[2]}; expected the same with a cache, since queries "
-                "are at the positions of the new keys"
+                f"query has {queries} tokens and key {keys.shape[2]}; expected equal numbers with a cache, since "
+                "queries are at the positions of the new keys"
             )
         inputs = None if self.window is not None else key_inputs
         if self.keys is None or self.values is None:
@@ -133,16 +131,15 @@ class KeyValueCache:
             got, expected = ((*t.shape[:2], t.shape[3], t.dtype, t.device) for t in (new, held))
             if got != expected:
                 raise ProblemError(
-                    f"{name} gives {_shown(new)} and the cache holds {_shown(held)}; expected the same batch, "
-                    "heads, dimension, dtype and device. Every layer needs a cache of its own, empty at the start of a "
-                    "sequence"
+                    f"{name} has {_shown(new)} and the cache has {_shown(held)}; expected the same batch, heads, "
+                    "dimension, dtype and device. Every layer needs its own cache, empty at the start of a sequence"
                 )
         if inputs is not None and self.key_inputs is not None:
             inputs = torch.cat((self.key_inputs, inputs), 1)
         return torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2), inputs
 
     def keep(self, keys: Tensor, values: Tensor, key_inputs: Tensor | None) -> None:
-        """Store the result of :meth:`joined`, or with a window the newest of it."""
+        """Store the result of :meth:`joined`, or its newest tokens if there is a window."""
         self.seen += keys.shape[2] - self.length
         start = 0 if self.window is None else max(0, keys.shape[2] - self.window)
         # A copy: a view would keep all of it in memory.
@@ -208,7 +205,7 @@ class TorchCall(NamedTuple):
 
     @property
     def batched(self) -> bool:
-        """Whether there is a batch; without one sequences are (tokens, width), and N is 1 inside."""
+        """Whether there is a batch; otherwise sequences are (tokens, width), and N is 1 inside."""
         return self.query.dim() == 3
 
     def to_batch_first(self, sequence: Tensor) -> Tensor:
@@ -241,17 +238,17 @@ class TorchCall(NamedTuple):
 
         Args:
             layer: Any layer with the sizes of ``torch.nn.MultiheadAttention``.
-            advice: Completes the error that ``is_causal`` needs a mask.
+            advice: Appended to the error raised when ``is_causal`` has no mask.
 
         Raises:
-            ProblemError: If anything does not fit, with its name, what was got and what was expected.
+            ProblemError: If an argument does not match the layer or the other arguments.
         """
         names = ("need_weights", "average_attn_weights", "is_causal")
         check_flags(**{name: getattr(self, name) for name in names})
         self._check_sequences(layer)
         if self.is_causal and self.attn_mask is None:
             raise ProblemError(
-                "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
+                "is_causal is True and attn_mask is None; is_causal is only a hint and needs the mask "
                 f"(torch.nn.Transformer.generate_square_subsequent_mask){advice}"
             )
         mask, device, heads = self.attn_mask, self.query.device, layer.num_heads
@@ -271,7 +268,7 @@ class TorchCall(NamedTuple):
         return TorchMasks(attention, padding)
 
     def _check_sequences(self, layer: Any) -> None:
-        """Raise unless the three sequences fit one another and the layer."""
+        """Raise unless the three sequences match one another and the layer."""
         layout, weight = "(N, L, E)" if self.batch_first else "(L, N, E)", layer.out_proj.weight
         sequences = {"query": self.query, "key": self.key, "value": self.value}
         for name, sequence in sequences.items():
@@ -284,7 +281,7 @@ class TorchCall(NamedTuple):
             shape, width = tuple(sequence.shape), getattr(layer, argument)
             if len(shape) != len(query):
                 raise ProblemError(
-                    f"{name} has shape {shape} and query {query}; expected all batched (3-D) or all unbatched (2-D)"
+                    f"{name} has shape {shape} and query has {query}; expected all batched (3-D) or all unbatched (2-D)"
                 )
             if shape[-1] != width:
                 raise ProblemError(
@@ -293,7 +290,9 @@ class TorchCall(NamedTuple):
             check_device(name, sequence, weight.device, "the layer")
             check_dtype(name, sequence, weight.dtype, "the layer")
         if key[:-1] != value[:-1]:
-            raise ProblemError(f"key has shape {key} and value {value}; expected the same batch and length")
+            raise ProblemError(
+                f"key has shape {key} and value has {value}; expected the same batch and length"
+            )
         batch_dim = 0 if self.batch_first else 1
         if self.batched and query[batch_dim] != key[batch_dim]:
             raise ProblemError(
@@ -305,7 +304,7 @@ class TorchCall(NamedTuple):
 def _as_preference(
     name: str, mask: Tensor, shapes: dict[str, tuple[int, ...]], device: torch.device
 ) -> Tensor:
-    """A mask of torch's sense as a preference, after checking it: bool with True = attend, or log weights."""
+    """A mask in torch's convention, checked, as a preference: bool with True = attend, or log weights."""
     check_tensor(name, mask, "of bool (True = masked) or floating point (added to the scores)", dtypes=MASK)
     check_device(name, mask, device)
     if mask.shape not in tuple(shapes.values()):
@@ -318,14 +317,15 @@ def nested_self_attention(layer: nn.MultiheadAttention, call: TorchCall) -> Tens
     """Pad, attend with a padding mask, and nest again.
 
     In inference ``torch.nn.TransformerEncoder`` converts padded input to a nested tensor if it was built from layers
-    that its fused path supports, whatever attention they have later. Torch's own layer supports this form alone, too.
+    that its fused path supports, even if their attention was replaced later. Torch's own layer also supports only this
+    form.
 
     Args:
-        layer: Attends to the padded sequences.
-        call: With one nested tensor of the strided layout as ``query``, ``key`` and ``value``.
+        layer: The layer that attends to the padded sequences.
+        call: A call with one nested tensor of strided layout as ``query``, ``key`` and ``value``.
 
     Returns:
-        Outputs, nested as ``query`` is.
+        The outputs, nested like ``query``.
 
     Raises:
         ProblemError: On any other use of nested tensors.

@@ -5,7 +5,7 @@ A query observes a position, :math:`x \approx c` with a precision Λ, which is e
 .. math:: z = \bigl(\Lambda c,\ -\tfrac12\Lambda\bigr), \qquad
           \langle(x, xx^\top), z\rangle = -\tfrac12(x - c)^\top\Lambda(x - c) + \text{constant}
 
-so that at first order the density over positions is u times a Gaussian likelihood of precision αΛ: always a density.
+At first order the density over positions is therefore u times a Gaussian likelihood of precision αΛ: always a density.
 The values become a function of the position by ridge regression on Gaussian bumps:
 
 .. math:: v(x) = B\,\psi(x), \qquad \psi_j(x) = e^{-\lVert x-\mu_j\rVert^2/2\sigma^2}, \qquad
@@ -53,7 +53,7 @@ from fenchel.tensors import check_entries, check_flags, refuse_onnx, widened
 EVIDENCE = ("content", "query")
 
 DEFAULT_TOL = 1e-8
-"""In float64; the last digits of precisions are rounding errors where the standard deviation is a thousandth."""
+"""In float64; at a standard deviation of 0.001 the last digits of a precision are rounding errors."""
 
 
 class ContinuousAttention(AttendingLayer, nn.Module):
@@ -67,7 +67,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     .. math:: o = B\,\mathbb{E}_{p}[\psi(x)], \qquad p(x) \propto u(x)\,e^{\langle(x, xx^\top), \lambda\rangle},
 
     in closed form. At first order, λ = αz, p is u times a Gaussian likelihood of precision αΛ. The cost does not grow
-    with queries times positions: B is computed once, and every query needs the bumps alone.
+    with queries times positions: B is computed once, and every query uses only the bumps.
 
     Args:
         embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
@@ -80,21 +80,21 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         width: Standard deviation of the observation: for ``"content"`` added to the spread, for ``"query"`` its initial
             value.
         preference_width: Initial standard deviation of u, around the middle.
-        learn_preference: Whether every head learns mean and standard deviations of its u.
+        learn_preference: Whether every head learns the mean and standard deviations of its u.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
-        closeness: KL, or None for the same: others have no density over positions here.
+        closeness: KL, or None for the same: no other closeness gives a density over positions here.
         bias: Whether the projections have a bias.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-8 in float64.
-        max_steps: Steps of the exact estimator at most.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        max_steps: Maximum number of steps of the exact estimator.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        ProblemError: On an argument that cannot be used, with its value and what was expected.
+        ProblemError: If an argument is invalid.
 
     Reference:
         Section 7; Martins et al., Sparse and Continuous Attention Mechanisms (2020), for first order and uniform u.
@@ -109,7 +109,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 
     log_alpha: nn.Parameter | None
     alpha: float | Tensor = number_of_heads("alpha")
-    """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+    """α: a number, or (num_heads,) with gradient if it is learned. It can be assigned."""
     preference_mean: Tensor
     preference_log_width: Tensor
     heads_infer_together = True
@@ -158,9 +158,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         closeness = closeness_of(closeness)
         if closeness is not None and not isinstance(closeness, KL):
             raise ProblemError(
-                f"closeness is {closeness!r}; expected None or "
-                "fenchel.KL(): densities over places are there under that alone; fenchel.nn.MultiheadAttention takes "
-                "any closeness over the tokens themselves"
+                f"closeness is {closeness!r}; expected None or fenchel.KL(): densities over positions are defined only "
+                "for KL; fenchel.nn.MultiheadAttention accepts any closeness, over tokens"
             )
         self.embed_dim = self.kdim = self.vdim = embed_dim
         self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
@@ -194,7 +193,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         self._reset_preference()
 
     def preference(self, dtype: torch.dtype) -> Continuous1d | Continuous2d:
-        """U of every head, in a dtype."""
+        """The preference u of every head, in a dtype."""
         mean, width = (x.to(dtype).unsqueeze(1) for x in (self.preference_mean, self.preference_log_width))
         places = Gaussian(mean, variance=(2 * width).exp())
         return (
@@ -221,26 +220,27 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
-            key: (N, S, E), (S, N, E) or (S, E); ``query`` where None.
-            value: The same shape; ``key`` where None.
+            key: (N, S, E), (S, N, E) or (S, E); ``query`` if None.
+            value: The same shape; ``key`` if None.
             key_padding_mask: (N, S) or (S,): bool, True = padding, or float, -inf = padding and else 0. Padding affects
-                neither the values' function nor the density; the unit interval is the rest of a signal, and the pixels
-                of an image keep their positions.
+                neither the function of the values nor the density; the unit interval covers the unpadded part of a
+                signal, and the pixels of an image keep their positions.
             need_weights: Whether to return the densities.
-            attn_mask: None: all queries of a sequence share one function of the position, computed from all values.
-            average_attn_weights: Has no effect: every head has a density of its own.
-            is_causal: False, as there is no ``attn_mask``.
-            grid: For images: (height, width) of the grid whose S cells are given row by row. Positions are (x, y) in
+            attn_mask: Must be None: all queries of a sequence share one function of the position, computed from all
+                values.
+            average_attn_weights: Has no effect: every head has its own density.
+            is_causal: Must be False, as there is no ``attn_mask``.
+            grid: For images: (height, width) of the grid, whose S cells are given row by row. Positions are (x, y) in
                 the unit square, x along a row and y downwards.
             need_density: Whether to return the densities.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or p: a :class:`~fenchel.Gaussian` with
-            ``mean()`` (N, H, L, k) and ``covariance()`` (N, H, L, k, k), with N = 1 where unbatched. A sequence that is
-            all padding gives zeros before the output projection.
+            ``mean()`` (N, H, L, k) and ``covariance()`` (N, H, L, k, k), with N = 1 where unbatched. A fully padded
+            sequence gives zeros before the output projection.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, or a grid that does not fit.
+            ProblemError: On a wrong shape, dtype or device, or a wrong grid.
             DomainError: If u has no moments at the second-order point; the exact estimator stays inside the domain.
         """
         key = query if key is None else key
@@ -248,15 +248,17 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         check_flags(need_density=need_density)
         if attn_mask is not None:
             raise ProblemError(
-                "attn_mask is given, and all queries of ContinuousAttention read one function of the place, made of "
-                "all values; expected None. key_padding_mask leaves out places for all queries"
+                "attn_mask is given, but all queries of ContinuousAttention share one function of the position; "
+                "expected None; key_padding_mask leaves out positions for all queries"
             )
         torch_arguments = (key_padding_mask, need_weights, None, average_attn_weights, is_causal)
         call = TorchCall(query, key, value, *torch_arguments, self.batch_first)
         masks = call.checked_masks(self)
         queries, keys = call.to_batch_first(query), call.to_batch_first(key)
         if keys.shape[1] == 0:
-            raise ProblemError(f"there is no place to attend to: key has shape {tuple(key.shape)}")
+            raise ProblemError(
+                f"key has shape {tuple(key.shape)}; expected at least one position to attend to"
+            )
         counted = None if masks.key_padding is None else ~masks.key_padding
         if masks.keys is not None and masks.keys.dtype != torch.bool:
             expected = "0, or -inf at padding"
@@ -300,7 +302,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         height, width = check_grid("ContinuousAttention", grid)
         if height * width != count:
             raise ProblemError(
-                f"grid is {shown(grid)}; expected (height, width) of an image whose {count} positions are its rows"
+                f"grid is {shown(grid)}; expected (height, width) of an image with {count} positions, row by row"
             )
         return grid_places((height, width), device)
 
@@ -329,19 +331,19 @@ LEAST_WIDTH = 1e-3
 
 
 def evidence_of(centre: Tensor, precision: Tensor) -> Tensor:
-    """Z of positions (..., k) that are observed with precisions (..., k, k), (..., k + k²)."""
+    """The evidence z, (..., k + k²), of positions (..., k) observed with precisions (..., k, k)."""
     linear = (precision @ centre.unsqueeze(-1)).squeeze(-1)
     return torch.cat([linear, -precision.flatten(-2) / 2], -1)
 
 
 class QueryPlace(nn.Module):
-    """Position and precision from the query alone: a linear map, then a sigmoid and a Cholesky factor.
+    """Position and precision from the query: a linear map, then a sigmoid and a Cholesky factor.
 
     Args:
         embed_dim: Width of queries.
         num_heads: H.
         dimensions: k.
-        width: Standard deviation of the observation where the map is 0.
+        width: Standard deviation of the observation when the map gives 0.
         **kind: Device and dtype of the parameters.
     """
 
@@ -373,7 +375,7 @@ class ContentPlace(nn.Module):
     Args:
         embed_dim: Width of queries and keys.
         num_heads: H.
-        width: Standard deviation that is added to the spread.
+        width: Standard deviation added to the spread.
         bias: Whether the projections have a bias.
         **kind: Device and dtype of the parameters.
     """
@@ -414,7 +416,7 @@ class ContentPlace(nn.Module):
 
 
 def grid_places(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """The centres of the cells of a grid over the unit interval or square, (n, k), an image's row by row.
+    """The centres (n, k) of the cells of a grid over the unit interval or square; those of an image row by row.
 
     Example:
         >>> grid_places((2, 2)).tolist()          # (x, y), x along a row, y downwards
@@ -466,7 +468,7 @@ class Bumps(nn.Module):
             operator = torch.linalg.solve_ex(gram + self.ridge * identity, weighted.mT)[0].to(values.dtype)
         if operator.dim() == 3:
             operator = operator.unsqueeze(1)
-        # Padding may hold NaN.
+        # Padding may contain NaN.
         if counted is not None:
             values = values.masked_fill(~counted[:, None, :, None], 0)
         return operator @ values
@@ -480,12 +482,12 @@ class Bumps(nn.Module):
         return (-(apart @ inverse * apart).sum(-1) / 2).exp() * determinant.rsqrt().unsqueeze(-1)
 
     def _centres(self, like: Tensor) -> Tensor:
-        # No buffer, which a module's .to would cast to half types.
+        # Not a buffer, which the module's .to would cast to half types.
         return grid_places(self._shape, like.device).to(like.dtype)
 
 
 def inverse_and_determinant(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Of symmetric matrices (..., k, k) of size 1 or 2, in closed form, which compilers fuse."""
+    """Inverse and determinant of symmetric matrices (..., k, k), k = 1 or 2, in closed form, which compilers fuse."""
     if matrix.shape[-1] == 1:
         return 1 / matrix, matrix[..., 0, 0]
     a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]

@@ -27,36 +27,35 @@ def use_estimator(
     tol: float | None = None,
     max_steps: int | None = None,
 ) -> Iterator[None]:
-    r"""Have the attention layers of ``model`` infer by another estimator until the block ends.
+    r"""Make the attention layers of ``model`` use another estimator until the block ends.
 
-    The output of each chosen head is :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
-    preference and evidence. Every other head, and every other layer, stays as it is. The counterpart of
-    :func:`fenchel.integrations.transformers.use_backend` for modules with :class:`~fenchel.nn.MultiheadAttention`,
-    :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention` or
-    :class:`~fenchel.nn.TransportAttention` anywhere in them.
+    The output of each chosen head is :math:`E_{p(\lambda)}[v]`, where λ is the estimate for its own templates,
+    preference and evidence. Other heads and layers are unchanged. The counterpart of
+    :func:`fenchel.integrations.transformers.use_backend` for modules that contain
+    :class:`~fenchel.nn.MultiheadAttention`, :class:`~fenchel.nn.MixtureAttention`,
+    :class:`~fenchel.nn.ContinuousAttention` or :class:`~fenchel.nn.TransportAttention` layers.
 
-    Layers are restored at the end, after an exception too; parameters and attributes never change, and copies and files
-    that are made inside the block are of the model without it. Contexts nest: within the inner one the outer one has no
-    effect.
+    Layers are restored at the end, also after an exception. Parameters and attributes never change, and a model copied
+    or saved inside the block does not keep the other estimator. Contexts nest: inside the inner one the outer one has
+    no effect.
 
     Args:
-        model: Any module; itself such a layer, or one that holds some. In eval or training mode.
+        model: Such a layer, or any module that contains some, in eval or training mode.
         estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
-            ``fenchel.Exact(tol=1e-6)``; options that are None are the layer's.
+            ``fenchel.Exact(tol=1e-6)``; options that are None default to the layer's.
         alpha: α > 0 for the chosen heads; None is the layer's.
-        layers: Which layers: numbers from 1 in the order in which the model holds them, or qualified names. None is
-            all.
-        heads: Which heads of those layers, numbers from 1. None is all.
+        layers: Layers to switch: numbers from 1, in the model's order, or qualified names. None is all.
+        heads: Heads of those layers, numbers from 1. None is all.
         tol: Tolerance of "exact"; None is the layer's.
         max_steps: Steps of "exact" at most; None is the layer's.
 
     Raises:
-        ModelError: If the model has no such layer; and if the block ends without any having been called, or without one
-            that ``layers`` names.
-        InputError: If the estimator, a layer or a head does not exist, or single heads are asked of
-            :class:`~fenchel.nn.TransportAttention` or :class:`~fenchel.nn.ContinuousAttention`, whose heads infer
+        ModelError: If the model has no such layer; at the end of the block, if none of them was called, or one given in
+            ``layers`` was not.
+        InputError: If the estimator, a layer or a head does not exist, or heads are given for
+            :class:`~fenchel.nn.TransportAttention` or :class:`~fenchel.nn.ContinuousAttention`, whose heads are solved
             together.
-        ProblemError: If α or the tolerance cannot be used.
+        ProblemError: If α or the tolerance is invalid.
 
     Reference:
         Sections 5 and 6, eqs. (7), (9), (13), (14).
@@ -80,9 +79,8 @@ def use_estimator(
     known = attention_layers(model)
     if not known:
         raise ModelError(
-            f"{type(model).__name__} has no attention layer of fenchel.nn, so there is nothing to switch. "
-            "Give a module with MultiheadAttention in it; for a model of transformers use "
-            "fenchel.integrations.transformers.use_backend"
+            f"{type(model).__name__} has no attention layer of fenchel.nn; pass a module that contains "
+            "MultiheadAttention; for a model of transformers use fenchel.integrations.transformers.use_backend"
         )
     chosen = chosen_layers(model, tuple(known), layers)
     chosen_heads = None if heads is None else checked("heads", heads)
@@ -97,8 +95,8 @@ def use_estimator(
     silent = [name for name in chosen if not others[name].called]
     if silent and (layers is not None or len(silent) == len(chosen)):
         raise ModelError(
-            f"{_called(silent[0], model)} was to infer by {solver.name!r}, but was not called inside of "
-            "use_estimator. Call the model inside of the block, or leave this layer out of layers"
+            f"{_called(silent[0], model)} was to use {solver.name!r}, but was not called inside use_estimator; call "
+            "the model inside the block, or leave this layer out of layers"
         )
 
 
@@ -106,7 +104,7 @@ def use_estimator(
 def inferring_otherwise(
     layers: Mapping[str, AttendingLayer], others: Mapping[str, OtherInference]
 ) -> Iterator[None]:
-    """Let each layer infer by the entry of its name in ``others`` until the block ends, whatever it did before."""
+    """Make each layer use the inference under its name in ``others`` until the block ends."""
     before = {name: layer.other for name, layer in layers.items()}
     try:
         for name, layer in layers.items():
@@ -137,7 +135,7 @@ def chosen_layers(
     """The names of layers given by numbers from 1 or by names, each once; all of them for None.
 
     Raises:
-        InputError: Naming the first that does not exist.
+        InputError: If one does not exist; the message names the first.
     """
     if layers is None:
         return tuple(names)
@@ -163,8 +161,8 @@ def _check_heads(name: str, layer: AttendingLayer, heads: tuple[int, ...] | None
     kind = type(layer).__name__
     if layer.heads_infer_together:
         raise InputError(
-            f"heads {list(heads or ())} were asked of {name or kind}, a {kind}, whose heads infer together. "
-            "Leave heads out, or leave this layer out of layers"
+            f"heads are {list(heads or ())} for {name or kind}, a {kind}, whose heads are solved together; leave heads "
+            "out, or leave this layer out of layers"
         )
     missing = sorted(head for head in heads or () if head > layer.num_heads)
     if missing:

@@ -1,8 +1,8 @@
 r"""Modules that compute the evidence z and the templates from query and key.
 
 Each maps (query, key) to (z, templates, scale), the query, key and scale of :func:`fenchel.functional.attention`; at
-first order the score of key j is :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. The number of heads is that
-of the query, divisible by that of the keys. Templates that differ by query are for ``relative_attention``.
+first order the score of key j is :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. The number of heads is that of
+the query, divisible by that of the keys. Templates that differ by query require ``relative_attention``.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RelativeTemplates(NamedTuple):
         key: (B, H or fewer, n, d).
         relative: The table r, (B or 1, H or 1, P, d).
         row_index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
-        log_preference: A factor of u that is computed from the templates alone, as log weights that broadcast to
-            (B, H, m, n); or None.
+        log_preference: A factor of u computed from the templates only, as log weights that broadcast to (B, H, m, n);
+            or None.
     """
 
     key: Tensor
@@ -76,7 +76,7 @@ class AbstractEvidence(nn.Module):
         **sizes: Arguments that are sizes, checked here.
 
     Raises:
-        ProblemError: If the scale is not a positive number, or a size not a whole number of at least 1.
+        ProblemError: If the scale is not a positive number, or a size is not a whole number of at least 1.
     """
 
     def __init__(self, scale: float | None = None, **sizes: int) -> None:
@@ -87,7 +87,7 @@ class AbstractEvidence(nn.Module):
         self.scale = scale
 
     def extra_repr(self) -> str:
-        """Arguments that are not the default."""
+        """Arguments that differ from the default."""
         return shown_arguments(self)
 
     def _check(self, query: Tensor, key: Tensor, parameter: Tensor | None = None, **dims: int) -> None:
@@ -143,7 +143,7 @@ class ScaledDot(AbstractEvidence):
     r"""The query itself, with templates :math:`t_j = k_j / \sqrt d`: scaled dot-product attention.
 
     Args:
-        scale: In place of :math:`1/\sqrt d`; 1 is Luong's dot and T5's score.
+        scale: Scale of the templates; None is :math:`1/\sqrt d`, and 1 gives Luong's dot and T5's score.
 
     Raises:
         ProblemError: If ``scale`` is not a positive number.
@@ -167,8 +167,8 @@ class ScaledDot(AbstractEvidence):
 class General(AbstractEvidence):
     r"""A learned bilinear form, :math:`z_{hi} = W_h^\top q_{hi}`, score :math:`q^\top W k`.
 
-    The parameter ``weight`` (heads, query_dim, key_dim) starts as the identity, so that a fresh layer is scaled
-    dot-product attention.
+    The parameter ``weight`` (heads, query_dim, key_dim) starts as the identity: a new layer is scaled dot-product
+    attention.
 
     Args:
         heads: Number of heads, or 1 to share the form.
@@ -177,7 +177,7 @@ class General(AbstractEvidence):
         scale: Scale of the templates; None is :math:`1/\sqrt{\text{key\_dim}}`, and 1 is Luong's.
 
     Raises:
-        ProblemError: If a size or the scale is not positive; when called, if heads or dimensions are others.
+        ProblemError: If a size or the scale is not positive; when called, if heads or dimensions differ.
 
     Reference:
         Luong et al. 2015, Effective approaches to attention-based neural machine translation, section 3.1 (general).
@@ -197,7 +197,7 @@ class General(AbstractEvidence):
         self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
-        """The query through the form, and the key as it is."""
+        """The transformed query, and the key unchanged."""
         self._check(query, key, self.weight, query_dim=self.query_dim, key_dim=self.key_dim)
         return query @ self.weight, key, self._scale(key)
 
@@ -210,11 +210,11 @@ class Content(AbstractEvidence):
 
     Args:
         heads: Number of heads, or 1 to share the sharpness.
-        sharpness: :math:`\beta` > 0, at the start if it is learned.
-        learned: Whether each head learns it, as exp of a parameter, so that it stays positive.
+        sharpness: :math:`\beta` > 0, the initial value if it is learned.
+        learned: Whether each head learns it, as the exponential of a parameter.
 
     Raises:
-        ProblemError: If a size or the sharpness is not positive; when called, if there are other heads.
+        ProblemError: If a size or the sharpness is not positive; when called, if the number of heads differs.
 
     Reference:
         Graves et al. 2014, Neural Turing machines, eq. (5) and (6).
@@ -234,7 +234,7 @@ class Content(AbstractEvidence):
         self.log_sharpness = nn.Parameter(log_sharpness) if learned else nn.Buffer(log_sharpness)
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
-        """Both normalised, the query times the sharpness."""
+        """Both normalised, and the query multiplied by the sharpness."""
         self._check(query, key, self.log_sharpness.to(query.dtype))
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
         z, templates = (nn.functional.normalize(x, dim=-1) for x in (query, key))
@@ -249,8 +249,8 @@ class NetworkEvidence(AbstractEvidence):
         scale: Scale of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
-        ProblemError: If ``network`` is not a module or the scale not positive; when called, if the network's answer has
-            another shape.
+        ProblemError: If ``network`` is not a module or the scale is not positive; when called, if the output has a
+            wrong shape.
 
     Example:
         >>> import torch
@@ -265,7 +265,7 @@ class NetworkEvidence(AbstractEvidence):
         self.network = network
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
-        """The network's output, and the key as it is."""
+        """The network's output, and the key unchanged."""
         self._check(query, key)
         evidence = self.network(query)
         sizes = (*query.shape[:-1], key.shape[-1])
@@ -294,7 +294,7 @@ class NoEvidence(AbstractEvidence):
     """
 
     def forward(self, query: Tensor, key: Tensor) -> Answer:
-        """Zeros of the keys' dimension, and the key as it is."""
+        """Zeros of the keys' dimension, and the key unchanged."""
         self._check(query, key)
         return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, self._scale(key)
 
@@ -316,7 +316,7 @@ class AbstractPositionalEvidence(AbstractEvidence):
             query: (B, H, m, d).
             key: (B, H or fewer, n, d).
             query_offset: Position of the first query on the keys' axis; n - m where keys come from a cache. None is 0
-                where m ≥ n, and an error where m < n; a layer always gives a number.
+                if m ≥ n, and an error if m < n; a layer always gives a number.
 
         Returns:
             z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` if they differ by query, and
@@ -328,9 +328,9 @@ class Rotary(AbstractPositionalEvidence):
     r"""Rotary positions, :math:`z_i = R_i q_i` and :math:`t_j = R_j k_j / \sqrt d`.
 
     :math:`R_s` rotates the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
-    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` depends on positions through their distance alone. All queries share
-    the templates. So does inference of any order: a shift of all positions by s rotates every template and every z by
-    the same :math:`R_s`.
+    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` depends on positions only through their distance. All queries share
+    the templates. Inference of any order depends only on distances too: a shift of all positions by s rotates every
+    template and every z by the same :math:`R_s`.
 
     Args:
         dim: d of each head, even.
@@ -340,7 +340,7 @@ class Rotary(AbstractPositionalEvidence):
         scale: Scale of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
-        ProblemError: If ``dim`` is odd, or another argument cannot be used; when called, if heads have another d.
+        ProblemError: If ``dim`` is odd, or another argument is invalid; when called, if d differs.
 
     Reference:
         Su et al. 2021, RoFormer: enhanced transformer with rotary position embedding, eqs. (14)-(16), (34).
@@ -371,7 +371,7 @@ class Rotary(AbstractPositionalEvidence):
 
     def _rotated(self, vectors: Tensor, first: int) -> Tensor:
         positions = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
-        # No buffer: in a module that is cast to half types its angles would be rounded.
+        # Not a buffer, whose angles would be rounded when the module is cast to half types.
         angles = positions.unsqueeze(-1) * frequencies(self.dim, self.base, vectors.device, owner="Rotary")
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
@@ -388,9 +388,9 @@ class Rotary(AbstractPositionalEvidence):
 class RelativeKeys(AbstractPositionalEvidence):
     r"""Shaw's relative positions, :math:`z_i = q_i` and :math:`t_{ij} = (k_j + a_{j - i})/\sqrt d`.
 
-    Distances are clipped to ``max_distance``. Templates differ by query, so every query has a mean and a covariance of
-    its own. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is that of
-    keys farthest before the query, is drawn from a normal distribution with standard deviation 0.02.
+    Distances are clipped to ``max_distance``. Templates differ by query, so every query has its own mean and
+    covariance. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is for keys farthest before
+    the query, is drawn from a normal distribution with standard deviation 0.02.
 
     Args:
         heads: Number of heads, or 1 to share the vectors, as the paper does.
@@ -399,7 +399,7 @@ class RelativeKeys(AbstractPositionalEvidence):
         scale: Scale of the templates; None is :math:`1/\sqrt d`.
 
     Raises:
-        ProblemError: If an argument cannot be used; when called, if there are other heads or another d.
+        ProblemError: If an argument is invalid; when called, if the number of heads or d differs.
 
     Reference:
         Shaw et al. 2018, Self-attention with relative position representations, eqs. (4)-(6). Its further vectors on
@@ -432,8 +432,8 @@ class RelativeGridKeys(AbstractPositionalEvidence):
     r"""Offsets in an image, :math:`z_i = q_i` and :math:`t_{ij} = k_j + (a_{\text{rows}}, b_{\text{columns}})`.
 
     Tokens are the pixels of a grid, row by row. Half of the coordinates depend on how many rows the key is below the
-    query, the other half on how many columns it is to its right. Offsets are clipped to ``reach``; with
-    :class:`~fenchel.nn.preference.GridWindow` of the same reach no query sees farther. The parameters ``rows`` and
+    query, the other half on how many columns it is to its right. Offsets are clipped to ``reach``; combine with a
+    :class:`~fenchel.nn.preference.GridWindow` of the same reach to avoid clipping. The parameters ``rows`` and
     ``columns`` (heads, 2 · reach + 1, dim / 2), which begin with the offset −reach, are drawn from a normal
     distribution with standard deviation 0.02.
 
@@ -441,12 +441,12 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         heads: Number of heads, or 1 to share the vectors.
         dim: d of each head, even.
         grid: Rows and columns of the image.
-        reach: The largest offset that has vectors of its own: (k − 1) / 2 for a window of k × k.
+        reach: The largest offset with its own vectors: (k − 1) / 2 for a window of k × k.
         scale: Scale of the templates; the paper has none.
 
     Raises:
-        ProblemError: If an argument cannot be used; when called, if there are other heads, another d, or tokens that do
-            not fill the grid.
+        ProblemError: If an argument is invalid; when called, if the number of heads or d differs, or tokens do not fill
+            the grid.
 
     Reference:
         Ramachandran et al. 2019, Stand-alone self-attention in vision models, eq. (3).
@@ -498,29 +498,29 @@ class RelativeGridKeys(AbstractPositionalEvidence):
 class TransformerXL(AbstractPositionalEvidence):
     r"""Transformer-XL's relative positions: :math:`z_i = q_i` and :math:`t_{ij} = (k_j + W_h R_{i-j})/\sqrt d`.
 
-    R is the sinusoidal code of a distance. Of the four terms of the paper's score two are evidence and two are not:
+    R is the sinusoidal code of a distance. Two of the four terms of the paper's score are evidence and two are not:
 
     .. math:: \langle z_i, t_{ij}\rangle = \bigl(\langle q_i, k_j\rangle + \langle q_i, W R_{i-j}\rangle\bigr)/\sqrt d,
         \qquad \log u_{ij} = \bigl(\langle u, k_j\rangle + \langle v, W R_{i-j}\rangle\bigr)/\sqrt d
 
-    The last two do not depend on the query: the third is an importance of the key, the fourth one of the distance. They
-    are a preference, which is computed from the templates and multiplies that of the layer. At first order the two
-    kinds of terms are equivalent; in exact inference they are not.
+    The last two do not depend on the query: the third is an importance of the key, the fourth of the distance. They
+    form a preference, computed from the templates, that multiplies the layer's preference. At first order the two kinds
+    of terms are equivalent; in exact inference they are not.
 
     Args:
         heads: Number of heads.
         dim: d of each head.
         width: Length of R, even: the model's width in the paper.
-        base: Of the sinusoids.
-        scale: Of the templates and of both preferences; None is :math:`1/\sqrt d`.
+        base: Base of the sinusoids.
+        scale: Scale of the templates and of both preferences; None is :math:`1/\sqrt d`.
 
     Attributes:
         distance_weight: W, (heads, dim, width), drawn from a normal distribution with standard deviation 0.02.
-        key_importance: u, (heads, dim), from 0.
-        distance_importance: v, (heads, dim), from 0.
+        key_importance: u, (heads, dim), initially 0.
+        distance_importance: v, (heads, dim), initially 0.
 
     Raises:
-        ProblemError: If an argument cannot be used; when called, if there are other heads or another d.
+        ProblemError: If an argument is invalid; when called, if the number of heads or d differs.
 
     Reference:
         Dai et al. 2019, Transformer-XL: attentive language models beyond a fixed-length context, section 3.3 and
@@ -547,7 +547,7 @@ class TransformerXL(AbstractPositionalEvidence):
         """The query, keys plus the codes of their distances, and the preference computed from both."""
         self._check(query, key, self.distance_weight, dim=self.dim)
         m, n = query.shape[2], key.shape[2]
-        # Row ρ belongs to pairs with j - i = ρ - m + 1 for queries counted from 0, so to this distance back.
+        # Row ρ is for pairs with j - i = ρ - m + 1, with queries counted from 0, hence this distance back.
         back = first_query_position(query_offset, m, n) + m - 1 - torch.arange(m + n - 1, device=query.device)
         code = sinusoids(back.to(torch.float64), self.width, base=self.base, layout="halves")
         relative = code.to(self.distance_weight.dtype) @ self.distance_weight.mT

@@ -1,4 +1,4 @@
-"""The inference of the heads of a layer by the functional form, and how it is captured or temporarily replaced."""
+"""The inference of a layer's heads by the functional form, and its capture and temporary replacement."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Problem:
 
     Attributes:
         evidence: z, (B, H, m, d).
-        templates: Before their scale, (B, H, n, d).
+        templates: Templates before scaling, (B, H, n, d).
         values: (B, H, n, d).
         alpha: α, a number or (H, 1).
-        scale: Of the templates, a number or a scalar tensor.
+        scale: Scale of the templates, a number or a scalar tensor.
         closeness: D; None is KL.
-        variant: For templates that differ by query, or are means of Gaussians; None if all queries share points.
+        variant: Set if templates differ by query or are means of Gaussians; None if all queries share points.
         reads_templates: Whether the output is the mean of those Gaussians rather than of the values.
     """
 
@@ -83,7 +83,7 @@ def infer(
     Args:
         problem: Evidence, templates and values.
         log_preference: log u, as in :func:`fenchel.functional.attention`.
-        estimator: As there, with its options.
+        estimator: As there, an object with its options.
         dropout: Probability of dropping a weight, 0 in inference.
         need_weights: Whether to return the weights, after dropout.
         need_certificate: Whether to return the certificate of the weights before dropout.
@@ -115,7 +115,7 @@ def infer(
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:
-    """Whether torch's fused kernel supports this preference and these templates: on a GPU, where it is faster."""
+    """Whether torch's fused kernel supports this preference and these templates, on a GPU only, where it is faster."""
     if preference is None or not preference.lowers or inputs.device.type != "cuda":
         return False
     from fenchel.functional.flex import SMALLEST_DIM
@@ -144,11 +144,11 @@ def infer_fused(problem: Problem, preference: AbstractPreference, inputs: Attent
 
 
 class KeyProjection(NamedTuple):
-    """The linear map that projected the keys of a call.
+    """The linear map that projects the keys of a call.
 
     Attributes:
         inputs: Its inputs, (B, n, width).
-        weight: One map a head, (H, d, width).
+        weight: One map for each head, (H, d, width).
         bias: (H, d), or None.
     """
 
@@ -163,9 +163,9 @@ class LayerCall(NamedTuple):
     Attributes:
         problem: Evidence, templates, values, α and scale.
         log_preference: log u, or bool with True = attend, broadcastable to (B, H, m, n); None is uniform.
-        projection: In a capture, the map from the input to the templates; None if there is no such linear map.
+        projection: In a capture, the linear map from the input to the templates; None if there is none.
         key_padding: In a capture, True where a key is padding, bool (B, n without added templates), or None.
-        asks_itself: In a capture, whether queries and keys are of the same sequence.
+        asks_itself: In a capture, whether queries and keys come from the same sequence.
         added: Number of templates that follow those of the keys.
     """
 
@@ -183,7 +183,7 @@ class OtherInference:
 
     Attributes:
         name: Qualified name of the layer.
-        estimator: Estimator whose options default to the layer's; None is the layer's.
+        estimator: The estimator; its options default to the layer's, and None is the layer's estimator.
         alpha: α; None is the layer's.
         heads: Numbers of the heads, from 1; None is all.
         called: Whether the layer has been called.
@@ -213,15 +213,15 @@ class OtherInference:
 class AttendingLayer:
     """Base class of layers that can be captured and switched. It precedes ``torch.nn.Module`` among their bases.
 
-    A layer has an ``estimator`` and ``num_heads``, and computes its calls by :meth:`answer`.
+    A layer has an ``estimator`` and ``num_heads``, and computes its output by :meth:`answer`.
 
     Attributes:
         tol: Tolerance of the exact estimator; None is the default of ops.
-        max_steps: Steps of the exact estimator at most.
+        max_steps: Maximum number of steps of the exact estimator.
     """
 
     heads_infer_together: ClassVar[bool] = False
-    """Whether no single head can be captured or switched."""
+    """Whether heads cannot be captured or switched one by one."""
     num_heads: int
     tol: float | None = None
     max_steps: int = DEFAULT_STEPS
@@ -233,7 +233,7 @@ class AttendingLayer:
 
     @property
     def estimator(self) -> str:
-        """Name of the estimator. A name can be assigned, or an object, which sets ``tol`` and ``max_steps``, too."""
+        """Name of the estimator. Assign a name, or an object, which also sets ``tol`` and ``max_steps``."""
         return self._estimator
 
     @estimator.setter
@@ -268,7 +268,7 @@ class AttendingLayer:
 
     @property
     def effective_estimator(self) -> str:
-        """Name of the current estimator; where heads differ, of those that are not first order."""
+        """Name of the current estimator; if heads differ, that of the heads that are not first order."""
         other = self.other
         if other is None or other.estimator is None:
             return self.estimator
@@ -288,7 +288,7 @@ class AttendingLayer:
 
         Args:
             call: Their problem.
-            **options: Of :func:`fenchel.nn.inference.infer`, without the estimator.
+            **options: Options of :func:`fenchel.nn.inference.infer`, except the estimator.
         """
         problem, log_u, chosen = call.problem, call.log_preference, self._switched
         if chosen is None:
@@ -330,7 +330,7 @@ class AttendingLayer:
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
-    """The attention layers of a model that can be captured and switched, by qualified name, in its order.
+    """The attention layers of a model that can be captured and switched, by qualified name, in the model's order.
 
     Example:
         >>> from fenchel.nn import MultiheadAttention
@@ -358,7 +358,7 @@ def check_all_attend(model: nn.Module) -> None:
 
 
 def lies_in(part: Tensor, whole: Tensor) -> bool:
-    """Whether a tensor is another one, or begins within its memory, as a slice of it does.
+    """Whether a tensor is the other one, or starts inside its memory, as a slice does.
 
     Example:
         >>> tokens = torch.ones(2, 3, 4)
@@ -374,7 +374,7 @@ def lies_in(part: Tensor, whole: Tensor) -> bool:
 
 
 def _of_heads(problem: Problem, index: Tensor) -> Problem:
-    """The problem of the heads of an index."""
+    """The problem of the heads with these indices."""
 
     def selected(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
@@ -396,7 +396,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
 
 
 def preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor | None:
-    """The log-preference of the heads of an index, where heads have their own."""
+    """The log-preference of the heads with these indices, if it has a dimension of heads."""
     if log_preference is None or log_preference.dim() < 3 or log_preference.shape[-3] == 1:
         return log_preference
     return log_preference.index_select(-3, index)
@@ -466,17 +466,17 @@ class LastCall:
     last_certificate: AttentionCertificate
     """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
 
-    A loss cannot use them: :attr:`last_gap` is for losses.
+    For a loss use :attr:`last_gap`, which has a gradient.
     """
     last_gap: Tensor
     """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
 
-    It keeps the graph of that call until the next one.
+    The graph of that call is kept until the next one.
     """
     last_norm_penalty: Tensor
     r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
 
-    It keeps the graph of that call until the next one.
+    The graph of that call is kept until the next one.
     """
 
     _last_certificate: AttentionCertificate | None = None
@@ -484,7 +484,7 @@ class LastCall:
     _last_norm_penalty: Tensor | None = None
 
     def forget_last_call(self) -> None:
-        """Delete the stored results, and the graphs that they keep."""
+        """Delete the stored results and their graphs."""
         for attribute in _KEPT.values():
             # A layer that stores nothing does not change when it is called, so that it can be exported.
             if getattr(self, attribute) is not None:
@@ -502,5 +502,5 @@ class LastCall:
         return result
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies do not have results of calls: a tensor with a graph cannot be copied.
+        # Copies do not contain results of calls: a tensor with a graph cannot be copied.
         return {name: value for name, value in self.__dict__.items() if name not in _KEPT.values()}

@@ -41,19 +41,19 @@ class MixtureAttention(MultiheadAttention):
         bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned memory and value, without variance, are added to every sequence.
         add_zero_attn: Whether a memory and value of zeros, without variance, are added.
-        kdim: Width of keys; ``embed_dim`` where None.
-        vdim: Width of values; ``embed_dim`` where None.
+        kdim: Width of keys; ``embed_dim`` if None.
+        vdim: Width of values; ``embed_dim`` if None.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
-        device: Of the parameters.
-        dtype: Of the parameters.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
         variances: Source of the variances. ``"input"``: a linear map of the key's input, through softplus.
-            ``"learned"``: a parameter, through softplus, shared by all keys, or one a memory with ``memories``.
-            ``"given"``: an argument of every call.
-        answer: ``"values"``: the mean of the projected values. ``"memories"``: E[x] itself; the values of a call are
+            ``"learned"``: a parameter, through softplus, shared by all keys, or separate for each memory with
+            ``memories``. ``"given"``: an argument of every call.
+        answer: ``"values"``: the mean of the projected values. ``"memories"``: E[x] itself; the ``value`` argument is
             not used.
-        spherical: One variance a memory and head instead of d, at nearly the cost of softmax attention.
-        memories: For ``variances="learned"``: the number S of keys of every call, each with variances of its own.
-        initial_variance: Initial value of variances, > 0.
+        spherical: One variance per memory and head instead of d, at nearly the cost of softmax attention.
+        memories: For ``variances="learned"``: the number S of keys of every call, each with its own variances.
+        initial_variance: Initial value of the variances, > 0.
         preference: log w, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
@@ -61,10 +61,10 @@ class MixtureAttention(MultiheadAttention):
         learn_alpha: Whether every head learns its α.
         keep_certificate: Whether a call stores :attr:`last_certificate`; may be set at any time.
         tol: Tolerance of the exact estimator.
-        max_steps: Steps of the exact estimator at most.
+        max_steps: Maximum number of steps of the exact estimator.
 
     Raises:
-        ProblemError: On an argument that cannot be used, with its value and what was expected.
+        ProblemError: If an argument is invalid.
 
     Reference:
         Section 7; fact 11 of the documentation's mathematics.
@@ -179,7 +179,7 @@ class MixtureAttention(MultiheadAttention):
             average_attn_weights: Whether they are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             variances: Of the projected keys, for a layer with ``variances="given"``: finite and at least 0, in the
-                layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
+                layout of ``key`` with a last dimension of E, num_heads (one per head) or 1 (one per key).
             query_offset: Position of the first query among the keys, as in
                 :meth:`fenchel.nn.MultiheadAttention.forward`.
             cache: Keys and values of earlier calls, without a window, for a layer with ``variances="input"``.
@@ -194,13 +194,13 @@ class MixtureAttention(MultiheadAttention):
         if self.keep_gap or self.keep_norm_penalty:
             kept = "keep_gap" if self.keep_gap else "keep_norm_penalty"
             raise ProblemError(
-                f"{kept} of MixtureAttention is True, which it does not offer; set it to False. keep_certificate keeps "
+                f"{kept} of MixtureAttention is True, which is not supported; set it to False. keep_certificate keeps "
                 "the gap, without gradient"
             )
         if isinstance(cache, KeyValueCache) and (cache.window is not None or self.variances != "input"):
             raise ProblemError(
                 f"cache has window={cache.window} and MixtureAttention was built with variances={self.variances!r}; "
-                "expected a cache without a window and variances='input', which are computed from all keys"
+                "expected a cache without a window, and variances='input', computed from all keys"
             )
         if (variances is None) == (self.variances == "given"):
             what = "are missing" if variances is None else "are given"
@@ -236,7 +236,7 @@ class MixtureAttention(MultiheadAttention):
             if self.memories not in (None, inputs.keys):
                 raise ProblemError(
                     f"key has {inputs.keys} tokens, but MixtureAttention was built with memories={self.memories}, the "
-                    "number of keys that have variances of their own; give as many, or use variances='input'"
+                    "number of keys with their own variances; give as many keys, or use variances='input'"
                 )
             return nn.functional.softplus(self.raw_variance.unsqueeze(0))
         assert self.variance_proj is not None  # noqa: S101 -- variances are given, learned or projected
@@ -259,11 +259,11 @@ def _check_memories(memories: int | None, variances: str, answer: str, estimator
         check_sizes("MixtureAttention", memories=memories)
         if variances != "learned":
             raise ProblemError(
-                f"memories is {memories} and variances {variances!r}; expected variances='learned', of which each of "
-                "so many keys has its own, or memories=None"
+                f"memories is {memories} and variances is {variances!r}; expected variances='learned', with its own "
+                "variances for each key, or memories=None"
             )
     elif variances == "learned" and answer == "values" and estimator == "first_order":
         raise ProblemError(
-            "variances is 'learned' without memories, so that all keys share them and no responsibility and no value "
-            "depends on them at first order; expected memories=S for one a key, answer='memories', or variances='input'"
+            "variances is 'learned' and memories is None; all keys would share the variances, which have no effect at "
+            "first order; expected memories=S, one set per key, answer='memories', or variances='input'"
         )

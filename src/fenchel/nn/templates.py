@@ -1,7 +1,6 @@
 r"""Banks of templates that persist between calls, and the spread of templates as a penalty.
 
-First order is exact as α tends to 0, or as templates move together: its error depends on α times their spread under u.
-For every λ,
+The error of first order tends to 0 with α and with the spread of the templates under u. For every λ,
 
 .. math:: \tfrac\alpha2\lVert h(\lambda) - \mu\rVert^2
           \;\le\; \chi^2(p(\lambda), u)\,\cdot\,\tfrac\alpha2\operatorname{tr}\operatorname{Cov}_u(t),
@@ -9,7 +8,8 @@ For every λ,
 
 by Cauchy-Schwarz on :math:`h - \mu = \sum_i \frac{p_i - u_i}{\sqrt{u_i}}\,\sqrt{u_i}(t_i - \mu)`. At first order the
 left side is the gap of the certificate (fact 1), so the penalty
-:math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` bounds it up to how far queries move their weights from u.
+:math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` bounds it up to the factor χ², the deviation of the weights
+from u.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class AbstractTemplateBank(nn.Module, ABC):
         embed_dim: Width E of the layer that uses the bank.
         classes: Number of classes; 1 is a bank without classes.
         per_class: Number of templates of each class.
-        own_class: Whether an input with a label may use the templates of its class alone. An input without a label may
+        own_class: Whether an input with a label may use only the templates of its class. An input without a label may
             use all.
 
     Raises:
-        ProblemError: On a size below 1.
+        ProblemError: If a size is below 1.
     """
 
     templates: Tensor
@@ -64,17 +64,17 @@ class AbstractTemplateBank(nn.Module, ABC):
         """All templates, and which of them each input may use.
 
         Args:
-            labels: Class of each input, int64 (N,), -1 where it is not known; None where none is.
+            labels: Class of each input, int64 (N,), -1 if unknown; None if all are.
 
         Returns:
             Templates, (classes * per_class, E), class after class; and a mask, bool (N, classes * per_class), or
             (1, classes * per_class) where it is the same for all, True = may be used.
 
         Raises:
-            ProblemError: On labels of another dtype or shape, or out of range.
+            ProblemError: If labels have a wrong dtype or shape, or are out of range.
         """
         filled = self.filled.repeat_interleave(self.per_class).unsqueeze(0)
-        # A clone, because a bank may be updated before the backward pass.
+        # A clone, since a bank may be updated before the backward pass.
         templates = self.templates.clone().flatten(0, 1)
         if labels is None:
             return templates, filled
@@ -96,14 +96,14 @@ class AbstractTemplateBank(nn.Module, ABC):
 
         Args:
             inputs: Inputs of the layer, (N, S, E).
-            labels: Class of each, int64 (N,), -1 where it is not known.
+            labels: Class of each, int64 (N,), -1 if unknown.
             padding: True where there is no token, bool (N, S).
         """
 
     def _check_labels(self, labels: Tensor) -> None:
-        form, device = "(N,), the class of each input, -1 where it is not known", self.templates.device
+        form, device = "(N,), the class of each input, -1 if unknown", self.templates.device
         check_tensor("labels", labels, form, dtypes=WHOLE, dims=1, device=device, other="the bank")
-        expected = f"classes 0 to {self.classes - 1}, or -1 where it is not known"
+        expected = f"classes 0 to {self.classes - 1}, or -1 if unknown"
         check_indices("labels", labels, self.classes, expected)
 
     def extra_repr(self) -> str:
@@ -121,7 +121,7 @@ class LearnedTemplateBank(AbstractTemplateBank):
         own_class: Whether an input with a label may use the templates of its class alone.
 
     Raises:
-        ProblemError: On a size below 1.
+        ProblemError: If a size is below 1.
 
     Example:
         >>> bank = LearnedTemplateBank(8, classes=3, per_class=2, own_class=True)
@@ -143,23 +143,23 @@ class LearnedTemplateBank(AbstractTemplateBank):
 
     @property
     def filled(self) -> Tensor:
-        """All of them."""
+        """True for every class."""
         return torch.ones(self.classes, dtype=torch.bool, device=self.templates.device)
 
     def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
-        """Nothing: the optimiser updates the templates."""
+        """Do nothing: the optimiser updates the templates."""
 
 
 class RunningTemplateBank(AbstractTemplateBank):
     r"""Templates that are running means of the tokens of each class in training, without gradient.
 
-    Every token of an input of class c belongs to the nearest template of c, and with :math:`\bar x_k` the mean of
-    those that belong to template k,
+    Every token of an input of class c is assigned to the nearest template of c. With :math:`\bar x_k` the mean of the
+    tokens of template k,
 
     .. math:: t_k \leftarrow m\, t_k + (1 - m)\,\bar x_k ,
 
-    which for one template a class is the running mean of its tokens. A class starts with tokens of its first input,
-    evenly spaced, or with one template with their mean; before that it has none. Padding and tokens with a NaN or an
+    which for one template per class is the running mean of its tokens. A class starts with evenly spaced tokens of its
+    first input, or with their mean if it has one template; before that it has none. Padding and tokens with a NaN or an
     infinity are left out. Templates are buffers: they are saved with the model, and DistributedDataParallel copies
     those of rank 0 to all.
 
@@ -208,15 +208,15 @@ class RunningTemplateBank(AbstractTemplateBank):
 
     @torch.no_grad()
     def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
-        """Move the templates of the classes in a batch.
+        """Update the templates of the classes in a batch.
 
         Args:
             inputs: Inputs of the layer, (N, S, E).
-            labels: Class of each, int64 (N,), -1 where it is not known.
+            labels: Class of each, int64 (N,), -1 if unknown.
             padding: True where there is no token, bool (N, S).
 
         Raises:
-            ProblemError: On labels of another dtype or shape, or out of range.
+            ProblemError: If labels have a wrong dtype or shape, or are out of range.
         """
         self._check_labels(labels)
         self._check_inputs(inputs, labels, padding)
@@ -276,7 +276,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
         tensor([[[1.]]])
     """
     templates = widened(templates)
-    centred = templates - templates.mean(-2, keepdim=True)  # for less rounding
+    centred = templates - templates.mean(-2, keepdim=True)  # reduces rounding errors
     squares = centred.square().sum(-1, keepdim=True)
     if log_preference is None:
         return squares.mean(-2)
@@ -285,7 +285,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
 
 
 def _weights(log_preference: Tensor, templates: Tensor) -> Tensor:
-    """U (B or 1, H or 1, m or 1, n), with zeros in rows that are all masked."""
+    """The preference u (B or 1, H or 1, m or 1, n), with zeros in fully masked rows."""
     full = log_weights(log_preference[(None,) * (4 - log_preference.dim())], templates.dtype)
     full = full.expand(*full.shape[:-1], templates.shape[-2])
     live = may_attend(full).any(-1, keepdim=True)
@@ -298,8 +298,8 @@ def norm_penalty(model: nn.Module) -> Tensor:
     .. math:: \mathop{\mathrm{mean}}_{\text{layers}}\;\mathop{\mathrm{mean}}_{\text{sequences, heads, queries}}\;
               \tfrac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)
 
-    The papers note that norms of templates may grow in training until α is no longer small, and propose norm
-    regularisation, this penalty, or normalised templates, ``normalize_templates=True`` of
+    The papers note that norms of templates may grow in training until α is no longer small. They propose norm
+    regularisation (this penalty) or normalised templates, ``normalize_templates=True`` of
     :class:`~fenchel.nn.MultiheadAttention`.
 
     Args:
@@ -309,7 +309,7 @@ def norm_penalty(model: nn.Module) -> Tensor:
         A scalar with gradient to the key projections, to learned preferences and to learned α.
 
     Raises:
-        ProblemError: If no layer keeps its penalty, or one that does has not been called.
+        ProblemError: If no layer keeps its penalty, or such a layer has not been called.
 
     Reference:
         "Limitations and other comments" of the first version of the paper.
@@ -327,7 +327,7 @@ def norm_penalty(model: nn.Module) -> Tensor:
     if not layers:
         raise ProblemError(
             f"no layer of this {type(model).__name__} keeps its norm penalty; set keep_norm_penalty = True on the "
-            "fenchel.nn.MultiheadAttention layers that should count, and run the model"
+            "fenchel.nn.MultiheadAttention layers to penalise, and run the model"
         )
     penalties: list[Any] = [layer.last_norm_penalty for layer in layers]
     return torch.stack(penalties).mean()

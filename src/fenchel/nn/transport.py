@@ -1,4 +1,4 @@
-"""Multi-head attention kept close to its preference by entropic optimal transport."""
+"""Multi-head attention with entropic optimal transport as its closeness."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from fenchel.tensors import (
 )
 
 EXTRA_PREFERENCES = ("zero", "shared")
-"""Preferences of templates that are not in the input."""
+"""Preferences of templates from outside the input."""
 
 _OWNER = "TransportAttention"
 
 
 class TransportAttention(AttendingLayer, nn.MultiheadAttention):
-    r"""Attention as inference kept close to its preference by entropic optimal transport, in every head.
+    r"""Attention as inference with entropic optimal transport as the closeness of every head.
 
     .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
 
-    u has its support on the keys of the input. p may also use further templates: ``atoms`` of another input, given
-    with the call or taken from the batch with ``partners``, and those of ``memory``. At first order
+    u has its support on the keys of the input. p may also use further templates: ``atoms``, given with the call or
+    taken from another input of the batch with ``partners``, and the templates of ``memory``. At first order
 
     .. math:: p(t) = \sum_i u_i\, \frac{\exp\big((\alpha\langle t, z\rangle - M(t, t_i))/\gamma\big)}{Z_i} ,
 
@@ -72,20 +72,20 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         scale: Templates are scale · key.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
-        extra_preference: Preference of atoms: ``"zero"``, they get weight through the transport alone; or ``"shared"``,
+        extra_preference: Preference of atoms: ``"zero"``: they get weight only through the transport; ``"shared"``:
             they have the same preference as the input's own templates.
-        memory: A bank of templates that are added to the atoms, or None.
-        dropout: Probability in [0, 1) with which an element of the output, after its projection, is dropped in
-            training. Weights are never dropped.
+        memory: A bank of templates, added to the atoms; or None.
+        dropout: Probability in [0, 1) with which an element of the projected output is dropped in training. Weights are
+            never dropped.
         bias: Whether the projections have a bias.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
-        max_steps: Steps of the exact estimator at most.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        max_steps: Maximum number of steps of the exact estimator.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        ProblemError: On an argument that cannot be used, with its value and what was expected.
+        ProblemError: If an argument is invalid.
 
     Reference:
         Section 9, eq. (22), and appendix D.
@@ -102,7 +102,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
     log_alpha: nn.Parameter | None
     cost_matrix: Tensor | None
     gamma: float | Tensor = number_of_heads("gamma")
-    """γ: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+    """γ: a number, or (num_heads,) with gradient if it is learned. It can be assigned."""
     alpha: float | Tensor = number_of_heads("alpha")
     """α: likewise."""
 
@@ -164,20 +164,20 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
 
         Args:
             query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
-            key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` where None.
-            value: The same shape; ``key`` where None.
+            key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` if None.
+            value: The same shape; ``key`` if None.
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
             need_weights: Whether to return a tuple with the weights, as torch's layer does; None for the output alone.
-            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
-                may not be used at all. Neither mask concerns atoms.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key gets
+                no weight at all. Neither mask applies to atoms.
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             atoms: Further templates, in the layout of ``key`` with N or 1 for the batch; their values are projected
-                from them, too.
-            atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may have none.
+                from them as well.
+            atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may be all False.
             partners: int64 (N,), the index in the batch of another input, whose keys and values are added to the atoms,
                 or -1 for none; equivalent to ``atoms`` of ``key[partners]``, without projecting them a second time.
-            labels: Class of each input, int64 (N,), -1 where it is not known. They select the templates of the memory
+            labels: Class of each input, int64 (N,), -1 if unknown. They select the templates of the memory
                 that each input may use, and in training a running bank is updated from them.
 
         Returns:
@@ -239,9 +239,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         """The atoms of a call, after checking them and their mask."""
         if atoms is None:
             if mask is not None:
-                raise ProblemError(
-                    "atom_mask is given without atoms; expected the atoms that it masks, or neither"
-                )
+                raise ProblemError("atom_mask is given without atoms; expected both or neither")
             return []
         check_tensor("atoms", atoms, "in the layout of key")
         query = call.to_batch_first(call.query)
@@ -260,8 +258,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         if self.memory is None:
             if labels is not None:
                 raise ProblemError(
-                    "labels are given, but the layer has no memory that could use them; build it with memory=, or "
-                    "leave them out"
+                    "labels are given, but the layer has no memory; build it with memory=, or omit labels"
                 )
             return []
         if labels is not None:
@@ -288,7 +285,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
 def _of_partners(
     keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor | None
 ) -> list[Atoms]:
-    """Keys and values (N, H, n, d) of the partner of each input, after checking the partners.
+    """Keys and values (N, H, n, d) of the partner of each input, with checked indices.
 
     Under ``torch.compile`` the values of ``partners`` are not checked.
     """
@@ -333,7 +330,7 @@ class Atoms(NamedTuple):
     mask: Tensor | None
 
     def after(self, log_u: Tensor | None, keys: int) -> Tensor | None:
-        """One preference over keys, then atoms, in which atoms that may be used have weight 1.
+        """The preference over keys, then atoms, where atoms that may be used have weight 1.
 
         Args:
             log_u: Log weights of the keys, or bool, broadcastable to (N, H, m, keys); None is uniform.
@@ -348,7 +345,7 @@ class Atoms(NamedTuple):
 
 
 def together(parts: Sequence[Atoms]) -> Atoms | None:
-    """Several sets of atoms concatenated; None without any.
+    """Several sets of atoms, concatenated; None if there are none.
 
     Example:
         >>> one = Atoms(*torch.zeros(2, 1, 2, 3, 4), torch.ones(1, 3, dtype=torch.bool))

@@ -115,7 +115,7 @@ class TruncatedExponential(AbstractProduct):
         theta: θ, as low, of either sign; 0 gives a :class:`Box`.
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> TruncatedExponential(torch.zeros(1), 1.0, 2.0).mean()
@@ -248,7 +248,7 @@ class Box(TruncatedExponential):
         high: As low, above low; at least one of them is a tensor.
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> from fenchel import InferenceProblem
@@ -284,7 +284,7 @@ class AsymmetricLaplace(AbstractProduct):
         right: R > 0, as location.
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> AsymmetricLaplace(torch.zeros(1), 1.0, 4.0).mean()           # 1/R - 1/L
@@ -382,7 +382,7 @@ class Laplace(AsymmetricLaplace):
         scale: b > 0, as location; at least one of them is a tensor.
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> from fenchel import InferenceProblem

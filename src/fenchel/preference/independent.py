@@ -269,7 +269,7 @@ class Poisson(AbstractProduct):
         rate: ν > 0, shape (d,) for all queries, or (..., m or 1, d).
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> u = Poisson(torch.tensor([2.0, 0.5]))
@@ -340,7 +340,7 @@ class Gamma(AbstractProduct):
         rate: β > 0, likewise; one of both is a tensor.
 
     Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
+        ProblemError: If shapes, dtypes or entries are invalid.
 
     Example:
         >>> from fenchel import InferenceProblem

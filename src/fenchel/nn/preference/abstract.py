@@ -26,10 +26,10 @@ from fenchel.tensors import check_flags, check_type, checked_argument
 
 
 def on_grid(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
-    """All values of a function of indices, (B, H, m, n) with size 1 for every index that it does not read.
+    """All values of a function of indices, (B, H, m, n) with size 1 for every index that it does not depend on.
 
     Args:
-        function: Of indices (b, h, q, k) that broadcast.
+        function: A function of indices (b, h, q, k) that broadcast.
         inputs: Gives the ranges of the indices.
     """
     sizes = (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
@@ -38,10 +38,10 @@ def on_grid(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
 
 
 def on_diagonals(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
-    """:func:`on_grid` for a function of h and k - q alone, evaluated m + n - 1 times.
+    """:func:`on_grid` for a function of h and k - q only, evaluated m + n - 1 times.
 
     Args:
-        function: Of indices (b, h, q, k) that broadcast, and of k - q for negative k too.
+        function: A function of indices (b, h, q, k) that broadcast, also defined for negative k.
         inputs: Gives the ranges of the indices.
     """
     m, n = inputs.queries, inputs.keys
@@ -56,10 +56,10 @@ def on_diagonals(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
 
 
 def _skewed(values: Tensor, m: int, n: int) -> Tensor:
-    """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbols in a graph.
+    """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbolic.
 
-    Copies of the values, one below the other and read as rows that are one shorter, move by one from row to row. A
-    compiler fuses this into one expression; eager would allocate an array twice as large as the result.
+    The values are repeated and read as rows that are one shorter, which shifts them by one from row to row. A compiler
+    fuses this into one expression; eager mode would allocate an array twice as large as the result.
     """
     copies = torch.nn.functional.pad(values, (0, 1)).unsqueeze(-2).expand(*values.shape[:-1], m, -1)
     shifted = copies.flatten(-2)[..., m - 1 : m - 1 + m * (m + n - 1)]
@@ -75,7 +75,7 @@ def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Entries ``start`` to ``start + length`` of a parameter along a dimension.
 
     A view of all entries is contiguous and a view of some is not, which would restrict the lengths of an exported
-    graph: an export copies.
+    graph, so an export makes a copy.
     """
     if torch.compiler.is_exporting():
         return parameter.index_select(dim, torch.arange(start, start + length, device=parameter.device))
@@ -111,8 +111,8 @@ class AbstractPreference(nn.Module):
     Attributes:
         heads: Number of heads that the preference is built for; None for any. With 1 all heads share the log-weights,
             and functions of indices are evaluated at head 0.
-        depends_on_distance: Whether the functions of indices depend on h and k - q alone; the tensor then costs
-            m + n - 1 evaluations instead of m·n.
+        depends_on_distance: Whether the functions of indices depend on h and k - q only; the tensor then costs m + n -
+            1 evaluations instead of m·n.
 
     Example:
         >>> from fenchel.nn.preference import Causal, Uniform
@@ -123,7 +123,7 @@ class AbstractPreference(nn.Module):
     heads: int | None = None
     depends_on_distance: bool = False
     is_composite: ClassVar[bool] = False
-    """Whether its representation has an operator, and so needs brackets inside another."""
+    """Whether its representation has an operator, and needs brackets inside another."""
 
     def __init__(self, **sizes: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class AbstractPreference(nn.Module):
             allowed = None if mask is None else mask(b, h, q, k)
             return cast("Tensor", combined([log_u, allowed]))
 
-        # A compiler compares positions where it needs them, at no cost.
+        # A compiler compares positions as it needs them, at no cost.
         is_cheap = weight is None and torch.compiler.is_compiling()
         return (on_diagonals if self.depends_on_distance and not is_cheap else on_grid)(entries, inputs)
 
@@ -173,7 +173,7 @@ class AbstractPreference(nn.Module):
         return None
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """The mask as a function of indices (b, h, q, k), True = attend; None if every key may be attended to.
+        """The mask as a function of indices (b, h, q, k), True = attend; None if no key is masked.
 
         Raises:
             ProblemError: If there is no such function without a tensor of m·n entries.
@@ -194,16 +194,16 @@ class AbstractPreference(nn.Module):
         return lambda score, b, h, q, k: score + weight(b, h, q, k)
 
     def checked_log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """:meth:`log_weight` whose results are checked, in the dtype of the inputs or a wider one.
+        """:meth:`log_weight` with checked results, in the dtype of the inputs or a wider one.
 
         Raises:
             ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
         """
-        advice = "log-weights, floating. What may be attended to belongs in mask_mod, True = attend"
+        advice = "floating-point log-weights. A mask belongs in mask_mod, True = attend"
         return self._checked("log_weight", self.log_weight(inputs), inputs.dtype, advice)
 
     def checked_mask(self, inputs: AttentionInputs) -> IndexFunction | None:
-        """:meth:`mask_mod` whose results are checked: any log-weight but 0 would count as True.
+        """:meth:`mask_mod` with checked results: any log-weight other than 0 would count as True.
 
         Raises:
             ProblemError: As :meth:`mask_mod`; when the function is called, if its result is not bool.
@@ -228,7 +228,7 @@ class AbstractPreference(nn.Module):
         return checked
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Raise unless the inputs fit this preference.
+        """Raise unless the inputs match this preference.
 
         Raises:
             ProblemError: If it was built for another number of heads, or its parameters are on another device.
@@ -251,13 +251,13 @@ class AbstractPreference(nn.Module):
         name = type(self).__name__
         if not self.lowers and type(self).forward is AbstractPreference.forward:
             raise ProblemError(
-                f"{name} says nothing yet: write its method log_weight(inputs) or mask_mod(inputs), which return a "
-                "function of indices (b, h, q, k), or forward(inputs), which returns a tensor."
+                f"{name} has no log-weights: implement its method log_weight(inputs) or mask_mod(inputs), which return "
+                "a function of indices (b, h, q, k), or forward(inputs), which returns a tensor."
             )
         if not self.lowers:
             raise ProblemError(
-                f"{name} cannot be put into a fused kernel: its log-weights are no function of "
-                "single indices. Use its tensor, preference(inputs), instead."
+                f"{name} cannot be put into a fused kernel: its log-weights are not a function of single indices. Use "
+                "its tensor, preference(inputs), instead."
             )
 
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
@@ -273,7 +273,7 @@ class AbstractPreference(nn.Module):
         return Uniform() if isinstance(self, Uniform) else power
 
     def extra_repr(self) -> str:
-        """Arguments that are not the default."""
+        """Arguments that differ from the default."""
         return shown_arguments(self)
 
     def __repr__(self) -> str:
@@ -289,7 +289,7 @@ class AbstractGridPreference(AbstractPreference):
 
     Attributes:
         grid: Rows and columns.
-        padding: Rows and columns that the grid of the keys has in addition, on every side.
+        padding: Number of rows and columns added to the grid of the keys on every side.
     """
 
     padding: tuple[int, int] = (0, 0)
@@ -299,7 +299,7 @@ class AbstractGridPreference(AbstractPreference):
         self.grid = check_grid(type(self).__name__, grid)
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Raise unless the tokens fill the grid, too."""
+        """Raise unless the tokens also fill the grid."""
         super().check(inputs)
         last = (inputs.query_offset or 0) + inputs.queries
         check_pixels(type(self).__name__, self.grid, inputs.keys, last, self.padding)
@@ -307,14 +307,14 @@ class AbstractGridPreference(AbstractPreference):
     def by_offset(
         self, inputs: AttentionInputs, function: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> IndexFunction:
-        """A function of the head, and of how many rows below the query and columns to its right the key is.
+        """A function of the head and of the key's offset from the query, in rows down and columns right.
 
         Args:
             inputs: Give the positions of the queries.
-            function: Of head, rows and columns; its value is the value at indices (b, h, q, k).
+            function: A function of head, rows and columns; gives the value at indices (b, h, q, k).
         """
         (rows, columns), (up, left) = self.grid, self.padding
-        # Queries that are all pixels begin with the first, also where padding makes more keys.
+        # If the queries are all pixels, the first is at 0, also where padding adds keys.
         all_pixels = inputs.query_offset is None and inputs.queries == rows * columns
         position = unchanged if all_pixels else inputs.query_position()
         padded = columns + 2 * left
@@ -329,7 +329,7 @@ class AbstractGridPreference(AbstractPreference):
 class Uniform(AbstractPreference):
     r"""The uniform preference, :math:`\log u_i = 0`: plain dot-product attention.
 
-    It is the identity of multiplication, and returns None instead of a tensor.
+    The identity of multiplication; it returns None instead of a tensor.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, section 3.2.1.
@@ -348,14 +348,14 @@ class Uniform(AbstractPreference):
 class Product(AbstractPreference):
     r"""The product of preferences, :math:`\log u = \sum_r \log u^{(r)}`; written ``a * b``.
 
-    Masks alone multiply to a mask. As functions of indices the factors are one function, so that a fused kernel reads
-    the small tables of each factor and never a tensor of m·n entries.
+    A product of masks is a mask. In a fused kernel the factors become one function of indices, which reads the small
+    tables of each factor and never a tensor of m·n entries.
 
     Args:
         factors: At least one; products among them are flattened and :class:`Uniform` is left out.
 
     Raises:
-        ProblemError: If there is no factor, or one is not a preference.
+        ProblemError: If no factor is given, or one is not a preference.
 
     Example:
         >>> from fenchel.nn.preference import Causal, KeyPadding
@@ -375,7 +375,7 @@ class Product(AbstractPreference):
         self.depends_on_distance = all(factor.depends_on_distance for factor in self._parts)
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
-        """The sum of the factors' log-weights, with -inf where a mask among them forbids."""
+        """The sum of the factors' log-weights, with -inf where a mask is False."""
         if self.depends_on_distance and not torch.compiler.is_compiling():
             return super().forward(inputs)
         return combined([factor(inputs) for factor in self._parts])
@@ -386,7 +386,7 @@ class Product(AbstractPreference):
         return all(factor.lowers for factor in self._parts)
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Raise unless the inputs fit every factor."""
+        """Raise unless the inputs match every factor."""
         for factor in self._parts:
             factor.check(inputs)
 
@@ -424,12 +424,12 @@ def _flattened(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreferen
 class Tempered(AbstractPreference):
     r"""A preference to a power, :math:`\log u' = w \log u`; written ``a ** w``.
 
-    w < 1 flattens it and w > 1 sharpens it. Masks stay as they are.
+    w < 1 flattens it and w > 1 sharpens it. Masks are unchanged.
 
     Args:
         preference: u.
         weight: w > 0.
-        learned: Whether w is learned, as exp of a parameter, so that it stays positive.
+        learned: Whether w is learned, as the exponential of a parameter.
 
     Raises:
         ProblemError: If w is not a positive number.
@@ -448,8 +448,8 @@ class Tempered(AbstractPreference):
         check_type("preference of Tempered", preference, AbstractPreference, expected)
         if isinstance(weight, Tensor):
             raise ProblemError(
-                "weight is a tensor; expected a number above 0. For a power that is learned use Tempered(preference, "
-                "start, learned=True)"
+                "weight is a tensor; expected a number above 0. For a learned power use Tempered(preference, start, "
+                "learned=True)"
             )
         checked_argument("positive", weight, name="weight")
         check_flags(learned=learned)
@@ -483,7 +483,7 @@ class Tempered(AbstractPreference):
         return self.preference.lowers
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Raise unless the inputs fit the preference and the learned weight."""
+        """Raise unless the inputs match the preference and the learned weight."""
         self.preference.check(inputs)
         super().check(inputs)
 

@@ -26,8 +26,8 @@ def _check_most(owner: str, **positions: tuple[int, int]) -> None:
 class LearnedBias(AbstractPreference):
     r"""A learned log-weight for every head and absolute position of query and key, :math:`\log u_{ij} = w_{hij}`.
 
-    The parameter ``bias`` (heads, max_queries, max_keys) starts at 0, where the preference is uniform. With
-    ``max_queries=1`` queries share it, which makes inference cheaper: (1, heads, 1, n).
+    The parameter ``bias`` (heads, max_queries, max_keys) starts at 0: a uniform preference. With ``max_queries=1``
+    queries share it, which makes inference cheaper: (1, heads, 1, n).
 
     Args:
         heads: Number of heads, or 1 to share the bias.
@@ -62,7 +62,7 @@ class LearnedBias(AbstractPreference):
         return lambda b, h, q, k: placed[h, torch.zeros_like(q) if is_shared else q, k]
 
     def check(self, inputs: AttentionInputs) -> None:
-        """Raise unless heads, device and positions fit the bias."""
+        """Raise unless heads, device and positions match the bias."""
         super().check(inputs)
         _check_most("LearnedBias", max_keys=(self.max_keys, inputs.keys))
         if self.max_queries > 1:
@@ -76,11 +76,11 @@ class LearnedBias(AbstractPreference):
 
 
 class Location(AbstractPreference):
-    r"""Luong's location-based score, :math:`\log u_{hij} = w_{hj}^\top x_i`, from the query's input alone.
+    r"""Luong's location-based score, :math:`\log u_{hij} = w_{hj}^\top x_i`, a function of the query's input.
 
     Position j is absolute. The parameter ``weight`` (heads, max_keys, query_dim) is drawn from a normal distribution
-    with standard deviation 0.02, so that a fresh layer is close to uniform. The log-weights are a full (m, n) matrix,
-    so it does not lower to a fused kernel.
+    with standard deviation 0.02, so a new layer is close to uniform. The log-weights are a full (m, n) matrix, which
+    cannot be used in a fused kernel.
 
     Args:
         heads: Number of heads, or 1 to share it.
@@ -89,7 +89,7 @@ class Location(AbstractPreference):
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1; when called, if there are more keys, or
-            ``query_inputs`` is None or of another width.
+            ``query_inputs`` is None or has another width.
 
     Reference:
         Luong et al. 2015, Effective approaches to attention-based neural machine translation, eq. (8).
@@ -119,12 +119,12 @@ class Location(AbstractPreference):
 class Recency(AbstractPreference):
     r"""Importance decays with time, :math:`\log u_{hj} = -\rho_h g_j`, for events at irregular times.
 
-    The gap :math:`g_j \ge 0`, how long ago key j was, is the last of the numbers in the layer's inputs at that key. The
-    rate :math:`\rho_h` is exp of a parameter, so that it stays positive. Queries share it, (B, heads, 1, n).
+    The gap :math:`g_j \ge 0`, how long ago key j was, is the last entry of the layer's input at that key. The rate
+    :math:`\rho_h` is the exponential of a parameter. Queries share the log-weights, (B, heads, 1, n).
 
     Args:
         heads: Number of heads, or 1 to share the rate.
-        rate: Every :math:`\rho` at the start, in one over the unit of the gaps.
+        rate: Initial value of every :math:`\rho`, in units of 1 / gap.
 
     Raises:
         ProblemError: If a size or the rate is not positive; when called, if ``key_inputs`` is None.
@@ -154,10 +154,10 @@ class Recency(AbstractPreference):
 
 
 class Context(AbstractPreference):
-    r"""A network proposes how important each key is, :math:`\log u_{hj} = f_h(X)_j`, X being all of the layer's inputs.
+    r"""The importance of each key from a network, :math:`\log u_{hj} = f_h(X)_j`, where X is the layer's whole input.
 
     Queries share it, (B, heads, 1, n), so inference costs little more than with a uniform preference. Padded keys keep
-    the network's value: multiply by :class:`KeyPadding`, or leave it to a layer that is given a padding mask.
+    the network's value: multiply by :class:`KeyPadding`, or give the layer a padding mask.
 
     Args:
         heads: Number of heads, or 1 to share it.
@@ -169,7 +169,7 @@ class Context(AbstractPreference):
 
     Raises:
         ProblemError: If not exactly one of ``key_dim`` and ``network`` is given; when called, if ``key_inputs`` is None
-            or of another width, or the network's answer has another shape.
+            or has another width, or the network's output has a wrong shape.
 
     Reference:
         The papers' generalisation of attention by a preference that depends on the whole input.
@@ -189,7 +189,8 @@ class Context(AbstractPreference):
         super().__init__(heads=heads)
         if network is not None and key_dim is not None:
             raise ProblemError(
-                f"Context got key_dim={key_dim} and a network; key_dim is for the default network: give one of them."
+                f"Context got key_dim={key_dim} and a network; key_dim is for the default network: give only one of "
+                "them."
             )
         if network is None:
             if key_dim is None:
@@ -220,9 +221,9 @@ class Context(AbstractPreference):
 
 
 class ContextNetwork(nn.Module):
-    r"""Scores each token beside the mean of all, :math:`v_h^\top \mathrm{GELU}(W x_j + U \bar x + c)`.
+    r"""Score each token given the mean of all, :math:`v_h^\top \mathrm{GELU}(W x_j + U \bar x + c)`.
 
-    :math:`\bar x` is the mean over the tokens that are not padding. v starts at 0, so that all scores do.
+    :math:`\bar x` is the mean over the tokens that are not padding. v starts at 0, and so do all scores.
 
     Args:
         heads: Number of scores of a token.
@@ -250,7 +251,7 @@ class ContextNetwork(nn.Module):
 
         Args:
             tokens: (B, n, key_dim).
-            key_padding: True where a token is padding, bool (B, n); it does not enter the mean.
+            key_padding: True where a token is padding, bool (B, n), and excluded from the mean.
 
         Returns:
             (B, n, heads).
@@ -258,7 +259,7 @@ class ContextNetwork(nn.Module):
         if key_padding is None:
             key_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         real = ~key_padding.unsqueeze(-1)
-        # Padding may hold NaN: it is left out, not multiplied by 0.
+        # Padding may contain NaN: it is left out, not multiplied by 0.
         mean = torch.where(real, tokens, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
         return self.score(nn.functional.gelu(self.own(tokens) + self.among(mean)))
 
@@ -267,17 +268,17 @@ class Additive(AbstractPreference):
     r"""Bahdanau's additive score, :math:`\log u_{hij} = v_h^\top \tanh(W_h x_i + U_h y_j + c_h)`.
 
     :math:`x_i` is the query's input and :math:`y_j` the key's, both before projection. With evidence 0 this is
-    Bahdanau's attention; with a layer's own evidence it is a product of both.
+    Bahdanau's attention; with the layer's usual evidence the two are multiplied.
 
-    It costs B·heads·m·n·hidden operations, each way. Memory stays bounded: queries are computed in blocks, which are
-    recomputed in the backward pass. An entry needs a whole network, so it does not lower to a fused kernel.
+    It costs B·heads·m·n·hidden operations in each pass. Memory is bounded: queries are computed in blocks, which are
+    recomputed in the backward pass. It cannot be used in a fused kernel, since each entry evaluates a network.
 
     Args:
         heads: Number of heads, or 1 to share it.
         query_dim: Width of the layer's query argument.
         key_dim: Width of the layer's key argument; None is ``query_dim``.
         hidden: Width of the hidden layer of each head.
-        block_entries: Number of hidden units in a block at most.
+        block_entries: Maximum number of hidden units in a block.
 
     Raises:
         ProblemError: If a size is not a whole number of at least 1; when called, if ``query_inputs`` or

@@ -21,17 +21,16 @@ from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 
 
 class ALiBi(AbstractPreference):
-    r"""Keys count less the farther away they are, :math:`\log u_{ij} = -s_h \lvert i - j \rvert`.
+    r"""A penalty proportional to the distance, :math:`\log u_{ij} = -s_h \lvert i - j \rvert`.
 
-    i is the query's position on the keys' axis and :math:`s_h > 0` the head's slope. Under :class:`Causal` this is the
-    paper's; without it, it is the symmetric form for encoders.
+    i is the query's position on the keys' axis and :math:`s_h > 0` the head's slope. With :class:`Causal` this is the
+    paper's form; alone it is the symmetric form for encoders.
 
     Args:
         heads: Number of heads, or 1 to share a slope.
-        symmetric: Penalise both directions. If False, the log-weight is :math:`-s_h (i - j)`, which favours keys after
-            the query: multiply it by :class:`Causal`, or learn it as a drift.
-        learned: Whether slopes are learned, as exp of a parameter, so that they stay positive. They start as
-            :func:`alibi_slopes`.
+        symmetric: Whether to penalise both directions. If False, the log-weight is :math:`-s_h (i - j)`, which favours
+            keys after the query unless multiplied by :class:`Causal`.
+        learned: Whether slopes are learned, as exponentials of a parameter. They start as :func:`alibi_slopes`.
 
     Raises:
         ProblemError: If ``heads`` is not a whole number of at least 1.
@@ -71,7 +70,7 @@ class ALiBi(AbstractPreference):
 def alibi_slopes(heads: int) -> Tensor:
     """The paper's slopes, float32 (heads,): :math:`2^{-8/H}, 2^{-16/H}, ...` for a power of two H.
 
-    For other numbers those of the power of two below come first, then every other one of the power of two above.
+    For other H, the slopes of the next lower power of two come first, then every other slope of the next higher one.
 
     Example:
         >>> alibi_slopes(3).tolist()
@@ -89,12 +88,12 @@ class QuadraticPosition(AbstractPreference):
     r"""Quadratic relative position, :math:`\log u_{ij} = -a_h (i - j)^2 + b_h (i - j)`, :math:`a_h > 0`.
 
     i is the query's position on the keys' axis. Up to a constant this is a Gaussian around :math:`i - b/2a` of width
-    :math:`1/\sqrt{2a}`: with large a the head attends to one shift, and heads with all shifts make a convolution.
-    a is exp of the parameter ``log_curvature``; b is the parameter ``drift``, which starts at 0.
+    :math:`1/\sqrt{2a}`: with large a the head attends to one shift, and heads with all shifts make a convolution. a is
+    the exponential of the parameter ``log_curvature``; b is the parameter ``drift``, which starts at 0.
 
     Args:
         heads: Number of heads, or 1 to share a and b.
-        width: The width :math:`1/\sqrt{2a}` at the start.
+        width: Initial width :math:`1/\sqrt{2a}`.
 
     Raises:
         ProblemError: If ``heads`` or ``width`` is not positive.
@@ -130,12 +129,12 @@ class QuadraticPosition(AbstractPreference):
 class RelativePosition(AbstractPreference):
     r"""One learned log-weight for every head and bucket of distances, :math:`\log u_{ij} = w_{h, \beta(j - i)}`.
 
-    Small distances have buckets of their own, larger ones share buckets that widen logarithmically up to
-    ``max_distance``; all beyond share the last. i is the query's position on the keys' axis.
+    Each small distance has its own bucket, larger ones share buckets that widen logarithmically up to ``max_distance``;
+    all beyond share the last. i is the query's position on the keys' axis.
 
     The parameter is ``relative_attention_bias.weight`` of shape (buckets, heads), drawn from a normal distribution with
-    standard deviation 0.02, so that a fresh layer is close to uniform. It has T5's name: a state dict of the
-    ``SelfAttention`` module of a T5 stack's first block, cut down to that entry, loads as it is.
+    standard deviation 0.02, so a new layer is close to uniform. It has T5's name: that entry of the state dict of a T5
+    stack's first ``SelfAttention`` module can be loaded directly.
 
     Args:
         heads: Number of heads, or 1 to share the bias.
@@ -145,8 +144,8 @@ class RelativePosition(AbstractPreference):
             bucket of distance 0, as in its decoder, which is causal.
 
     Raises:
-        ProblemError: If there are too few buckets, or ``max_distance`` does not exceed the distances that have
-            buckets of their own.
+        ProblemError: If there are too few buckets, or ``max_distance`` does not exceed the distances with their own
+            buckets.
 
     Reference:
         Raffel et al. 2020, Exploring the limits of transfer learning, section 2.1.
@@ -175,8 +174,8 @@ class RelativePosition(AbstractPreference):
             )
         if max_distance <= one_way // 2:
             raise ProblemError(
-                f"RelativePosition got max_distance={max_distance}, but with buckets={buckets} the distances below "
-                f"{one_way // 2} have buckets of their own; max_distance has to be larger than that."
+                f"RelativePosition got max_distance={max_distance}, but with buckets={buckets} each distance below "
+                f"{one_way // 2} has its own bucket; max_distance has to be larger than that."
             )
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.relative_attention_bias = nn.Embedding(buckets, heads)
@@ -241,7 +240,7 @@ def relative_position_bucket(
     else:
         reach = -distance.clamp(max=0)
     exact = buckets // 2
-    # The 1 keeps the logarithm of distance 0, which has a bucket of its own, finite.
+    # The 1 keeps the logarithm of distance 0, which has its own bucket, finite.
     growth = torch.log(reach.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     logarithmic = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
     return start + torch.where(reach < exact, reach, logarithmic)
@@ -251,9 +250,9 @@ class GridPosition(AbstractGridPreference):
     r"""A learned log-weight for every head and offset in an image, :math:`\log u_{ij} = w_{h,\Delta r,\Delta c}`.
 
     Tokens are the pixels of a grid, row by row, and the offset is that of query i from key j, in rows and columns. The
-    parameter ``bias`` (heads, 2 · rows − 1, 2 · columns − 1), whose first entry belongs to keys farthest below and to
-    the right, is drawn from a normal distribution with standard deviation 0.02. Swin has it, with its table flattened
-    to rows and transposed.
+    parameter ``bias`` (heads, 2 · rows − 1, 2 · columns − 1), whose first entry is for keys farthest below and to the
+    right, is drawn from a normal distribution with standard deviation 0.02. Swin's table is this one, flattened over
+    offsets and transposed.
 
     Args:
         heads: Number of heads, or 1 to share the bias.
@@ -285,15 +284,15 @@ class GridPosition(AbstractGridPreference):
 
 
 class QuadraticGridPosition(AbstractGridPreference):
-    r"""Each head looks to one side, :math:`\log u_{hij} = -a_h\lVert x_j - x_i - \Delta_h\rVert^2`, :math:`a_h > 0`.
+    r"""Attention to a shift per head, :math:`\log u_{hij} = -a_h\lVert x_j - x_i - \Delta_h\rVert^2`, :math:`a_h > 0`.
 
     :math:`x_i` is the row and column of query i. Tokens are the pixels of a grid, row by row; with ``padding`` the keys
-    are those of the grid with as many further rows and columns on every side, whose values a convolution takes to be 0.
-    The centres :math:`\Delta_h` start as the shifts of a kernel, one a head, and are learned; a is exp of the parameter
-    ``log_curvature``.
+    are those of the grid with that many more rows and columns on every side, whose values are 0 in a convolution. The
+    centres :math:`\Delta_h` are learned and start as the shifts of a kernel, one per head; a is the exponential of the
+    parameter ``log_curvature``.
 
-    **As a grows this is convolution.** Where z = 0 and :math:`x_i + \Delta_h` is a pixel c of the keys, the weight
-    beside it is at most ``leakage``,
+    **For large a this is convolution.** Where z = 0 and :math:`x_i + \Delta_h` is a pixel c of the keys, the weight of
+    all other pixels is at most ``leakage``,
 
     .. math:: 1 - p_c = \frac{S}{1 + S} \le S \le 4\varepsilon(1 + \varepsilon), \qquad
               S = \sum_{j \ne c} e^{-a\lVert x_j - x_c\rVert^2}, \qquad \varepsilon = \frac{e^{-a}}{1 - e^{-3a}}
@@ -306,15 +305,15 @@ class QuadraticGridPosition(AbstractGridPreference):
 
     Args:
         grid: Rows and columns of the image, whose pixels are the queries.
-        heads: Number of heads, one a shift; 1 is one centre for all.
-        kernel: Rows and columns of the shifts, as many as heads; None is K x K for K² heads. They are those of
+        heads: Number of heads, one per shift; 1 is one centre for all.
+        kernel: Rows and columns of the shifts, one shift per head; None is K x K for K² heads. They are those of
             ``torch.nn.Conv2d(kernel, padding="same")``: from -(K - 1) // 2 to K // 2.
-        width: The width :math:`1/\sqrt{2a}` at the start.
+        width: Initial width :math:`1/\sqrt{2a}`.
         padding: Further rows and columns of keys, or one number for both.
 
     Raises:
-        ProblemError: If sizes are not positive, or heads are not as many as shifts; when called, if tokens do not fill
-            the grids.
+        ProblemError: If sizes are not positive, or the numbers of heads and shifts differ; when called, if tokens do
+            not fill the grids.
 
     Reference:
         Cordonnier et al. 2020, On the relationship between self-attention and convolutional layers, theorem 1, lemma 1
@@ -328,7 +327,7 @@ class QuadraticGridPosition(AbstractGridPreference):
         0
         >>> QuadraticGridPosition((2, 3), heads=5)
         Traceback (most recent call last):
-        fenchel.errors.ProblemError: heads of QuadraticGridPosition is 5, which is no grid of K x K centres; ...
+        fenchel.errors.ProblemError: heads of QuadraticGridPosition is 5; expected a square number of centres, ...
     """
 
     def __init__(
@@ -358,7 +357,7 @@ class QuadraticGridPosition(AbstractGridPreference):
 
     @property
     def leakage(self) -> Tensor:
-        """Upper bound of a head's weight beside its centre, if that is a key and z = 0, (heads,)."""
+        """Upper bound of a head's weight outside its centre, if that is a key and z = 0, (heads,)."""
         curvature = self.curvature
         beside = torch.exp(-curvature) / -torch.expm1(-3 * curvature)
         return (4 * beside * (1 + beside)).clamp_max(1)
@@ -381,7 +380,7 @@ def _checked_kernel(name: str, heads: int, kernel: tuple[int, int] | None) -> tu
         side = math.isqrt(heads)
         if side * side != heads:
             raise ProblemError(
-                f"heads of {name} is {heads}, which is no grid of K x K centres; expected a square, such as "
+                f"heads of {name} is {heads}; expected a square number of centres, such as "
                 f"{side * side} or {(side + 1) ** 2}, or kernel=(rows, columns) with rows times columns {heads}, such "
                 f"as kernel=(1, {heads})."
             )
@@ -401,22 +400,22 @@ LAYOUTS = ("pairs", "halves")
 def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str = "pairs") -> Tensor:
     r"""The sinusoidal code of positions, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
 
-    A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`,
-    whatever s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
+    A shift is a rotation: the code of s + r is that of s with each pair rotated by the angle :math:`\omega_c r`, so
+    ⟨code of s, code of s'⟩ depends only on s - s'.
 
     Args:
         places: Positions s, of any shape and sign, whole or not.
         width: w, even.
         base: b.
-        layout: ``"pairs"``: sine and cosine in turn, as in the first transformer; ``"halves"``: all sines, then all
+        layout: ``"pairs"``: sine and cosine alternate, as in the first transformer; ``"halves"``: all sines, then all
             cosines, as in Transformer-XL.
 
     Returns:
         (..., width), in the floating dtype of ``places``, or torch's default for whole numbers.
 
     Raises:
-        ProblemError: If ``places`` is not a tensor of real or whole numbers, ``width`` is odd, or another argument
-            cannot be used.
+        ProblemError: If ``places`` is not a tensor of real or whole numbers, ``width`` is odd, or another argument is
+            invalid.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, section 3.5.
@@ -426,7 +425,7 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.8415, 0.5403]])
     """
-    form = "of places, real or whole numbers, such as torch.arange(20)"
+    form = "of positions, real or whole numbers, such as torch.arange(20)"
     check_tensor("places", places, form, dtypes=(*FLOATING, *INTEGERS))
     check_choice("sinusoids", LAYOUTS, layout=layout)
     dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
@@ -441,7 +440,8 @@ def frequencies(
     """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,), on a device.
 
     Raises:
-        ProblemError: If ``width`` is odd, or an argument is not positive, with the owner's name of the argument.
+        ProblemError: If ``width`` is odd, or an argument is not positive; the message has the owner's name of the
+            argument.
     """
     check_sizes(owner, **{argument: width})
     check_positive(owner, base=base)

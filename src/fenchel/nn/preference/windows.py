@@ -16,7 +16,7 @@ from fenchel.tensors import check_flags
 
 
 class Causal(AbstractPreference):
-    r"""A query sees no later key: :math:`u_j = 0` for j > i, i being the query's position on the keys' axis.
+    r"""No weight on later keys: :math:`u_j = 0` for j > i, where i is the query's position on the keys' axis.
 
     Example:
         >>> import torch
@@ -35,7 +35,7 @@ class Causal(AbstractPreference):
 
 
 class KeyPadding(AbstractPreference):
-    r"""Padding has no weight: :math:`u_j = 0` where ``inputs.key_padding`` is True, whatever the query.
+    r"""No weight on padding: :math:`u_j = 0` where ``inputs.key_padding`` is True, for every query.
 
     Uniform where ``inputs.key_padding`` is None.
 
@@ -57,17 +57,17 @@ class KeyPadding(AbstractPreference):
 
 
 class Window(AbstractPreference):
-    r"""A query sees the keys around it: :math:`u_j = 0` unless :math:`-\text{before} \le j - i \le \text{after}`.
+    r"""A window around the query: :math:`u_j = 0` unless :math:`-\text{before} \le j - i \le \text{after}`.
 
     i is the query's position on the keys' axis.
 
     Args:
-        before: Number of keys before its own position that a query sees; None for all.
-        after: Number of keys after its own position that a query sees; None for all.
-        dilation: j - i has to be divisible by it.
+        before: Number of keys before a query's position in its window; None for all.
+        after: Number of keys after a query's position in its window; None for all.
+        dilation: Only keys with j - i divisible by it are in the window.
 
     Raises:
-        ProblemError: If a size is negative or not whole, or nothing is restricted.
+        ProblemError: If a size is negative or not whole, or all keys would be in the window.
 
     Reference:
         Beltagy et al. 2020, Longformer, section 3.1 (sliding and dilated sliding window).
@@ -110,17 +110,18 @@ class Window(AbstractPreference):
 
 
 class GridWindow(AbstractGridPreference):
-    r"""A pixel sees those around it: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
+    r"""A window around each pixel: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
 
-    Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels, where some implementations
-    pad the image with keys of zeros.
+    Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels; some implementations pad the
+    image with zero keys instead.
 
     Args:
         grid: Rows and columns of the image.
         reach: Largest distance in rows and in columns: (k − 1) / 2 for a window of k × k.
 
     Raises:
-        ProblemError: If the grid is no two numbers or the reach negative; when called, if tokens do not fill the grid.
+        ProblemError: If the grid is not two sizes or the reach is negative; when called, if tokens do not fill the
+            grid.
 
     Reference:
         Ramachandran et al. 2019, Stand-alone self-attention in vision models, section 3.
@@ -145,11 +146,11 @@ class GridWindow(AbstractGridPreference):
 
 
 class _AbstractGaussian(AbstractPreference):
-    """A Gaussian over the keys' positions, of which subclasses give centres and may vary the width.
+    """A Gaussian over the keys' positions; subclasses give its centres and may vary its width.
 
     Args:
         heads: Number of heads, or 1 to share the width.
-        width: Every standard deviation at the start; its logarithm is the parameter ``log_width``.
+        width: Initial standard deviation; its logarithm is the parameter ``log_width``.
     """
 
     def __init__(self, heads: int, width: float) -> None:
@@ -182,26 +183,26 @@ class GaussianWindow(_AbstractGaussian):
 
     * **Fixed location**: :math:`c_{hi} = a i + \delta_h`, i being the query's position on the keys' axis; the
       parameter ``shift`` :math:`\delta` starts at 0. The pace a is 1 within a sequence, and the number of keys per
-      query between two.
+      query in cross-attention.
     * **Predicted location** (Luong's local-p): :math:`c_{hi} = f + (l - f)\,\mathrm{sigmoid}(v_h^\top\tanh(W x_i))`
       with the query's input :math:`x_i` and the positions f and l of the first and last key that is not padding.
     * **Width**: :math:`\log\sigma_{hi} = \rho_h`, a parameter, or :math:`\rho_h + r_h^\top x_i` if it is predicted,
       with r starting at 0.
 
-    Luong's window is cut off at two widths; this one is not: multiply by :class:`Window` for a hard border.
+    Luong's window is cut off at two widths; this one has no hard border unless multiplied by :class:`Window`.
 
     Args:
         heads: Number of heads, or 1 to share location and width.
         width: Every :math:`\sigma` at the start.
         predict_location: Whether each query predicts its location.
         predict_width: Whether each query predicts its width.
-        query_dim: Width of the layer's query argument; needed if something is predicted.
-        pace: a; other than 1 only with a fixed location.
+        query_dim: Width of the layer's query argument; required if location or width is predicted.
+        pace: a; 1 unless the location is fixed.
 
     Raises:
-        ProblemError: If a size is not positive, or ``query_dim`` is missing, or given and not used, or ``pace`` is
-            given and the location predicted; when called, if something is predicted and ``query_inputs`` is None or of
-            another width.
+        ProblemError: If a size is not positive, ``query_dim`` is missing, or given without being used, or ``pace`` is
+            given and the location is predicted; when called, if ``query_inputs`` is needed and is None or has another
+            width.
 
     Reference:
         Luong et al. 2015, Effective approaches to attention-based neural machine translation, eq. (9) and (10).
@@ -230,7 +231,7 @@ class GaussianWindow(_AbstractGaussian):
         predicts = predict_location or predict_width
         if predicts and query_dim is None:
             raise ProblemError(
-                "GaussianWindow needs query_dim, the width of the layer's query, to predict from it."
+                "GaussianWindow needs query_dim, the width of the layer's query, to predict location or width."
             )
         if query_dim is not None and not predicts:
             raise ProblemError(
@@ -239,7 +240,7 @@ class GaussianWindow(_AbstractGaussian):
             )
         if predict_location and pace != 1:
             raise ProblemError(
-                f"GaussianWindow got pace={pace}, but predicts its location; leave pace out, or predict_location."
+                f"GaussianWindow got pace={pace}, but predicts its location; omit pace, or predict_location."
             )
         self.query_dim, self.pace = query_dim, pace
         self.predict_location, self.predict_width = predict_location, predict_width
@@ -286,12 +287,12 @@ class GaussianWindow(_AbstractGaussian):
 
 
 class ProportionalWindow(_AbstractGaussian):
-    r"""A Gaussian around the proportional place, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
+    r"""A Gaussian around the proportional position, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
 
-    Of m queries and n keys, query i is at the share :math:`(i + \tfrac12)/m` of its own sequence, and
-    :math:`c_i = (i + \tfrac12)\,n/m - \tfrac12` at the same share of the other. m and n do not count padding,
-    which is taken to stand at the end; queries before the first one, ``query_offset`` of them, count too: it is 0
-    where all queries are given at once. The logarithm of :math:`\sigma_h` is a parameter.
+    With m queries and n keys, query i is at the fraction :math:`(i + \tfrac12)/m` of its sequence, and :math:`c_i =
+    (i + \tfrac12)\,n/m - \tfrac12` is at the same fraction of the keys. m and n exclude padding, which is assumed to be
+    at the end; m includes the ``query_offset`` queries before the first one (0 if all queries are given at once). The
+    logarithm of :math:`\sigma_h` is a parameter.
 
     Args:
         heads: Number of heads, or 1 to share the width.
