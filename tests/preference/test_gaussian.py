@@ -1,19 +1,15 @@
-"""The Gaussian preference: section 5, exact second order, one distribution in three structures of its covariance."""
+"""Gaussians, exact at second order, in three structures of their covariance, and mixtures of them."""
 
 from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
-from fenchel import Discrete, Gaussian, InferenceProblem, ProblemError
+from fenchel import Discrete, Estimate, Gaussian, GaussianMixture, InferenceProblem, ProblemError
 from tests.normal import drawn
 
 M, D, K = 5, 4, 2
-
-
-normal: Any = stats.multivariate_normal
 
 
 def positive(*shape: int, seed: int = 1) -> Tensor:
@@ -43,20 +39,6 @@ def test_a_structure_is_the_full_matrix_that_it_says(structure: str) -> None:
     dense = Gaussian(drawn(D), u.covariance())
     for name in ("log_mgf", "tilted_mean", "tilted_shift", "covariance_product", "log_density"):
         torch.testing.assert_close(getattr(u, name)(points), getattr(dense, name)(points), msg=name)
-
-
-@every_structure
-def test_the_tilt_is_what_scipy_says(structure: str) -> None:
-    u, points = Gaussian(drawn(D), **STRUCTURES[structure]), drawn(M, D, seed=6)
-    found = InferenceProblem(u, drawn(M, D, seed=4), 1.3).solve("exact", tol=1e-9)
-    covariance = u.covariance().expand(M, D, D)
-    log_density = found.distribution.log_density(points)
-    for i in range(M):
-        mean = drawn(D) + covariance[i] @ found.dual[i]
-        expected = normal(mean.numpy(), covariance[i].numpy()).logpdf(points[i].numpy())
-        assert float(log_density[i]) == pytest.approx(expected, rel=1e-10)
-    tilted = u.log_density(points) + (points * found.dual).sum(-1) - u.log_mgf(found.dual)
-    torch.testing.assert_close(log_density, tilted)
 
 
 def test_nothing_random_is_a_point() -> None:
@@ -146,11 +128,46 @@ def test_a_wide_spectrum_needs_neither_steps_nor_matrices() -> None:
     assert int(problem.solve("exact").steps.max()) <= 12
 
 
-GENERATOR = torch.Generator().manual_seed(0)
-T = torch.randn(2, 6, 3, dtype=torch.float64, generator=GENERATOR)
-
-
 def test_weights_far_below_float32_stay_finite() -> None:
-    u = Discrete(T.float(), torch.tensor([0.0, -80, -200, 0, 0, 0]))
+    u = Discrete(drawn(6, 3).float(), torch.tensor([0.0, -80, -200, 0, 0, 0]))
     assert bool(torch.isfinite(u.mean()).all())
     assert bool(torch.isfinite(u.log_mgf(torch.randn(4, 3))).all())
+
+
+COMPONENTS, LOG = drawn(6, 3), drawn(M, 6, seed=8).log_softmax(-1)
+
+
+def weights_of(estimate: Estimate) -> Tensor:
+    mixture = estimate.distribution
+    assert isinstance(mixture, GaussianMixture)
+    return mixture.weights()
+
+
+def test_without_covariances_it_is_softmax_attention() -> None:
+    z = drawn(M, 3, seed=4)
+    templates = InferenceProblem(Discrete(COMPONENTS, LOG), z).solve("exact", tol=1e-11)
+    mixture = InferenceProblem(GaussianMixture(COMPONENTS, 0.0, LOG), z).solve("exact", tol=1e-11)
+    torch.testing.assert_close(mixture.mean, templates.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(weights_of(mixture), templates.weights, rtol=1e-8, atol=1e-10)
+
+
+def test_far_means_and_masked_components_do_not_cancel() -> None:
+    z = 1e-5 * drawn(M, 3, seed=4)
+    near = InferenceProblem(GaussianMixture(COMPONENTS, 0.3, LOG), z).solve("exact", tol=1e-8)
+    far = InferenceProblem(GaussianMixture(COMPONENTS + 2.0**30, 0.3, LOG), z).solve("exact", tol=1e-6)
+    torch.testing.assert_close(far.dual, near.dual, rtol=1e-5, atol=0)
+    masked = torch.cat([COMPONENTS, torch.full((1, 3), 1e100, dtype=torch.float64)])
+    log = torch.cat([LOG, torch.full((M, 1), -torch.inf, dtype=torch.float64)], -1)
+    with_masked = InferenceProblem(GaussianMixture(masked, 0.3, log), z).solve("exact", tol=1e-8)
+    torch.testing.assert_close(with_masked.dual, near.dual, rtol=1e-7, atol=0)
+
+
+def test_a_mask_is_the_mixture_of_what_is_left() -> None:
+    mask = torch.tensor([True, False, True, True, False, True])
+    z = drawn(M, 3, seed=4)
+    masked = InferenceProblem(GaussianMixture(COMPONENTS, positive(6, 3), mask), z).solve("exact", tol=1e-9)
+    left = InferenceProblem(GaussianMixture(COMPONENTS[mask], positive(6, 3)[mask]), z).solve(
+        "exact", tol=1e-9
+    )
+    torch.testing.assert_close(masked.mean, left.mean, rtol=1e-8, atol=1e-8)
+    assert not bool(weights_of(masked)[:, ~mask].any())

@@ -30,6 +30,7 @@ D = 4
 ABOVE = drawn(D).abs() + 1
 FACTOR = drawn(D, 2)
 MATRIX = drawn(D, D) @ drawn(D, D).mT + torch.eye(D, dtype=torch.float64)
+MATRICES = torch.linspace(1, 2, 5, dtype=torch.float64)[:, None, None] * MATRIX
 WEIGHTS = drawn(2, 3, 5, seed=3).log_softmax(-1)
 
 # What makes it, what torch calls it, and whether torch has its tilts.
@@ -48,7 +49,12 @@ FAMILIES: dict[str, tuple[Callable[[], AbstractPreference], type[distributions.D
     ),
     "mixture": (lambda: GaussianMixture(drawn(5, D), 0.3), distributions.MixtureSameFamily, True),
     "mixtures": (
-        lambda: GaussianMixture(drawn(2, 5, D), log_weights=WEIGHTS, covariances=MATRIX.expand(5, D, D)),
+        lambda: GaussianMixture(drawn(2, 5, D), log_weights=WEIGHTS, covariances=MATRICES),
+        distributions.MixtureSameFamily,
+        True,
+    ),
+    "mixture of one matrix": (
+        lambda: GaussianMixture(drawn(5, D), covariances=MATRIX),
         distributions.MixtureSameFamily,
         True,
     ),
@@ -88,6 +94,16 @@ def test_a_tilt_is_one_where_torch_has_it(name: str) -> None:
     torch.testing.assert_close(found.mean, u.tilted_mean(lam))
     points = tilted.sample((), torch.Generator().manual_seed(0))
     torch.testing.assert_close(found.log_prob(points), tilted.log_density(points))
+
+
+@pytest.mark.parametrize(
+    ("name", "point"),
+    [("bernoulli", 0.5), ("poisson", 1.5), ("poisson", -1.0), ("gamma", -0.1), ("box", 9.0)],
+)
+def test_outside_of_the_support_there_is_no_density(name: str, point: float) -> None:
+    u = FAMILIES[name][0]()
+    for distribution in (u, u.tilted(0.1 * drawn(1, D))):
+        assert float(distribution.log_density(torch.full((1, D), point, dtype=torch.float64))) == -torch.inf
 
 
 def test_gradients_reach_the_parameters() -> None:
