@@ -26,6 +26,7 @@ from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.masks_and_sinks import (
+    FamilyCall,
     LogPreference,
     LogPreferences,
     among_indices,
@@ -147,18 +148,15 @@ class ModelCall(AbstractCall):
             for head in range(self.problem.evidence.shape[1])
         ]
 
-    def with_arguments(self, arguments: Mapping[str, Any]) -> ModelCall:
+    def with_arguments(self, family: FamilyCall) -> ModelCall:
         """The call with a soft cap of the scores, and an attention sink as one more template at the end."""
-        query, key, value = self.problem.evidence, self.problem.templates, self.problem.values
-        call, softcap = self, arguments.get("softcap")
+        call, softcap = self, family.arguments.get("softcap")
         if softcap is not None:
-            capped = with_softcap(query, key, self.preference, self.problem.scale, softcap)
-            call = replace(self, preference=capped)
-        sink = sink_logits(self.setting.site, query, arguments)
+            call = replace(self, preference=with_softcap(self.problem, self.preference, softcap))
+        sink = sink_logits(family)
         if sink is None:
             return call
-        key, value, preference = with_sink(query, key, value, call.preference, sink)
-        problem = replace(self.problem, templates=key, values=value)
+        problem, preference = with_sink(self.problem, call.preference, sink)
         return replace(call, problem=problem, preference=preference, sinks=1)
 
     def infer(self, *, weights: bool = False, certificate: bool = False) -> Inferred:
@@ -175,9 +173,7 @@ class ModelCall(AbstractCall):
         """
         weights, values = weights or self.need_weights, self.problem.values
         if self._is_own and not (weights or certificate) and self.reduced is not None:
-            tensors = self.problem.evidence, self.problem.templates, values
-            output = softmax_attention(*tensors, float(self.problem.scale), self.reduced)
-            return Inferred(output.transpose(1, 2))
+            return Inferred(softmax_attention(self.problem, self.reduced).transpose(1, 2))
         result = self._by_heads(weights, certificate)
         p = result.weights
         if p is None:
@@ -365,62 +361,51 @@ def attend(
         CaptureError: If the mask does not fit, or causality is in doubt.
         ProblemError: If :func:`fenchel.functional.attention` refuses the call.
     """
-    site, family = setting.site, type(module).__name__
-    refuse_unsupported(site, family, arguments)
+    is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
+    problem = Problem(query, key, value, 1.0, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    family = FamilyCall(setting.site, module, problem, mask, position_bias, is_causal, arguments)
+    refuse_unsupported(family)
     if query.shape[1] % key.shape[1]:
         raise CaptureError(
-            f"{site} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
+            f"{family.name} has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
         )
     certify = setting.certificate is not None and setting.answer is None
     if arguments.get("softcap") is not None and (
         setting.answer is not None or certify or not setting.is_softmax
     ):
         raise ModelError(
-            f"{site} ({family}) passes 'softcap' to its attention: capped scores are not a preference plus linear "
+            f"{family.name} passes 'softcap' to its attention: capped scores are not a preference plus linear "
             "evidence, so only first order with α = 1 and softmax, without a certificate or a capture, is defined. "
             "Use that, or a configuration without the cap"
         )
-    is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
-    attention_mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-    masks = (site, query, key, attention_mask, position_bias, is_causal)
-    reduced = None if setting.preferences is None else setting.preferences(*masks)
-    u = call_preference(*masks) if reduced is None else reduced.mask_or_bias
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    problem, need_weights = Problem(query, key, value, 1.0, scale), weights_wanted(module, arguments)
-    dropout = dropout if module.training else 0.0
+    reduced = None if setting.preferences is None else setting.preferences(family)
+    u = call_preference(family) if reduced is None else reduced.mask_or_bias
+    need_weights, dropout = weights_wanted(module, arguments), dropout if module.training else 0.0
     plain = ModelCall(module, problem, u, dropout, setting, reduced, need_weights)
-    call = plain.with_arguments(arguments)
+    call = plain.with_arguments(family)
     if not torch.compiler.is_compiling() and module not in setting.checked:
-        seen = LogPreferences()(*masks) if reduced is None else reduced
-        _check(call, seen, plain, position_bias, arguments)
+        _check(family, call, plain)
         setting.checked.add(module)
     result = call.infer(certificate=certify) if setting.answer is None else setting.answer(call)
     if certify and setting.certificate is not None and result.certificate is not None:
-        setting.certificate(site, result.certificate)
+        setting.certificate(setting.site, result.certificate)
     return result.output.transpose(1, 2).contiguous(), result.weights if need_weights else None
 
 
 @torch.no_grad()
-def _check(
-    call: ModelCall,
-    reduced: LogPreference,
-    plain: ModelCall,
-    position_bias: Tensor | None,
-    arguments: Mapping[str, Any],
-) -> None:
+def _check(family: FamilyCall, call: ModelCall, plain: ModelCall) -> None:
     """Compare the scores with those of the family's own attention, under softmax, the only one that families know."""
-    problem, scale = plain.problem, float(plain.problem.scale)
-    tensors = problem.evidence, problem.templates, problem.values
+    reduced = LogPreferences()(family) if plain.reduced is None else plain.reduced
     if call is plain:
-        output = softmax_attention(*tensors, scale, reduced)
+        output = softmax_attention(plain.problem, reduced)
     else:
-        scaled = replace(call.problem, scale=scale)
+        scaled = replace(call.problem, scale=float(plain.problem.scale))
         softmax = replace(
             call, problem=scaled, dropout=0.0, setting=Setting(), reduced=None, need_weights=False
         )
         output = softmax.infer().output.transpose(1, 2)
-    site = call.setting.site
-    check_against_eager(site, call.module, *tensors, output, scale, reduced, position_bias, arguments)
+    check_against_eager(family, output, reduced)
 
 
 _BACKEND = "fenchel_use_backend"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fenchel.errors import CaptureError, ModelError
 from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.registry import eager_attention
 from fenchel.integrations.sites import preference_numbers
+from fenchel.nn.inference import Problem
 from fenchel.tensors import broadcasts_to, may_attend
 
 _ROWS = 256  # block size of checks of masks
@@ -69,33 +70,63 @@ _REFUSED = {
 _KNOWN = _HARMLESS | {"softcap", "indices", *SINKS}
 
 
-def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> None:
-    """Raise if ``arguments`` holds something that may change the attention scores unseen.
+@dataclass(frozen=True, eq=False)
+class FamilyCall:
+    """A call of an attention function, as a model of transformers makes it.
 
-    Args:
-        site: Qualified name of the attention module, for the message.
-        family: Name of its class, for the message.
-        arguments: Keyword arguments of the call, without scaling, position_bias and is_causal.
+    Attributes:
+        site: Qualified name of the attention module, for messages.
+        module: The attention module.
+        problem: Its queries, keys, values and scaling, before a soft cap and sinks.
+        mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the family made none. Additive
+            values at or below ``HARD_MASK`` mean u_i = 0.
+        position_bias: Additive, broadcastable likewise, or None. Gradients flow to it.
+        is_causal: The family's causal flag, only used without a mask; None if there is none.
+        arguments: The other keyword arguments.
+    """
+
+    site: str
+    module: nn.Module
+    problem: Problem
+    mask: Tensor | None
+    position_bias: Tensor | None
+    is_causal: bool | None
+    arguments: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape (B, H, m, n) of its scores."""
+        batch, heads, queries, _ = self.problem.evidence.shape
+        return batch, heads, queries, self.problem.templates.shape[2]
+
+    @property
+    def name(self) -> str:
+        """Site and class of its module, for messages."""
+        return f"{self.site} ({type(self.module).__name__})"
+
+
+def refuse_unsupported(call: FamilyCall) -> None:
+    """Raise if a call has a keyword argument that may change the attention scores unseen.
 
     Raises:
         ModelError: Naming site, class and argument. An argument that is None or False is absent.
     """
-    for name, value in arguments.items():
+    for name, value in call.arguments.items():
         if name in _KNOWN or value is None or value is False:
             continue
         if name in _REFUSED:
             raise ModelError(
-                f"{site} ({family}) passes {name!r} to its attention, which is not supported: {_REFUSED[name]}. "
+                f"{call.name} passes {name!r} to its attention, which is not supported: {_REFUSED[name]}. "
                 "Use a model without it, or a configuration that switches it off"
             )
         raise ModelError(
-            f"{site} ({family}) passes {name!r} to its attention, an argument with an unknown effect on the scores, "
+            f"{call.name} passes {name!r} to its attention, an argument with an unknown effect on the scores, "
             "so its attention cannot be replaced faithfully. Call the model without it, or report the family"
         )
 
 
-def _without_constant_dimensions(tensor: Tensor) -> Tensor:
-    """``tensor`` (4-D) with size 1 where it is constant along batch, head or query."""
+def _reduced(tensor: Tensor, *, by_value: bool) -> Tensor:
+    """``tensor`` (4-D) with size 1 along batch, head or query where it was expanded, or is constant by its values."""
     for dim in range(3):
         if tensor.shape[dim] == 1:
             continue
@@ -103,7 +134,9 @@ def _without_constant_dimensions(tensor: Tensor) -> Tensor:
         # By blocks, without another n by n array. A tensor that requires a gradient is not reduced by its values, or
         # gradients would reach one row of several that are equal by chance.
         if tensor.stride(dim) == 0 or (
-            not tensor.requires_grad and all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim))
+            by_value
+            and not tensor.requires_grad
+            and all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim))
         ):
             tensor = first
     return tensor
@@ -119,7 +152,6 @@ class LogPreference:
         kernel_mask: The same for ``scaled_dot_product_attention`` (bool or the query's dtype) with empty rows
             opened up, since kernels disagree about those; None is uniform.
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None if there are none.
-        family_mask: The mask as the family passed it; None if it passed none.
         family_is_causal: The family's causal flag; None if there is none.
         only_causal: Whether it is the causal mask, without padding or bias, for which kernels need no tensor.
     """
@@ -127,29 +159,28 @@ class LogPreference:
     mask_or_bias: Tensor | None = None
     kernel_mask: Tensor | None = None
     empty_rows: Tensor | None = None
-    family_mask: Tensor | None = None
     family_is_causal: bool | None = None
     only_causal: bool = False
 
     @classmethod
-    def of(cls, weights: Tensor | None, dtype: torch.dtype, *family: Any) -> LogPreference:
+    def of(cls, weights: Tensor | None, dtype: torch.dtype, family_is_causal: bool | None) -> LogPreference:
         """A log-preference without constant dimensions.
 
         Args:
             weights: From :func:`call_preference`.
             dtype: Of the queries.
-            *family: The mask and the causal flag as the family passed them.
+            family_is_causal: The family's causal flag.
         """
         if weights is not None and weights.dtype != torch.bool:
-            weights = _without_constant_dimensions(weights)  # a sum may be constant where its parts were not
+            weights = _reduced(weights, by_value=True)  # a sum may be constant where its parts were not
         if weights is None or _says_nothing(weights):
-            return cls(None, None, None, *family)
+            return cls(family_is_causal=family_is_causal)
         kernel_mask = weights if weights.dtype == torch.bool else weights.to(dtype)
         empty = ~may_attend(weights).any(-1, keepdim=True)
         if not bool(empty.any()):
-            return cls(weights, kernel_mask, None, *family, only_causal=_is_triangle(kernel_mask))
+            return cls(weights, kernel_mask, None, family_is_causal, _is_triangle(kernel_mask))
         opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
-        return cls(weights, opened, empty, *family)
+        return cls(weights, opened, empty, family_is_causal)
 
     def is_causal(self, queries: int, keys: int) -> bool:
         """Whether no query sees a later key (needs at least two of each to be seen)."""
@@ -209,25 +240,16 @@ class LogPreferences:
     _known: dict[Hashable, LogPreference] = field(default_factory=dict)
     _held: list[tuple[Tensor | None, Tensor | None]] = field(default_factory=list)
 
-    def __call__(
-        self,
-        site: str,
-        query: Tensor,
-        key: Tensor,
-        attention_mask: Tensor | None,
-        position_bias: Tensor | None,
-        is_causal: bool | None,
-    ) -> LogPreference:
-        """The log-preference of one call; arguments as of :func:`call_preference`."""
-        shape = (*query.shape[:3], key.shape[2])
-        given = _identity(attention_mask), _identity(position_bias)
-        identity = (*given, is_causal, shape, query.dtype, query.device)
+    def __call__(self, call: FamilyCall) -> LogPreference:
+        """The log-preference of one call."""
+        query = call.problem.evidence
+        given = tuple(_identity(tensor) for tensor in (call.mask, call.position_bias))
+        identity = (*given, call.is_causal, call.shape, query.dtype, query.device)
         if identity not in self._known:
-            mask, bias = (_widened(tensor, query.dtype) for tensor in (attention_mask, position_bias))
-            reduced = _without_constant_dimensions
-            result = call_preference(site, query, key, mask, bias, is_causal, reduced=reduced)
-            self._known[identity] = LogPreference.of(result, query.dtype, attention_mask, is_causal)
-            self._held.append((attention_mask, position_bias))
+            mask, bias = (_widened(tensor, query.dtype) for tensor in (call.mask, call.position_bias))
+            result = call_preference(replace(call, mask=mask, position_bias=bias), by_value=True)
+            self._known[identity] = LogPreference.of(result, query.dtype, call.is_causal)
+            self._held.append((call.mask, call.position_bias))
         return self._known[identity]
 
     def clear(self) -> None:
@@ -243,72 +265,47 @@ def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return tensor.to(compute_dtype(dtype))
 
 
-def _without_expanded_dimensions(tensor: Tensor) -> Tensor:
-    """``tensor`` (4-D) with size 1 where it was expanded along batch, head or query."""
-    for dim in range(3):
-        if tensor.shape[dim] > 1 and tensor.stride(dim) == 0:
-            tensor = tensor.narrow(dim, 0, 1)
-    return tensor
-
-
-def call_preference(
-    site: str,
-    query: Tensor,
-    key: Tensor,
-    attention_mask: Tensor | None,
-    position_bias: Tensor | None,
-    is_causal: bool | None,
-    *,
-    reduced: Callable[[Tensor], Tensor] = _without_expanded_dimensions,
-) -> Tensor | None:
+def call_preference(call: FamilyCall, *, by_value: bool = False) -> Tensor | None:
     """Mask and position bias of one call as log u.
 
     Args:
-        site: Name of the attention module, for messages.
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-        attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the family made
-            none. Additive values at or below ``HARD_MASK`` mean u_i = 0.
-        position_bias: Additive, broadcastable likewise, or None. Gradients flow to it.
-        is_causal: The family's causal flag; only used without a mask.
-        reduced: Reduces constant dimensions of a mask or a bias to size 1.
+        call: The call.
+        by_value: Whether dimensions are reduced where values are constant, not only where they were expanded.
 
     Returns:
         Broadcastable to (B, H, m, n): bool where only a mask was given, floating with -inf where masked otherwise;
-        size 1 along dimensions that were expanded. None is uniform.
+        size 1 along reduced dimensions. None is uniform.
 
     Raises:
         CaptureError: If a tensor does not fit, or it is unknown whether the call is causal.
 
     Example:
         >>> query, mask = torch.ones(1, 2, 3, 4), torch.tensor([0.0, 0.5, -3e38]).expand(1, 1, 3, 3)
-        >>> call_preference("attn", query, query, mask, None, False)
+        >>> problem = Problem(query, query, query, 1.0, 0.5)
+        >>> call_preference(FamilyCall("attn", nn.Module(), problem, mask, None, False, {}))
         tensor([[[[0.0000, 0.5000,   -inf]]]])
     """
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    for name, tensor in {"attention_mask": attention_mask, "position_bias": position_bias}.items():
+    shape, mask, bias = call.shape, call.mask, call.position_bias
+    for name, tensor in {"attention_mask": mask, "position_bias": bias}.items():
         if tensor is None:
             continue
         fits = tensor.ndim == 4 and broadcasts_to(tuple(tensor.shape), shape)
         if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
             raise CaptureError(
-                f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
+                f"{call.site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
                 f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
             )
-    mask = attention_mask
     if mask is None and shape[2] > 1:  # a single query sees all keys
-        if is_causal is None:
+        if call.is_causal is None:
             raise CaptureError(
-                f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
+                f"{call.site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
                 "known. Give the model an attention_mask"
             )
-        if is_causal:
-            mask = torch.ones(1, 1, *shape[2:], dtype=torch.bool, device=query.device).tril()
-    if mask is not None:
-        mask = reduced(mask)
-    if position_bias is None:
+        if call.is_causal:
+            mask = torch.ones(1, 1, *shape[2:], dtype=torch.bool, device=call.problem.evidence.device).tril()
+    mask, bias = (None if tensor is None else _reduced(tensor, by_value=by_value) for tensor in (mask, bias))
+    if bias is None:
         return mask if mask is None or mask.dtype == torch.bool else hardened(mask)
-    bias = reduced(position_bias)
     if mask is None:
         return hardened(bias)
     if mask.dtype == torch.bool:
@@ -327,104 +324,85 @@ def among_indices(attention_mask: Tensor | None, indices: Tensor | None, keys: i
     return attention_mask.masked_fill(~chosen, -torch.inf)
 
 
-def sink_logits(site: str, query: Tensor, arguments: Mapping[str, Any]) -> Tensor | None:
+def sink_logits(call: FamilyCall) -> Tensor | None:
     """The logit of the attention sink of every head, (1 or B, H, 1 or m, 1); None where there is no sink.
 
-    Args:
-        site: Qualified name of the attention module, for the message.
-        query: (B, H, m, d).
-        arguments: The keyword arguments of the call: a logit a head, (H,), or one a query, (B, H, m, 1).
+    The keyword argument of the call holds a logit a head, (H,), or one a query, (B, H, m, 1).
 
     Raises:
         CaptureError: If the logits have another shape.
     """
-    batch, heads, queries, _ = query.shape
+    heads, by_query = call.shape[1], (*call.shape[:3], 1)
     for name in SINKS:
-        logits = arguments.get(name)
+        logits = call.arguments.get(name)
         if logits is None:
             continue
         given = tuple(logits.shape) if isinstance(logits, Tensor) else None
-        sink = logits.reshape(1, -1, 1, 1) if given is not None and len(given) == 1 else logits
-        if given not in ((heads,), (batch, heads, queries, 1)):
+        if given not in ((heads,), by_query):
             raise CaptureError(
-                f"{site} passes {name} of shape {given}; expected one logit per head, ({heads},), or per query, "
-                f"{(batch, heads, queries, 1)}"
+                f"{call.site} passes {name} of shape {given}; expected one logit per head, ({heads},), or per query, "
+                f"{by_query}"
             )
-        return sink
+        return logits.reshape(1, -1, 1, 1) if logits.ndim == 1 else logits
     return None
 
 
-def with_sink(
-    query: Tensor, key: Tensor, value: Tensor, preference: Tensor | None, sink: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def with_sink(problem: Problem, preference: Tensor | None, sink: Tensor) -> tuple[Problem, Tensor]:
     """An attention sink as one more template: its template and value are 0, and its log-preference is its logit.
 
     Args:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v).
+        problem: Of n templates.
         preference: As :func:`call_preference` gives it.
         sink: From :func:`sink_logits`.
 
     Returns:
-        Keys and values of n + 1 templates, of which the sink is the last, and their log-preference.
+        The problem of n + 1 templates, of which the sink is the last, and their log-preference.
 
     Example:
         >>> one = torch.ones(1, 1, 1, 1)
-        >>> keys, values, u = with_sink(one, one, one, None, torch.tensor([[[[0.5]]]]))
-        >>> keys.flatten().tolist(), values.flatten().tolist(), u.flatten().tolist()
+        >>> problem, u = with_sink(Problem(one, one, one, 1.0, 1.0), None, torch.tensor([[[[0.5]]]]))
+        >>> problem.templates.flatten().tolist(), problem.values.flatten().tolist(), u.flatten().tolist()
         ([1.0, 0.0], [1.0, 0.0], [0.0, 0.5])
     """
-    weights = preference_numbers(preference, query, key.shape[2])
+    weights = preference_numbers(preference, problem.evidence, problem.templates.shape[2])
     sink = sink.to(weights.dtype)
     rows = torch.broadcast_shapes(weights.shape[:3], sink.shape[:3])
     joined = torch.cat((weights.expand(*rows, -1), sink.expand(*rows, 1)), -1)
-    last = (0, 0, 0, 1)
-    return nn.functional.pad(key, last), nn.functional.pad(value, last), joined
+    templates, values = (
+        nn.functional.pad(part, (0, 0, 0, 1)) for part in (problem.templates, problem.values)
+    )
+    return replace(problem, templates=templates, values=values), joined
 
 
-def with_softcap(
-    query: Tensor, key: Tensor, preference: Tensor | None, scaling: float | Tensor, softcap: float
-) -> Tensor:
-    """The log-preference under which scores s are those of cap·tanh(s/cap). It depends on the query.
+def with_softcap(problem: Problem, preference: Tensor | None, softcap: float) -> Tensor:
+    """The log-preference (B, H, m, n) under which scores s are those of cap·tanh(s/cap). It depends on the query.
 
     Args:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
+        problem: The problem.
         preference: As :func:`call_preference` gives it.
-        scaling: Multiplies the scores.
         softcap: The cap.
-
-    Returns:
-        (B, H, m, n).
     """
+    query, key = problem.evidence, problem.templates
     weights = preference_numbers(preference, query, key.shape[2])
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = (query.to(weights.dtype) @ keys.to(weights.dtype).mT) * scaling
+    scores = (query.to(weights.dtype) @ keys.to(weights.dtype).mT) * problem.scale
     return weights + softcap * (scores / softcap).tanh() - scores
 
 
-def softmax_attention(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float, preference: LogPreference
-) -> Tensor:
-    """The softmax attention of the model itself.
+def softmax_attention(problem: Problem, preference: LogPreference) -> Tensor:
+    """The softmax attention of the model itself, (B, m, H, d_v), contiguous.
 
     Args:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d); H_kv divides H.
-        value: (B, H_kv, n, d_v).
-        scaling: Multiplies the scores.
-        preference: Added to them. A row that may attend to nothing is zero, as in fused kernels.
-
-    Returns:
-        (B, m, H, d_v), contiguous.
+        problem: Queries, and keys and values, whose number of heads divides that of the queries.
+        preference: Added to the scores. A row that may attend to nothing is zero, as in fused kernels.
     """
+    query, key, value = problem.evidence, problem.templates, problem.values
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    causal = preference.only_causal
+    causal, scale = preference.only_causal, float(problem.scale)
     mask = None if causal else preference.kernel_mask
-    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling)
+    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scale)
     if preference.empty_rows is not None:
         output = output.masked_fill(preference.empty_rows, 0)
     return output.transpose(1, 2).contiguous()
@@ -460,36 +438,19 @@ def _tolerance(query: Tensor, largest: float) -> float:
     return max(max(kind.eps for kind in kinds) ** 0.5 * largest, _SMALLEST_STEPS * smallest)
 
 
-def check_against_eager(
-    site: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    scaling: float,
-    preference: LogPreference,
-    position_bias: Tensor | None,
-    arguments: Mapping[str, Any],
-) -> None:
-    """Compare ``output`` with the eager attention of the module's own family, on a few queries.
+def check_against_eager(call: FamilyCall, output: Tensor, preference: LogPreference) -> None:
+    """Compare an output with the eager attention of the module's own family, on a few queries.
 
     Args:
-        site: Qualified name of the module, for the message.
-        module: The attention module.
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
-        value: (B, H_kv, n, d_v).
+        call: The call; its mask is passed to the family's attention.
         output: The computed output, (B, m, H, d_v).
-        scaling: As in the call.
-        preference: Its mask is passed to the family's attention; queries that see nothing are not compared.
-        position_bias: As in the call.
-        arguments: The other keyword arguments of the call.
+        preference: Queries that see nothing are not compared.
 
     Raises:
         ModelError: If they differ by more than rounding explains.
     """
-    eager = eager_attention(module)
+    module, problem = call.module, call.problem
+    eager, query, value = eager_attention(module), problem.evidence, problem.values
     live = torch.ones(output.shape[:2], dtype=torch.bool, device=query.device)
     if preference.empty_rows is not None:
         live &= ~preference.empty_rows.any(1).squeeze(-1)
@@ -500,30 +461,31 @@ def check_against_eager(
     chosen = torch.linspace(0, len(queries) - 1, min(_QUERIES, len(queries)), device=query.device)
     queries = queries[chosen.long()]
 
-    mask = _one_sequence(preference.family_mask, batch, queries)
+    mask = _one_sequence(call.mask, batch, queries)
     if mask is not None and mask.dtype == torch.bool:
         blank = torch.zeros((), dtype=query.dtype, device=query.device)
         mask = torch.where(mask, blank, torch.finfo(query.dtype).min)
-    bias = {} if position_bias is None else {"position_bias": _one_sequence(position_bias, batch, queries)}
-    for name in SINKS:
-        sink = arguments.get(name)
-        if sink is not None and sink.ndim == 4:
-            bias[name] = _one_sequence(sink, batch, queries)
+    given = {"position_bias": call.position_bias, **{name: call.arguments.get(name) for name in SINKS}}
+    parts = {
+        name: _one_sequence(tensor, batch, queries)
+        for name, tensor in given.items()
+        if tensor is not None and tensor.ndim == 4
+    }
     one = slice(batch, batch + 1)
     expected, _ = eager(
         module,
         query[one, :, queries],
-        key[one],
+        problem.templates[one],
         value[one],
         mask,
-        scaling=scaling,
+        scaling=float(problem.scale),
         dropout=0.0,
-        **{**arguments, **bias},
+        **{**call.arguments, **parts},
     )
-    result, family = output[batch, queries], type(module).__name__
+    result = output[batch, queries]
     if not bool(result.isfinite().all()):
         raise ModelError(
-            f"{site} ({family}) has NaN or infinity in its attention output on this batch. Check the model's "
+            f"{call.name} has NaN or infinity in its attention output on this batch. Check the model's "
             "weights, and its dtype: float16 overflows where bfloat16 and float32 do not"
         )
     difference = float((expected[0] - result).abs().max())
@@ -532,15 +494,15 @@ def check_against_eager(
         not difference <= allowed
         and mask is None
         and preference.mask_or_bias is not None
-        and position_bias is None
+        and call.position_bias is None
     ):
         raise CaptureError(
-            f"{site} ({family}) is causal and passes no mask: eager attention of its family then sees every key, "
+            f"{call.name} is causal and passes no mask: eager attention of its family then sees every key, "
             "other implementations only earlier ones, so its mask is ambiguous. Give the model an attention_mask"
         )
     if not difference <= allowed:
         raise ModelError(
-            f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v differs by {difference:.1e} "
+            f"{call.name}: attention of the form softmax(scaling·⟨q, k⟩ + log u)·v differs by {difference:.1e} "
             f"(expected at most {allowed:.1e}) from eager_attention_forward of its family, which changes the scores "
             "in an unknown way, so its attention cannot be replaced. Use a model of another family, or report this "
             "one"

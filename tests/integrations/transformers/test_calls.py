@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.masks_and_sinks import (
+    FamilyCall,
     LogPreferences,
     check_against_eager,
     refuse_unsupported,
@@ -15,14 +16,17 @@ from fenchel.integrations.masks_and_sinks import (
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.sites import RealQueries
 from fenchel.integrations.transformers import decoder_inputs
+from fenchel.nn.inference import Problem
 from tests.tiny_models import tiny_model
 
 
 @pytest.mark.parametrize("name", ["block_indices", "cache", "mood"])
 @pytest.mark.parametrize("value", [0.0, torch.ones(2)], ids=["zero", "tensor"])
 def test_what_changes_scores_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ModelError, match=f"layers.3 \\(SomeAttention\\) passes '{name}'"):
-        refuse_unsupported("layers.3", "SomeAttention", {name: value})
+    problem = Problem(QUERY, QUERY, QUERY, 1.0, 0.5)
+    call = FamilyCall("layers.3", Attention(), problem, None, None, False, {name: value})
+    with pytest.raises(ModelError, match=f"layers.3 \\(Attention\\) passes '{name}'"):
+        refuse_unsupported(call)
 
 
 def test_torchs_own_attention_is_found_unless_it_adds_templates() -> None:
@@ -131,8 +135,8 @@ class Attention(nn.Module):
 
 def check(module: nn.Module, output: Tensor, mask: Tensor | None = None) -> None:
     query, key, value = tensors()
-    preference = LogPreferences()("layer.0", query, key, mask, None, False)
-    check_against_eager("layer.0", module, query, key, value, output, 0.5, preference, None, {})
+    call = FamilyCall("layer.0", module, Problem(query, key, value, 1.0, 0.5), mask, None, False, {})
+    check_against_eager(call, output, LogPreferences()(call))
 
 
 def tensors() -> list[Tensor]:

@@ -10,18 +10,31 @@ from torch import Tensor
 
 from fenchel.errors import CaptureError
 from fenchel.integrations.masks_and_sinks import (
+    FamilyCall,
     LogPreference,
     LogPreferences,
     call_preference,
     softmax_attention,
 )
+from fenchel.nn.inference import Problem
 
 B, H, N = 3, 2, 5
 QUERY = torch.zeros(B, H, N, 4)
 
 
+def call_of(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    is_causal: bool | None = None,
+    site: str = "site",
+) -> FamilyCall:
+    return FamilyCall(site, torch.nn.Module(), Problem(query, key, key, 1.0, 0.3), mask, bias, is_causal, {})
+
+
 def build(mask: Tensor | None, bias: Tensor | None = None, is_causal: bool | None = False) -> LogPreference:
-    return LogPreferences()("site", QUERY, QUERY, mask, bias, is_causal)
+    return LogPreferences()(call_of(QUERY, QUERY, mask, bias, is_causal))
 
 
 def weights(*args: Any, **kwargs: Any) -> Tensor:
@@ -91,10 +104,10 @@ def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
 def test_layers_that_share_a_mask_share_the_work() -> None:
     preferences = LogPreferences()
     mask = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
-    first = preferences("one", QUERY, QUERY, mask, None, None)
-    assert preferences("two", QUERY, QUERY, mask[:, :, :, :N], None, None) is first
+    first = preferences(call_of(QUERY, QUERY, mask, site="one"))
+    assert preferences(call_of(QUERY, QUERY, mask[:, :, :, :N], site="two")) is first
     mask[0, 0, 3, 0] = False  # the same memory says something else now
-    assert preferences("three", QUERY, QUERY, mask, None, None) is not first
+    assert preferences(call_of(QUERY, QUERY, mask, site="three")) is not first
 
 
 def test_a_mask_of_a_long_context_stays_a_mask() -> None:
@@ -106,7 +119,7 @@ def test_a_mask_of_a_long_context_stays_a_mask() -> None:
 
 def test_float64_queries_have_a_float64_preference() -> None:
     query = QUERY.double()
-    found = LogPreferences()("site", query, query, noise(1, H, N, N).double(), None, None).mask_or_bias
+    found = LogPreferences()(call_of(query, query, noise(1, H, N, N).double())).mask_or_bias
     assert found is not None
     assert found.dtype == torch.float64
 
@@ -125,29 +138,30 @@ def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
     draw = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 4, length, 8, generator=draw, dtype=torch.float64) for _ in range(3))
     triangle = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
-    found = LogPreferences()("site", query, key, triangle, None, True)
+    found = LogPreferences()(call_of(query, key, triangle, None, True))
     assert found.only_causal
     with_mask = replace(found, only_causal=False)
-    outputs = [softmax_attention(query, key, value, 0.3, preference) for preference in (found, with_mask)]
+    problem = Problem(query, key, value, 1.0, 0.3)
+    outputs = [softmax_attention(problem, preference) for preference in (found, with_mask)]
     torch.testing.assert_close(*outputs)
     for row, column in ((0, 1), (length - 1, 0), (length - 1, length - 2)):
         other = triangle.clone()
         other[:, :, row, column] ^= True
-        assert not LogPreferences()("site", query, key, other, None, True).only_causal
+        assert not LogPreferences()(call_of(query, key, other, None, True)).only_causal
     padded = triangle.clone()
     padded[1, :, :, 0] = False
     padded[1, :, 0, 0] = True
-    assert not LogPreferences()("site", query, key, padded, None, True).only_causal
+    assert not LogPreferences()(call_of(query, key, padded, None, True)).only_causal
     bias = torch.randn(1, 4, length, length, generator=draw, dtype=torch.float64)
-    assert not LogPreferences()("site", query, key, triangle, bias, True).only_causal
-    assert LogPreferences()("site", query, key, None, None, True).only_causal
+    assert not LogPreferences()(call_of(query, key, triangle, bias, True)).only_causal
+    assert LogPreferences()(call_of(query, key, None, None, True)).only_causal
 
 
 SPLIT_QUERY = torch.zeros(2, 4, 3, 5)
 KEY = torch.zeros(2, 2, 6, 5)
 BUILDERS: dict[str, Callable[..., Tensor | None]] = {
     "backend": call_preference,
-    "capture": lambda *given: LogPreferences()(*given).mask_or_bias,
+    "capture": lambda call: LogPreferences()(call).mask_or_bias,
 }
 Build = Callable[..., Tensor]
 
@@ -159,7 +173,7 @@ def called(request: pytest.FixtureRequest) -> Build:
     def called(
         mask: Tensor | None = None, bias: Tensor | None = None, is_causal: bool | None = False
     ) -> Tensor:
-        found = BUILDERS[request.param]("layers.0", SPLIT_QUERY, KEY, mask, bias, is_causal)
+        found = BUILDERS[request.param](call_of(SPLIT_QUERY, KEY, mask, bias, is_causal, "layers.0"))
         if found is None:
             return torch.zeros(2, 4, 3, 6)
         allowed = found.dtype == torch.bool
@@ -223,11 +237,11 @@ def test_a_mask_that_does_not_fit_is_an_error(called: Build, mask: Tensor, got: 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_single_query_sees_every_key(name: str) -> None:
     """It stands at the end of a cache."""
-    assert BUILDERS[name]("layers.0", SPLIT_QUERY[:, :, :1], KEY, None, None, True) is None
+    assert BUILDERS[name](call_of(SPLIT_QUERY[:, :, :1], KEY, None, None, True)) is None
 
 
 def of_backend(mask: Tensor | None = None, bias: Tensor | None = None, is_causal: bool = False) -> Any:
-    return call_preference("layers.0", SPLIT_QUERY, KEY, mask, bias, is_causal)
+    return call_preference(call_of(SPLIT_QUERY, KEY, mask, bias, is_causal))
 
 
 def test_a_backend_keeps_types_and_reduces_expanded_dimensions() -> None:
