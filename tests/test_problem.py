@@ -49,7 +49,9 @@ def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
     problem = random_problem()
     evidence = problem.evidence.clone().requires_grad_()
     wanting = InferenceProblem(problem.preference, evidence)
-    with pytest.raises(ProblemError, match="evidence require gradients, which 'constrained' does not carry"):
+    with pytest.raises(
+        ProblemError, match="evidence require gradients, which 'constrained' does not support"
+    ):
         wanting.solve("constrained", radius=0.5)
     with torch.no_grad():
         assert not wanting.solve("exact").mean.requires_grad

@@ -35,13 +35,13 @@ P_co = TypeVar("P_co", bound=AbstractPreference, default=Any, covariant=True)
 
 
 def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that can be reached through attributes, with the name of its attribute.
+    """Every tensor reachable through attributes, with the name of its attribute.
 
     Args:
         thing: A preference, a closeness or any object; lists, mappings, modules and objects of Python classes are
             searched.
         name: The name of ``thing``, if it is a tensor.
-        seen: Identities of objects that are not searched again.
+        seen: Identities of objects that have been searched already.
 
     Example:
         >>> import torch
@@ -104,7 +104,7 @@ class Problem(Generic[P_co]):
         \text{dual (7):}\quad & \max_\lambda \mathcal{D}(\lambda) =
             \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
 
-    The part that solvers use; arguments and errors are those of :class:`fenchel.InferenceProblem`.
+    The part used by solvers; arguments and errors are those of :class:`fenchel.InferenceProblem`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Problem(Generic[P_co]):
     def _join(self) -> None:
         """Join the templates of preference and closeness, and the shapes of all parts."""
         u = self.preference
-        # Not at first use, where gradients may not be recorded.
+        # Computed here since at first use gradients may not be recorded.
         self._support = self.closeness.support(u) if isinstance(u, Discrete) else None
         self.shape = self._query_shape()
 
@@ -133,16 +133,18 @@ class Problem(Generic[P_co]):
         space = "the templates' space" if vectors == "templates" else "their space"
         check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
-            raise ProblemError(f"evidence z has shape {tuple(evidence.shape)}: there is no query (m = 0)")
+            raise ProblemError(
+                f"evidence z has shape {tuple(evidence.shape)}; expected at least one query (m = 0)"
+            )
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
             raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}, but {vectors} have dimension {u.dim}; "
-                f"expected (..., m, {u.dim}): one row a query, in {space}"
+                f"evidence z has shape {tuple(evidence.shape)}, but {vectors} have dimension {u.dim}; expected (..., "
+                f"m, {u.dim}): one row per query, in {space}"
             )
         evidence = widened(evidence)
         if evidence.dtype != u.dtype:
             raise ProblemError(
-                f"evidence has dtype {evidence.dtype}, {vectors} {u.dtype}; convert one of them"
+                f"evidence has dtype {evidence.dtype} and {vectors} {u.dtype}; convert one of them"
             )
         check_device("evidence", evidence, u.device, vectors)
         if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
@@ -178,14 +180,14 @@ class Problem(Generic[P_co]):
             )
         if 0 in shape:
             raise ProblemError(
-                f"there is no query: leading dimensions broadcast to (..., m) = {tuple(shape)}; expected at least one "
-                "in each of preference, evidence and alpha"
+                f"leading dimensions broadcast to (..., m) = {tuple(shape)}, which has no queries; expected no "
+                "dimension of size 0 in preference, evidence and alpha"
             )
         return shape
 
     @property
     def conjugate(self) -> Family:
-        """φ, made anew at every use, so that quantities computed from the templates carry their gradients."""
+        """φ, created at every use: quantities computed from the templates then have their gradients."""
         if self._support is None:
             return CumulantFamily(self.preference)
         return self.finite
@@ -209,9 +211,9 @@ class Problem(Generic[P_co]):
         """
         if not isinstance(self.preference, Discrete):
             raise ProblemError(
-                f"{type(self.preference).__name__} has no list of templates, so that p is no list of weights; expected "
-                "a fenchel.Discrete preference. The mean, the dual point and their bounds are there, "
-                "estimate.distribution, and problem.primal_at(lam) in the place of problem.primal(weights)"
+                f"{type(self.preference).__name__} has no list of templates, so p is not a list of weights; expected a "
+                "fenchel.Discrete preference. The mean, the dual point and their bounds, estimate.distribution, and "
+                "problem.primal_at(lam) instead of problem.primal(weights) are available"
             )
         kind = TemplateFamily if self.closeness.rowwise else CoupledFamily
         return kind(self.templates, self.preference.log_weights, self.closeness)
@@ -268,14 +270,14 @@ class Problem(Generic[P_co]):
         return self.conjugate.rest_mean() + self.evidence
 
     def primal(self, weights: Tensor) -> Tensor:
-        """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
+        """The primal objective (3) or (21), shape (..., m); ``inf`` for KL with weights outside the support of u."""
         self._check_queries("weights", weights)
         shortfall = self.target() - self.mean(weights)
         value = self.closeness.value(weights, self.finite.log_preference)
         return self.alpha / 2 * shortfall.square().sum(-1) + value
 
     def primal_at(self, lam: Tensor) -> Tensor:
-        r"""The primal objective at p(λ), shape (..., m), also where p is no list of weights.
+        r"""The primal objective at p(λ), shape (..., m), also if p is not a list of weights.
 
         .. math:: P(p(\lambda)) = \tfrac\alpha2\lVert\mu + z - h(\lambda)\rVert^2
                   + \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)
@@ -319,7 +321,7 @@ class Problem(Generic[P_co]):
         return self.alpha / 2 * self.dual_gradient(lam).square().sum(-1)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Every tensor that the problem is made of, with its name."""
+        """Every tensor of the problem, with its name."""
         return [
             *tensors_of((self.preference, self.closeness)),
             ("evidence", self.evidence),
@@ -327,9 +329,9 @@ class Problem(Generic[P_co]):
         ]
 
     def wants_gradients(self) -> list[str]:
-        """Names of the tensors that require gradients; empty where none does or gradients are not recorded.
+        """Names of the tensors that require gradients; empty if none does or gradients are not recorded.
 
-        The dual's gradient at one query is evaluated too, to find tensors in closures, which have no name.
+        The dual's gradient at one query is also evaluated, to find tensors in closures, which have no name.
         """
         if not torch.is_grad_enabled():
             return []
@@ -369,7 +371,7 @@ class Problem(Generic[P_co]):
             return self
         preference, closeness = self.preference.to(dtype), self.closeness.to(dtype)
         if isinstance(preference, Discrete):
-            # Quantities that the closeness computes from the templates are computed in the new dtype.
+            # The closeness recomputes its quantities from the templates in the new dtype.
             closeness = closeness.bind(preference)
         evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
         return self._with(preference=preference, closeness=closeness, evidence=evidence, alpha=alpha)
@@ -391,11 +393,11 @@ class Problem(Generic[P_co]):
 
 
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
-"""Bytes of working memory that a solve may use besides its input and its result."""
+"""Bytes of working memory of a solve, besides its input and result."""
 
 
 WORKING_ARRAYS = 24
-"""Arrays of shape (rows, max(n, d)), in the problem's dtype, that are alive at once in a Newton step."""
+"""Arrays of shape (rows, max(n, d)), in the problem's dtype, that exist at once in a Newton step."""
 
 
 def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_at: int = CACHE_BYTES) -> int:
@@ -417,8 +419,8 @@ class QueryLayout:
     """Maps a problem's leading dimensions to groups and rows of blocks, and results back to the problem's shape.
 
     Over templates, groups are the leading dimensions along which templates differ: heads of a layer that attend to the
-    same templates become rows of one group, so that one product with the templates serves all of them; broadcast
-    tensors are expanded a block at a time. Otherwise a block keeps all leading dimensions and is a range of queries.
+    same templates become rows of one group, which need only one product with the templates; broadcast tensors are
+    expanded block by block. Otherwise a block has all leading dimensions and a range of queries.
 
     Args:
         problem: The problem.
@@ -436,7 +438,7 @@ class QueryLayout:
         self._order, self._groups = [*groups, *(i for i in range(depth) if i not in groups)], len(groups)
 
     def blocks(self, memory_budget: int) -> Iterator[tuple[Box, Block]]:
-        """Blocks of queries, each with its box of the leading dimensions, those of groups first.
+        """Blocks of queries, each with its box of the leading dimensions, with those of groups first.
 
         Args:
             memory_budget: Bytes of all working arrays of a block.
@@ -463,7 +465,7 @@ class QueryLayout:
         """Apply a function to every block; results have the problem's shape (..., m, ...).
 
         Args:
-            function: Takes a block and the points of its rows; returns by name tensors with a number or vector for each
+            function: Takes a block and the points of its rows; returns a dict of tensors, with a number or vector per
                 row, or None.
             *points: Tensors (..., m, d), such as dual points.
             memory_budget: As in :meth:`blocks`.
@@ -492,7 +494,7 @@ class QueryLayout:
         return QueryLayout(self.problem.to(torch.float64))
 
     def _block(self, box: Box) -> Block:
-        # From the wide problem, whose preference is normalised anew.
+        # From the wide problem, whose preference is normalised again.
         wide = None if self.problem.dtype == torch.float64 else cache(lambda: self._wide._block(box))
         if self._by_rows:
             return self._rows(box, wide)

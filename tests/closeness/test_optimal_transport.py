@@ -23,7 +23,7 @@ ESTIMATORS = ("first_order", "second_order", "exact")
 
 
 def test_a_cost_knows_its_templates() -> None:
-    with pytest.raises(ProblemError, match=r"is not bound to the templates of its cost"):
+    with pytest.raises(ProblemError, match=r"is not bound to templates; use it"):
         OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), torch.zeros(1, 3).log_softmax(-1))
     with pytest.raises(
         ProblemError, match=r"cost is \(9, 9\), but there are 8 templates \(4 of the preference"

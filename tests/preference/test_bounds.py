@@ -234,7 +234,7 @@ def test_gradients_on_the_border_are_refused() -> None:
         found = problem.solve("exact", tol=1e-3)
     assert bool(found.converged.all())
     assert float(found.dual) == 1.0
-    with pytest.raises(DomainError, match=r"there is no such distribution; .* or float64"):
+    with pytest.raises(DomainError, match=r"tilted distribution does not exist; .* or float64"):
         _ = found.distribution
     with pytest.raises(
         DomainError, match=r"rounding to torch\.float32 puts .* 1 of 1 queries .* give .* in float64"

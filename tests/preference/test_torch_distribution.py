@@ -116,8 +116,8 @@ def test_gradients_reach_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("u", "message"),
     [
-        (Discrete(drawn(5, D)), "no distribution of templates; expected that of their indices"),
-        (Gaussian(drawn(D), variance=0.0), "numbers above 0, as a density needs"),
+        (Discrete(drawn(5, D)), "no distribution of templates; use that of their indices"),
+        (Gaussian(drawn(D), variance=0.0), "numbers above 0 for a density"),
         (Gaussian(drawn(D), FACTOR @ FACTOR.mT), "singular matrix"),
         (Continuous1d("quadratic", Gaussian(drawn(1), variance=1.0)), "no counterpart of Continuous1d"),
     ],
@@ -174,7 +174,7 @@ def test_queries_may_have_rows_of_their_own() -> None:
             return self.center.shape[:-1]
 
     with pytest.raises(
-        NotImplementedError, match=r"Unnamed has one row per query: name these attributes in rows"
+        NotImplementedError, match=r"Unnamed has one row per query; list these attributes in rows"
     ):
         Unnamed(drawn(3, D), ABOVE).queries(slice(1))
 
@@ -184,5 +184,5 @@ def test_a_preference_without_tensors_says_what_to_write() -> None:
         def __init__(self, center: Tensor) -> None:
             self.read = lambda: center
 
-    with pytest.raises(NotImplementedError, match="Hidden has no tensor among its attributes: write dim"):
+    with pytest.raises(NotImplementedError, match="Hidden has no tensor among its attributes; implement dim"):
         _ = Hidden(drawn(D)).dim

@@ -1,4 +1,4 @@
-"""The closeness D: divergences that keep the weights near the preference."""
+"""The closeness D: divergences of the weights from the preference."""
 
 from fenchel.closeness.abstract import KL, AbstractCloseness, Hard
 from fenchel.closeness.custom import ClosenessReport, Divergence, check_closeness

@@ -35,7 +35,7 @@ def checked_positive(
     """A positive number as a float, or a tensor of positive numbers.
 
     Raises:
-        ProblemError: If it breaks the rule for this argument.
+        ProblemError: If the value is invalid for this argument.
     """
     if not isinstance(value, Tensor):
         return float(checked_argument(argument, value))
@@ -50,7 +50,7 @@ class AbstractCloseness(Replaceable, ABC):
     ``conjugate`` and ``curvature`` follow from these unless overridden.
 
     The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry for each of the N templates in the support
-    of p: those of the preference, N = n, unless :meth:`support` is overridden.
+    of p: those of the preference (N = n) unless :meth:`support` is overridden.
     """
 
     numbers: ClassVar[tuple[str, ...]] = ()
@@ -72,7 +72,7 @@ class AbstractCloseness(Replaceable, ABC):
         r""":math:`D^*(f) = \sup_p \langle p, f\rangle - D(p, u)`, shape (..., m), at the maximising weights."""
         p = self.weights(potential, log_preference)
         inside = p > 0
-        # A common shift of f shifts D* by the same; without it the sum has the size of the differences.
+        # A common shift of f shifts D* equally; without it the sum has the size of the differences.
         level = potential.detach().masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
         pairing = (p * torch.where(inside, potential - level, 0)).sum(-1)
         return level.squeeze(-1) + pairing - self.value(p, log_preference)
@@ -99,7 +99,7 @@ class AbstractCloseness(Replaceable, ABC):
     def displacement(self, potential: Tensor, weights: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla D^*(f) - \nabla D^*(0)` given the weights at f, shape (..., m, N).
 
-        Where f is small its relative error is some roundings, without cancellation.
+        For small f its relative error is some roundings, without cancellation.
         """
         level: Any = SMALL * self._modulus_column()
         # Templates added by support have no log weight.
@@ -117,7 +117,7 @@ class AbstractCloseness(Replaceable, ABC):
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor | None:
         r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`.
 
-        None if it is not implemented; bounds at small potentials are then those of a difference.
+        None if not implemented; bounds at small potentials are then those of a difference.
         """
         return None
 
@@ -128,24 +128,25 @@ class AbstractCloseness(Replaceable, ABC):
     def rounding(
         self, mean_error: Tensor, largest_error: Tensor, count: int
     ) -> tuple[Tensor, float | Tensor]:
-        r"""A bound on the error of :meth:`weights` evaluated in float64, or the dtype of the errors for softmax.
+        r"""A bound on the error of :meth:`weights` evaluated in float64 (for softmax, in the dtype of the errors).
 
         Args:
-            mean_error: Error of the potential's entries, root mean square under p, (..., m).
+            mean_error: Error of the entries of the potential, root mean square under p, (..., m).
             largest_error: The largest error among them, (..., m).
             count: N.
 
         Returns:
-            Their relative error up to a common factor, root mean square under p, (..., m); and the total weight that
-            may be lost. By default the relative error is 0, and the loss is the bound from strong convexity for the
-            potential's error plus some roundings of each weight.
+            The relative error of the weights up to a common factor, root mean square under p, (..., m); and the total
+            weight that may be lost. By default the relative error is 0, and the loss is the bound from strong convexity
+            for the potential's error plus some roundings of each weight.
         """
         return torch.zeros_like(mean_error), largest_error / self.modulus + 16 * count * UNIT
 
     def pairing_error(self, largest_error: Tensor) -> float | Tensor:
         r"""A bound on :math:`D(p) + D^*(f) - \langle p, f\rangle` at evaluated weights p, (..., m).
 
-        In addition to the effect of :meth:`rounding`: for weights that jump, to others that are as good.
+        In addition to the effect of :meth:`rounding`; for discontinuous weights, which rounding may replace by equally
+        good ones.
 
         Args:
             largest_error: The largest error of the potential, (..., m).
@@ -156,7 +157,7 @@ class AbstractCloseness(Replaceable, ABC):
     """Whether weights are differentiable almost everywhere; otherwise only first order is available."""
 
     rowwise: bool = False
-    r"""Whether weights depend only on a query's potential and preference, with a curvature given by weights q."""
+    r"""Whether weights depend only on the potential and preference of a query, with a curvature given by weights q."""
 
     is_softmax: bool = False
     """Whether weights are proportional to the preference times the exponential of the potential."""
@@ -260,7 +261,7 @@ class KL(AbstractCloseness):
 
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""
-        # xlogy takes 0 log 0 = 0; 0 · (-inf) must be 0 as well, and p · (-inf) is -inf, so that D is +inf.
+        # xlogy takes 0 log 0 = 0; 0 · (-inf) must be 0 as well, and p · (-inf) is -inf, which makes D +inf.
         masked_out = torch.where(weights > 0, log_preference, torch.zeros_like(log_preference))
         return (torch.xlogy(weights, weights) - weights * masked_out).sum(-1)
 
@@ -281,14 +282,14 @@ class KL(AbstractCloseness):
         return near_displacement(potential, self.rest(log_preference))
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
-        """Of exponentials; the root mean square of log p under p is at most about log N."""
+        """The error of exponentials; the root mean square of log p under p is at most about log N."""
         numbers = torch.finfo(mean_error.dtype)
         relative = 2.2 * mean_error + (2 * math.log(count) + 8) * numbers.eps
         lost = count * numbers.tiny
         return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
 
     def usable(self, log_preference: Tensor) -> Tensor:
-        """Those with a positive preference."""
+        """Templates with a positive preference."""
         return log_preference.amax(-2, keepdim=True) > -torch.inf
 
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
@@ -311,9 +312,9 @@ class Hard(AbstractCloseness):
 
     All weight goes to the largest score; equal largest scores share it in proportion to u, as in the limit
     :math:`\theta \to 0` of :math:`\theta K(p, u)` and of every :class:`~fenchel.Tsallis` closeness of the Csiszár form.
-    Scores that differ by rounding count as equal. Weights jump, so that there is no curvature, and the exact solution
-    need not be the weights of any dual point: first order only. Its bounds on the gap, the mean and the dual point
-    hold; total variation has no bound below 1.
+    Scores that differ by rounding count as equal. Weights are discontinuous and have no curvature, and the exact
+    solution may not be the weights of any dual point: only first order is available. Its bounds on the gap, the mean
+    and the dual point hold; total variation has no bound below 1.
 
     Example:
         >>> from fenchel import Discrete, InferenceProblem
@@ -341,8 +342,8 @@ class Hard(AbstractCloseness):
     @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
         raise ProblemError(
-            "Hard() has weights that jump, and so no curvature; expected the estimator 'first_order', or a closeness "
-            "with a small temperature, such as fenchel.Tsallis(2, temperature=0.01)"
+            "closeness is Hard(), whose weights jump and have no curvature; expected the estimator 'first_order', or a "
+            "closeness with a small temperature, such as fenchel.Tsallis(2, temperature=0.01)"
         )
 
     @override
@@ -350,16 +351,16 @@ class Hard(AbstractCloseness):
         return log_preference.amax(-2, keepdim=True) >= LEAST_LOG_WEIGHT
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
-        """Weights are exact; the choice of the largest score is in :meth:`pairing_error`."""
+        """Weights are exact; for the choice of the largest score see :meth:`pairing_error`."""
         return torch.zeros_like(mean_error), 0.0
 
     def pairing_error(self, largest_error: Tensor) -> Tensor:
-        """Errors may lower the largest score by twice their size, and tied scores by more."""
+        """Errors may lower the chosen score by twice their size, or more for tied scores."""
         return TIED * largest_error
 
     @property
     def modulus(self) -> float:
-        """0: it is not strongly convex."""
+        """0: D is not strongly convex."""
         return 0.0
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from fenchel.tensors import check_flags, check_type, checked_argument
 Map = Callable[[Tensor, Tensor], Tensor]
 
 POINTS = 8
-"""Number of random points at which functions are checked when first bound to a preference."""
+"""Number of random points of the check when functions are first bound to a preference."""
 
 
 class Divergence(AbstractCloseness):
@@ -27,8 +27,8 @@ class Divergence(AbstractCloseness):
     .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
 
     The second argument of each is log u, normalised, (..., m or 1, n), -inf where masked. When first bound to a
-    preference the functions are checked at random points by :func:`fenchel.check_closeness`, and an inconsistency
-    raises an error that shows the point.
+    preference the functions are checked at random points by :func:`fenchel.check_closeness`, which raises an error with
+    the point if they are inconsistent.
 
     Args:
         value: D for weights (..., m, n), shape (..., m).
@@ -39,7 +39,7 @@ class Divergence(AbstractCloseness):
         modulus: σ > 0, the modulus of strong convexity of D in the 1-norm: D is at least
             :math:`\tfrac\sigma2\lVert p - q\rVert_1^2` above its tangent at q. A number, or a tensor that broadcasts to
             (..., m). Bounds depend on it.
-        check: Whether to check the functions when first bound to a preference.
+        check: Whether to check the functions at the first binding to a preference.
 
     Raises:
         ProblemError: If an argument is not a function, or the modulus is not above 0; when bound to a preference, if
@@ -70,14 +70,14 @@ class Divergence(AbstractCloseness):
         modulus: float | Tensor = 1.0,
         check: bool = True,
     ) -> None:
-        expected = "a function of (weights or potential, log_preference), as help(fenchel.Divergence) says"
+        expected = "a function of (weights or potential, log_preference), see help(fenchel.Divergence)"
         for name, function in (("value", value), ("conjugate", conjugate), ("weights", weights)):
             check_type(name, function, Callable, expected)
         check_type("curvature", curvature, Callable | None, f"{expected}, or None")
         check_flags(check=check)
         self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
         self._modulus = checked_positive("modulus", modulus)
-        # Shared by copies, so that the functions are checked once.
+        # Shared by copies, to check the functions only once.
         self._unchecked = [check]
 
     @override
@@ -122,7 +122,7 @@ SCALES = (0.1, 1.0, 10.0)
 """Scales of the potentials at which closenesses are checked."""
 
 STEP = 1e-5
-"""Step of finite differences; they are used where those to both sides agree."""
+"""Step of finite differences; they are used only if both one-sided differences agree."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class ClosenessReport:
     Attributes:
         closeness: Representation of the closeness.
         points: Number of potentials.
-        worst: The largest violation of each identity, by its name; 0 for inequalities that held everywhere.
+        worst: The largest violation of each identity, by name; 0 for inequalities that held everywhere.
     """
 
     closeness: str
@@ -154,10 +154,10 @@ def check_closeness(
 ) -> ClosenessReport:
     r"""Check at random points that the functions of a closeness are consistent.
 
-    The Fenchel-Young equality at p(f) and inequality elsewhere; weights that are in the simplex, the gradient of the
-    conjugate (by finite differences), monotone, and unchanged by a shift of all scores; a curvature that is their
-    derivative, symmetric and positive; a divergence that is smallest at the weights of f = 0; a modulus that does not
-    contradict the weights.
+    Checked are the Fenchel-Young equality at p(f) and inequality elsewhere; that weights are in the simplex, the
+    gradient of the conjugate (by finite differences), monotone, and invariant to a shift of all scores; that the
+    curvature is their derivative, symmetric and positive; that the divergence is smallest at the weights of f = 0; and
+    that the modulus is consistent with the weights.
 
     Args:
         closeness: D.
@@ -170,7 +170,7 @@ def check_closeness(
         The largest violation of each identity.
 
     Raises:
-        ProblemError: If a check fails, with the numbers and the point.
+        ProblemError: If a check fails; the message has the numbers and the point.
 
     Example:
         >>> from fenchel import KL
@@ -193,7 +193,7 @@ def check_closeness(
     check_type("preference", preference, Discrete, "a fenchel.Discrete")
     preference, name = preference.to(torch.float64), repr(closeness)
     closeness = closeness.to(torch.float64)
-    # Binding a Divergence that is not checked yet would check it.
+    # Binding an unchecked Divergence would check it.
     if type(closeness).bind is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
         closeness = closeness.bind(preference)
     log_u = preference.log_weights.flatten(0, -2)[:1]
@@ -217,7 +217,7 @@ class _Law:
     Attributes:
         name: Name of the identity in the report.
         message: Description of a violation.
-        at: The points (..., N), by their letters in messages.
+        at: The points (..., N), by their names in messages.
         found: The computed value for each potential.
         expected: The value that it should have.
         slack: Tolerance in addition to that of the check.
@@ -231,7 +231,7 @@ class _Law:
     slack: float = 0.0
 
     def missed(self, allowed: Tensor, closeness: str, log_u: Tensor) -> float:
-        """The largest violation; raises with the point if it is larger than is allowed."""
+        """The largest violation; raises an error with the point if it exceeds the allowed one."""
         expected = torch.as_tensor(self.expected, dtype=self.found.dtype, device=self.found.device)
         found, expected, allowed = torch.broadcast_tensors(self.found, expected, allowed)
         missed = torch.where(found == expected, 0, (found - expected).abs()).nan_to_num(nan=torch.inf)
@@ -302,7 +302,7 @@ def _laws(
     squared = (a * of_a).sum(-1).clamp(max=0)
     yield _Law("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
     up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
-    # Weights may have kinks, except where both sides agree.
+    # Weights may have kinks; points at which the two sides differ are skipped.
     smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
     missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
     message = "curvature is not the derivative of weights: along a it differs by"

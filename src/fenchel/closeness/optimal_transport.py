@@ -49,24 +49,24 @@ class OptimalTransport(AbstractCloseness):
     Args:
         cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the
             preference's templates, then the atoms: symmetric, non-negative, ``inf`` where weight cannot move.
-        gamma: γ > 0, the strength of the entropy, in units of the cost: a number, or a tensor that broadcasts to
-            (..., 1), the shape of one number a set of templates.
+        gamma: γ > 0, the strength of the entropy, in units of the cost: a number, or a tensor that broadcasts to (...,
+            1), one number per set of templates.
         atoms: Further templates in the support A of p, (..., N - n, d), with the dtype and device of the preference's.
         allowed: Bool, (..., m or 1, N), True where a query may use a template; all if None.
         warn: Whether to warn if moving weight is cheaper than keeping it.
 
     Raises:
         ProblemError: If γ ≤ 0, the cost is unknown, or the matrix is negative, not symmetric or not finite on its
-            diagonal; when bound to a preference, if atoms or matrix do not fit its templates.
+            diagonal; when bound to a preference, if atoms or matrix do not match its templates.
 
     Warns:
-        CostWarning: Once, when bound to templates of which one has a lower cost to another than to itself.
+        CostWarning: Once, when bound to templates one of which has a lower cost to another template than to itself.
 
     Reference:
         Section 9, eqs. (20)-(22); Appendix D, eqs. (33)-(38).
 
     Example:
-        Two groups, within which weight moves freely. The second template has no preference:
+        Two groups within which weight moves at no cost. The second template has no preference:
 
         >>> from fenchel import Discrete, InferenceProblem
         >>> M = torch.tensor([[0.0, 0.0, torch.inf], [0.0, 0.0, torch.inf], [torch.inf, torch.inf, 0.0]])
@@ -110,7 +110,7 @@ class OptimalTransport(AbstractCloseness):
         support = self.support(preference)
         if self.gamma.is_meta:
             check_device("gamma", self.gamma, templates.device, "templates")
-        # Numbers of float64 may be 0 or infinite in float32.
+        # Values of float64 may be 0 or infinite in float32.
         gamma = self.gamma.to(templates.device)
         gamma = positive_tensor("gamma", gamma, templates.device, templates.dtype, FORM).to(templates.dtype)
         if gamma.dim():
@@ -181,7 +181,7 @@ class OptimalTransport(AbstractCloseness):
 
     @property
     def modulus(self) -> Tensor:
-        """γ, as the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
+        """γ, since the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
         return self.gamma
 
     @override
@@ -208,14 +208,14 @@ class OptimalTransport(AbstractCloseness):
         check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., support.shape[-2]))
         if values_are_known(self.allowed) and not bool(self.allowed.any(-1).all()):
             raise ProblemError(
-                "allowed is False for every template in some row; expected one that its query may use"
+                "allowed is False for every template in some row; expected at least one True in every row"
             )
 
     def _joined_matrix(self) -> Tensor:
         if self._matrix is None:
             raise ProblemError(
-                f"{self!r} is not bound to the templates of its cost: use it in an InferenceProblem, or "
-                "call closeness.bind(preference) first"
+                f"{self!r} is not bound to templates; use it in an InferenceProblem, or call "
+                "closeness.bind(preference) first"
             )
         return self._matrix
 
@@ -260,9 +260,9 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     share = f"{int(nearer.sum())} of {nearer.numel()}"
     advice = "make their norms equal, or use" if name == "dot" else "use"
     warnings.warn(
-        f"under the cost {name!r}, {share} templates are nearer to another template than to themselves, "
-        "so that M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is "
-        f"not meant, {advice} the cost 'squared_euclidean'.",
+        f"under the cost {name!r}, {share} templates are nearer to another template than to themselves, which violates "
+        f"M(t, t) < M(t', t): their weight moves even without evidence. If this is not intended, {advice} the cost "
+        "'squared_euclidean'.",
         CostWarning,
         stacklevel=_user_level(),
     )
@@ -270,7 +270,7 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
 
 
 def _user_level() -> int:
-    """The stack level of the first frame outside of this package and torch, from the calling function."""
+    """The stack level of the first frame outside this package and torch, from the calling function."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(
         ("fenchel.", "torch.")
@@ -289,12 +289,12 @@ class AbstractCost(ABC):
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
         """M from every template (..., N, d) to every source (..., n, d), shape (..., N, n).
 
-        Sources are the first n templates, among which the preference is spread.
+        Sources are the first n templates, those with a preference.
         """
 
     @abstractmethod
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
-        """-M/γ from the templates in a span, up to a constant for each source, which normalisation removes.
+        """-M/γ from the templates in a span, up to a constant for each source, which cancels in the normalisation.
 
         Args:
             templates: All templates, (..., N, d).
@@ -357,7 +357,7 @@ class SquaredEuclideanCost(AbstractCost):
     @override
     def rounding(self, templates: Tensor) -> float:
         centred = templates - templates.mean(-2, keepdim=True)
-        # Distances between templates, and so to the centre of the sources, are at most twice the longest of these.
+        # Distances between templates, and to the centre of the sources, are at most twice the longest of these.
         return 16 * _longest_square(centred) * (summed(templates.shape[-1]) + 4) * UNIT
 
 
@@ -401,7 +401,7 @@ class GivenCost(Replaceable, AbstractCost):
         diagonal = values.diagonal(dim1=-2, dim2=-1)
         if not bool(torch.isfinite(diagonal).all()):
             raise ProblemError(
-                "cost is infinite on its diagonal; a template must be able to keep its own weight"
+                "cost is infinite on its diagonal; expected finite entries, so that templates can keep their weight"
             )
         different = ~torch.isclose(values, values.mT, rtol=1e-5, atol=1e-8)
         if bool(different.any()):
@@ -409,7 +409,7 @@ class GivenCost(Replaceable, AbstractCost):
             there, back = float(values[(*lead, row, column)]), float(values[(*lead, column, row)])
             raise ProblemError(
                 f"cost is not symmetric: entry ({row}, {column}) is {there:g}, entry ({column}, {row}) is {back:g}; "
-                "expected the same both ways, such as (cost + cost.mT) / 2"
+                "expected equal entries, such as those of (cost + cost.mT) / 2"
             )
 
     @override
@@ -462,7 +462,7 @@ COSTS: dict[str, AbstractCost] = {
 
 
 def cost_named(cost: str | Tensor | AbstractCost) -> AbstractCost:
-    """The cost with a name, or that of a matrix.
+    """The cost with a name, or given by a matrix.
 
     Raises:
         ProblemError: If the name is unknown, or the matrix is not a cost.

@@ -1,6 +1,6 @@
 r"""Sparse weights as an operation that is differentiable in potential, preference and order, eager and compiled.
 
-On the support of p the weights solve :math:`\ln_a`-linear equations, so that every derivative is one product with the
+On the support of p the weights solve :math:`\ln_a`-linear equations; every derivative is therefore one product with the
 curvature at p (fact 12), :math:`H = \operatorname{diag} q - qq^\top/\sum q`. With the gradient g of p and y = Hg,
 
 .. math:: \partial f = y, \qquad \partial\log u = u^a y, \qquad
@@ -8,25 +8,25 @@ curvature at p (fact 12), :math:`H = \operatorname{diag} q - qq^\top/\sum q`. Wi
 
 for the Bregman form, with :math:`q = p^{1-a}`; for Csiszár's :math:`q = u^a p^{1-a}`,
 :math:`\partial\log u = (p/u)^a y` and :math:`\partial a = -\sum_i y_i\,\partial_a\ln_a(p_i/u_i)`. At kinks, where p_i
-becomes 0, this is the one-sided derivative on the side on which it stays 0.
+becomes 0, this is the one-sided derivative on the side where p_i = 0.
 
 Weights are computed from a threshold τ. For :math:`a = \beta - 1 \in [0, 1]` and a potential f,
 
 .. math:: p_i = w_i\,[x_i - \tau]_+^{1/a}, \qquad \sum_i p_i = 1,
 
-with :math:`x = af + u^a,\ w = 1` (Bregman) or :math:`x = af,\ w = u` (Csiszár). Then
-:math:`N(\tau) = (\sum_i p_i)^a` is a weighted norm of :math:`[x - \tau]_+`, convex and decreasing, and piecewise linear
-at a = 1. Newton's method on N = 1, from the τ at which the largest p is one, increases to the root without passing it:
+with :math:`x = af + u^a,\ w = 1` (Bregman) or :math:`x = af,\ w = u` (Csiszár). Then :math:`N(\tau) = (\sum_i p_i)^a`
+is a weighted norm of :math:`[x - \tau]_+`, convex and decreasing, and piecewise linear at a = 1. Newton's method on N =
+1, from the τ at which the largest p is one, increases to the root without overshooting:
 
 .. math:: \tau \leftarrow \tau + \frac{S - S^{1-a}}{Q}, \qquad S = \sum_i p_i, \qquad
           Q = \sum_i w_i\,[x_i - \tau]_+^{1/a - 1}.
 
 At a = 1 this is Michelot's algorithm, which finds the support after finitely many steps; for other a it usually takes
-three to six. A bracket guards against rounding, and the last step is added to the differences :math:`x_i - \tau` and
-not to τ.
+three to six. A bracket guards against rounding, and the last step is added to the differences :math:`x_i - \tau`
+instead of τ.
 
-Deformed logarithms :math:`\ln_a r = (r^a - 1)/a`, whose inverse is :math:`\exp_a(s) = [1 + as]_+^{1/a}`, are written
-in :math:`x = \log r`, in which both are smooth in a down to 0, where the quotients are evaluated by their series.
+Deformed logarithms :math:`\ln_a r = (r^a - 1)/a`, whose inverse is :math:`\exp_a(s) = [1 + as]_+^{1/a}`, are functions
+of :math:`x = \log r`, smooth in a down to 0, near which the quotients are evaluated by their series.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ def sparse_weights(
 
     Args:
         potential: f, (..., n); -inf where masked.
-        log_preference: log u, normalised, broadcasting to (..., n), -inf where masked; uniform where None.
-        a: β - 1 in [0, 1]: a number, or a tensor that broadcasts to (..., 1).
+        log_preference: log u, normalised, broadcasting to (..., n), -inf where masked; uniform if None.
+        a: β - 1 in [0,
+            1]: a number, or a tensor that broadcasts to (..., 1).
         csiszar: Whether the form is Csiszár's instead of Bregman's.
 
     Returns:
         p, (..., n).
 
     Raises:
-        ProblemError: If an argument is not a tensor, shapes do not broadcast, or a is outside [0, 1]; also in a forward
-            derivative of a forward derivative.
+        ProblemError: If an argument is not a tensor, shapes do not broadcast, or a is outside [0, 1]; also for a
+            forward derivative of a forward derivative.
 
     Example:
         >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), None, 1.0)          # sparsemax
@@ -183,8 +184,8 @@ def _forward(ctx: Any, tangents: tuple[Tensor | None, ...]) -> Tensor:
     if _is_pushed_forward_twice():
         # torch would treat saved tensors as constants.
         raise ProblemError(
-            "sparse weights have no forward derivative of a forward derivative, of which torch loses a part; expected "
-            "one of the two in reverse mode: torch.func.hessian, or jacfwd of grad"
+            "sparse weights do not support a forward derivative of a forward derivative, which torch computes "
+            "incompletely; expected one of the two in reverse mode: torch.func.hessian, or jacfwd of grad"
         )
     weights, log_preference, order = ctx.saved_tensors
     a = ctx.fixed if order is None else order
@@ -236,7 +237,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        """The mapped dimension becomes a leading one, as rows are independent."""
+        """The mapped dimension becomes a leading one, since rows are independent."""
         dims = max(
             part.dim() - (dim is not None)
             for part, dim in zip(inputs, in_dims, strict=True)
@@ -274,16 +275,16 @@ DIRECT_FROM = 0.1
 """Smallest a for which weights are computed from powers of differences; below it logarithms are used."""
 
 LEAST_ORDER = 1e-30
-"""The value used for a = 0, with a difference below rounding in both dtypes."""
+"""The value used for a = 0; the difference is below rounding in both dtypes."""
 
 MOST_STEPS = 100
-"""Maximum number of steps; observed are up to 15, and 55 for small a and scores of 10⁹ with rounding."""
+"""Maximum number of steps; up to 15 were observed, and 55 for small a and scores of 10⁹ with rounding."""
 
 STEPS_UNSEEN = 40
 """Number of steps on an accelerator, where convergence is not checked."""
 
 CHUNK_BYTES = 2**19
-"""Size of a working array, which every step reads and writes."""
+"""Size of a working array, which is read and written in every step."""
 
 
 @torch.no_grad()
@@ -294,14 +295,14 @@ def threshold_weights(
 
     Args:
         potential: f, (..., n), float32 or float64; -inf where masked.
-        log_preference: log u, broadcasting to (..., n), normalised, below ``LEAST_LOG_WEIGHT`` where masked; uniform
-            where None.
-        order: β - 1 in [0, 1], a tensor that broadcasts to (..., 1); None if it is one number.
+        log_preference: log u, broadcasting to (..., n), normalised, below ``LEAST_LOG_WEIGHT`` where masked; uniform if
+            None.
+        order: β - 1 in [0, 1], a tensor that broadcasts to (..., 1); None if it is a single number.
         fixed: That number.
         csiszar: Whether the form is Csiszár's instead of Bregman's.
 
     Returns:
-        p, of the shape to which they broadcast.
+        p, with the broadcast shape.
     """
     a = fixed if order is None else order.to(potential.dtype)
     shape = _shape_of(potential, log_preference, order)
@@ -522,6 +523,6 @@ def slope_of_deformed_log(log_r: Tensor, a: Tensor | float) -> Tensor:
 
 
 def log_of_positive(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether weights are above 0, and their logarithms, 0 where not: with finite gradients."""
+    """Whether weights are positive, and their logarithms, 0 where not, with finite gradients."""
     positive = weights > 0
     return positive, torch.where(positive, weights, 1).log()

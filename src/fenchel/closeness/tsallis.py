@@ -78,7 +78,7 @@ class Tsallis(AbstractCloseness):
     .. math:: \nabla^2 D^*(f) = \tfrac1\theta\Bigl(\operatorname{diag} q - \tfrac{qq^\top}{\sum_i q_i}\Bigr), \qquad
               q_i = p_i^{1-a} \;\text{or}\; u_i^a p_i^{1-a}
 
-    A template with :math:`u_i = 0` is masked in both forms, as is one below e⁻⁸⁷ (10⁻³⁸), which float32 cannot hold.
+    A template with :math:`u_i = 0`, or below e⁻⁸⁷ (10⁻³⁸), which float32 cannot represent, is masked in both forms.
 
     Args:
         order: β in [1, 2]: a number, or a tensor that broadcasts to (..., m), with gradient.
@@ -86,8 +86,8 @@ class Tsallis(AbstractCloseness):
         temperature: θ > 0: a number, or a tensor that broadcasts to (..., m).
 
     Raises:
-        ProblemError: If the order is outside [1, 2], where D is not strongly convex and no bound holds; if the form is
-            unknown; or if a temperature is not above 0.
+        ProblemError: If the order is outside [1, 2] (where D is not strongly convex and no bound holds), the form is
+            unknown, or a temperature is not positive.
 
     Reference:
         Section 7; Peters et al., Sparse Sequence-to-Sequence Models (2019).
@@ -122,7 +122,7 @@ class Tsallis(AbstractCloseness):
 
     @property
     def _a(self) -> float | Tensor:
-        """β - 1, with a last dimension of 1 where it is a tensor."""
+        """β - 1, with a last dimension of 1 if it is a tensor."""
         return _column(self.order) - 1
 
     @property
@@ -136,7 +136,7 @@ class Tsallis(AbstractCloseness):
     @override
     def bind(self, preference: Discrete) -> Self:
         templates = preference.templates
-        # Checked again, as learned values may have left their range.
+        # Checked again, since learned values may have left their range.
         _checked_order(self.order)
         checked_positive("temperature", self.temperature)
         for name in self.query_shapes():
@@ -201,12 +201,12 @@ class Tsallis(AbstractCloseness):
     ) -> tuple[Tensor, float | Tensor]:
         r"""The bound from strong convexity for errors of the potential, plus roundings of each weight.
 
-        Dividing by θ, multiplying and shifting potentials takes a few roundings, of which their error allows six and
-        more. A weight is the power 1/a of a difference of numbers up to 1, whose roundings are multiplied by the slope
-        q/a, and the q sum to :math:`n^a` at most; in the Csiszár form those of u multiply that of the difference, which
-        is no larger. For small a, orders in a tensor with a small one, and tensors not on the CPU, weights are computed
-        from logarithms, which are known to some roundings of log u. Errors of the threshold change the sum of the
-        weights, all in one direction.
+        Dividing by θ, multiplying and shifting potentials takes a few roundings, for which the error of the potential
+        allows at least six. A weight is the power 1/a of a difference of numbers up to 1, whose roundings are
+        multiplied by the slope q/a, and the q sum to at most :math:`n^a`; the Csiszár form has an additional factor u,
+        and errors that are no larger. For small a (or tensors of orders with a small one) and tensors not on the CPU,
+        weights are computed from logarithms, with an error of some roundings of log u. Errors of the threshold change
+        the sum of the weights, all in one direction.
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
@@ -237,8 +237,8 @@ class Tsallis(AbstractCloseness):
             return self.temperature
         if self._count is None:
             raise ProblemError(
-                f"{self!r} is not bound to templates, whose number its modulus needs: use it in an InferenceProblem, "
-                "or call closeness.bind(preference) first"
+                f"{self!r} is not bound to templates, on whose number its modulus depends; use it in an "
+                "InferenceProblem, or call closeness.bind(preference) first"
             )
         return self.temperature * self._count ** (1 - self.order)
 
@@ -258,7 +258,7 @@ def _column(number: float | Tensor) -> float | Tensor:
 
 
 def _normalised(log_preference: Tensor) -> Tensor:
-    """Log u normalised in its dtype, as it may have been converted from another."""
+    """Log u normalised in its dtype, since it may have been converted from another."""
     return log_preference.log_softmax(-1)
 
 
@@ -271,14 +271,14 @@ def _preference(log_preference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _checked_order(order: Any) -> float | Tensor:
-    why = "below 1 weights have no limit, above 2 the divergence is not strongly convex and the bounds fail"
+    why = "below 1 weights are unbounded, above 2 the divergence is not strongly convex and the bounds fail"
     if not isinstance(order, Tensor):
         try:
             return float(checked_argument("order", order))
         except ProblemError as error:
             raise ProblemError(f"{str(error).rstrip('.')}: {why}") from None
     check_tensor("order", order, "that broadcasts to (..., m), or a number")
-    expected = f"numbers from 1 to 2 in every entry: {why}"
+    expected = f"entries from 1 to 2: {why}"
     remedy = "for a learned order, 1 + torch.sigmoid(...) stays inside"
     check_entries("order", order, lambda x: (x >= 1) & (x <= 2), expected, remedy)
     return order
@@ -286,14 +286,14 @@ def _checked_order(order: Any) -> float | Tensor:
 
 def deformed_difference(log_p: Tensor, log_u: Tensor, a: Tensor | float) -> Tensor:
     r""":math:`(p^a - u^a)/a`, without cancellation where p is near u and without overflow where u is tiny."""
-    # Where u^a is small its reciprocal may overflow, but p^a - u^a does not cancel.
+    # If u^a is small, its reciprocal may overflow, but p^a - u^a does not cancel.
     far = a * log_u < -1
     near = (a * log_u).exp() * deformed_log(torch.where(far, 0, log_p - log_u), a)
     return torch.where(far, deformed_log(log_p, a) - deformed_log(log_u, a), near)
 
 
 def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Tensor:
-    r"""The change of the weights by a small potential, without cancellation, (..., n).
+    r"""The change of the weights due to a small potential, without cancellation, (..., n).
 
     .. math:: p_i - u_i = u_i\left([1 + a c_i(f_i - \tau)]_+^{1/a} - 1\right), \qquad \sum_i (p_i - u_i) = 0
 

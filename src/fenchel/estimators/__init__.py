@@ -1,4 +1,4 @@
-"""Estimators of the dual point λ, and the inference problem, which is solved by one of them.
+"""Estimators of the dual point λ, and the inference problem that they solve.
 
 Problems and ops accept them by name, ``first_order``, ``second_order``, ``exact`` and for problems ``gradient_ascent``
 and ``constrained``, or as objects with options: ``Exact(tol=1e-6)``.
@@ -48,12 +48,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator(ABC):
-    """A solver with its options; an option that is None has the solver's own default.
+    """A solver with its options; None is the solver's default.
 
     Attributes:
         name: Name accepted by problems, ops and layers.
-        equation: Residual that is zero at the solution and defines the implicit gradient; None where there is none.
-        has_gradients: Whether estimates carry gradients.
+        equation: Residual that is zero at the solution and defines the implicit gradient; None if there is none.
+        has_gradients: Whether estimates have gradients.
         memory_budget: Bytes of working memory for solving a problem, besides input and result; ignored by ops.
     """
 
@@ -74,12 +74,12 @@ class Estimator(ABC):
         """Solve a problem, without gradients."""
 
     def joined(self, problem: Problem, dual: Tensor) -> Tensor:
-        """A dual point of this solver, (..., m, d), with gradients to everything that the problem is made of."""
+        """A dual point of this solver, (..., m, d), with gradients to all tensors of the problem."""
         assert self.equation is not None  # noqa: S101 -- others override this
         return implicit_dual_point(problem, self.equation, dual)
 
     def _checked(self, problem: Problem) -> int:
-        """The memory budget. Raises ProblemError unless the estimator is defined for the problem."""
+        """The memory budget, after checking that the estimator is defined for the problem."""
         if not isinstance(problem, Problem):
             raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
         check_curved(problem.closeness, self.name)
@@ -89,14 +89,14 @@ class Estimator(ABC):
 
 
 def check_curved(closeness: AbstractCloseness, estimator: str) -> None:
-    """Raise unless the closeness has the curvature that the estimator uses.
+    """Raise unless the closeness has the curvature that the estimator needs.
 
     Raises:
-        ProblemError: If its weights jump and the estimator is not first order.
+        ProblemError: If its weights are discontinuous and the estimator is not first order.
     """
     if estimator != "first_order" and not closeness.curved:
         raise ProblemError(
-            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
+            f"closeness is {closeness!r}, whose weights jump; it has no {estimator!r} estimate; expected "
             "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
             "temperature=0.01)"
         )
@@ -132,7 +132,7 @@ class ClosedForm(Estimator):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstOrder(ClosedForm):
-    r"""Take λ = αz: dot-product attention where u is uniform.
+    r"""Take λ = αz: dot-product attention if u is uniform.
 
     .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
               {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
@@ -143,7 +143,7 @@ class FirstOrder(ClosedForm):
         The estimate with its bounds.
 
     Raises:
-        DomainError: If αz is where log M is infinite, with the largest α for which it is not.
+        DomainError: If log M is infinite at αz; the message has the largest admissible α.
 
     Reference:
         Eqs. (14) and (16).
@@ -180,7 +180,7 @@ class SecondOrder(ClosedForm):
         The estimate with its bounds.
 
     Raises:
-        DomainError: If a dual point is where log M is infinite, with the largest α for which it is not.
+        DomainError: If log M is infinite at a dual point; the message has the largest admissible α.
 
     Reference:
         Eq. (13); Appendix D.
@@ -206,10 +206,10 @@ class Iterative(Estimator):
     """Base class of estimators that iterate until a tolerance is met.
 
     Attributes:
-        tol: Relative tolerance on λ; where λ is zero to rounding, it is relative to ‖αz‖. None is 1e-6 in problems; in
-            ops 1e-5, and 1e-10 in float64.
+        tol: Tolerance on λ relative to ‖λ‖, or to ‖αz‖ if λ is zero to rounding. None is 1e-6 in problems; in ops 1e-5,
+            and 1e-10 in float64.
         max_steps: Maximum number of steps of a query.
-        throw: Raise where the tolerance is not met; ops always do. Else see ``estimate.converged``.
+        throw: Whether to raise if the tolerance is not met, as ops always do; otherwise check ``estimate.converged``.
     """
 
     tol: float | None = None
@@ -249,11 +249,11 @@ class Exact(Iterative):
               \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
               \le \mathtt{tol}\cdot\lVert\lambda\rVert
 
-    Mixing and Newton's method run in the problem's dtype; queries for which rounding takes too much of the tolerance
-    continue in float64, and all are certified there.
+    Mixing and Newton's method run in the problem's dtype; queries with rounding errors too large for the tolerance
+    continue in float64, and all are certified in float64.
 
     Returns:
-        The estimate, whose bounds come from the problem and λ alone.
+        The estimate, whose bounds depend only on the problem and λ.
 
     Raises:
         ProblemError: If the tolerance, the step limit or the closeness is invalid.
@@ -283,9 +283,10 @@ class GradientAscent(Iterative):
 
     .. math:: \lambda \leftarrow \lambda + \eta\,\nabla\mathcal{D}(\lambda)
 
-    A step is accepted where it shortens the gradient. The first and smallest η is one over a bound on the Hessian, for
-    which every step does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` over templates.
-    Without such a bound η starts at α and has no minimum. The papers' method, a baseline for problems only.
+    A step is accepted if it reduces the norm of the gradient. The initial and smallest η is one over a bound on the
+    Hessian, at which every step is accepted: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` over
+    templates. Without such a bound η starts at α and has no minimum. The papers' method, as a baseline; only for
+    problems.
 
     Returns:
         The estimate with its bounds.
@@ -317,15 +318,16 @@ class GradientAscent(Iterative):
 class Constrained(Iterative):
     r"""Solve :math:`\min_p D(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
 
-    The solution is the exact estimate at one α a query, the multiplier of the constraint on half the squared distance.
-    The distance :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls with
-    α wherever the templates spread along λ*, so that α is the root of a monotone function, bracketed and found by
-    safeguarded false position in log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)`
-    in general: the two agree at no α, at one or at several, by problem.
+    The solution is the exact estimate at one α per query, the multiplier of the constraint on half the squared
+    distance. The distance :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha`
+    decreases in α wherever the templates vary along λ*; α is therefore the root of a monotone function, found by
+    safeguarded false position in log α. In general this is not the α of the penalty form with
+    :math:`\text{radius}^2 = 1/(2\alpha)`: depending on the problem, the two agree at no α, at one or at several.
 
-    Where ‖z‖ ≤ radius the preference itself is feasible: then p is the distribution nearest u (u itself for KL), λ = 0
+    If ‖z‖ ≤ radius, the preference itself is feasible: then p is the distribution nearest u (u itself for KL), λ = 0
     and α = 0. The problem's α is the first guess; ``estimate.alpha`` is the α found, and the bounds refer to the
-    penalty problem at that α. ``tol`` holds for λ and the distance, ``max_steps`` counts solves. For problems alone.
+    penalty problem at that α. ``tol`` applies to λ and the distance, and ``max_steps`` counts solves. Only for
+    problems.
 
     Attributes:
         radius: Largest distance of the mean from μ + z, > 0: a number, or a tensor that broadcasts to (..., m).
@@ -335,7 +337,7 @@ class Constrained(Iterative):
 
     Raises:
         ProblemError: If a radius is not positive, or is smaller than the distance from μ + z to the convex hull of the
-            templates, so that no p is feasible.
+            templates, which makes the problem infeasible.
         ConvergenceError: If the root or a solve does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -368,11 +370,11 @@ class Constrained(Iterative):
 
 
 STEPS_OF_SEARCH = 100
-"""Maximum number of steps of a query at each α that is tried for a radius."""
+"""Maximum number of steps of a query at each α tried for a radius."""
 
 
 def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
-    """Raise if a query does not meet the tolerance; the message has their number, the worst one and a remedy."""
+    """Raise if a query does not meet the tolerance, with their number, the worst one and a remedy."""
     missed = ~estimate.converged
     if not bool(missed.any()):
         return
@@ -381,15 +383,15 @@ def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
     worst = index_of(relative.argmax(), relative.shape)
     steps = int(estimate.steps[worst])
     if steps >= max_steps:
-        remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"
+        remedy = "raise max_steps, or tol if more steps change nothing (rounding is then the limit)"
     elif estimate.dual.dtype == torch.float32:
         remedy = "raise tol, or give the problem in float64"
     else:
         remedy = "raise tol: float64 cannot certify more on this problem"
     raise ConvergenceError(
         f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| (worst at index "
-        f"{worst}: {float(relative[worst]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
-        "and read estimate.converged"
+        f"{worst}: {float(relative[worst]):.2e} after {steps} steps). To continue, {remedy}; or pass throw=False and "
+        "check estimate.converged"
     )
 
 
@@ -403,10 +405,10 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 
 
 def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
-    """The estimator with this name and these options, or the object that was given.
+    """The estimator with this name and these options, or the given object.
 
     Raises:
-        ProblemError: If there is no such estimator or option, or a required option is missing.
+        ProblemError: If the estimator or an option does not exist, or a required option is missing.
     """
     if isinstance(estimator, Estimator):
         if options:
@@ -424,15 +426,13 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
     for option, value in options.items():
         if option not in known:
             raise ProblemError(
-                f"{option} is no option of the estimator {estimator!r}; expected some of {', '.join(known)}"
+                f"{option} is not an option of the estimator {estimator!r}; expected some of {', '.join(known)}"
             )
         if value is None:
             raise ProblemError(f"{option} is None; omit it for the default of the estimator {estimator!r}")
     for option, field in known.items():
         if field.default is MISSING and option not in options:
-            raise ProblemError(
-                f"{option} is missing; the estimator {estimator!r} requires it: pass {option}="
-            )
+            raise ProblemError(f"{option} is missing; the estimator {estimator!r} requires {option}=")
     return ESTIMATORS[estimator](**options)
 
 
@@ -448,14 +448,14 @@ class InferenceProblem(Problem[P_co]):
         preference: u: a :class:`~fenchel.Discrete` with templates (..., n, d) and log weights (..., m or 1, n), or any
             other distribution, such as a :class:`~fenchel.Gaussian` (``docs/continuous.md``).
         evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
-            dimensions broadcast against those of the preference. Half types are converted to float32.
+            dimensions broadcast with those of the preference. Half types are converted to float32.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
-        closeness: D: :class:`~fenchel.KL` where None; :class:`~fenchel.Tsallis`, whose weights may be 0;
-            :class:`~fenchel.Hard`; a :class:`~fenchel.Divergence` of one's own; or :class:`~fenchel.OptimalTransport`,
-            whose atoms p may use beside the N = n templates of the preference.
+        closeness: D: :class:`~fenchel.KL` if None; :class:`~fenchel.Tsallis`, whose weights may be 0;
+            :class:`~fenchel.Hard`; a custom :class:`~fenchel.Divergence`; or :class:`~fenchel.OptimalTransport`, whose
+            atoms p may use in addition to the N = n templates of the preference.
 
     Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
+        ProblemError: If shapes, dtypes or devices are inconsistent, α ≤ 0, or an entry is NaN or infinite.
 
     Reference:
         Sections 4 and 6, eqs. (3), (7)–(10).
@@ -476,16 +476,18 @@ class InferenceProblem(Problem[P_co]):
 
         Args:
             estimator: One of these names, or an object with its options, such as ``fenchel.Exact(tol=1e-6)``.
-            options: Of the estimator of that name: ``tol``, ``max_steps``, ``throw``, ``memory_budget``, ``radius``.
+            options: Options of the estimator with that name: ``tol``, ``max_steps``, ``throw``, ``memory_budget``,
+                ``radius``.
 
         Returns:
-            The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
-            ``dual``, ``weights`` and ``mean`` carry them. Those of iterative solvers are by the implicit function
-            theorem at the dual point that was found, and as inaccurate as it is where it did not converge. Bounds,
-            steps and ``converged`` carry none.
+            The estimate, with bounds on its distance from the solution. If the problem's data require gradients, its
+            ``dual``, ``weights`` and ``mean`` have them. Gradients of iterative solvers come from the implicit function
+            theorem at the dual point found, and are inaccurate if it did not converge. Bounds, steps and ``converged``
+            have none.
 
         Raises:
-            ProblemError: If there is no such estimator or option, or it carries no gradients and data require them.
+            ProblemError: If the estimator or an option does not exist, or data require gradients that the estimator
+                does not have.
             ConvergenceError: If an iterative solver stops early and ``throw`` is true.
         """
         solver = estimator_with(estimator, options)
@@ -493,7 +495,7 @@ class InferenceProblem(Problem[P_co]):
         wanted = self.wants_gradients()
         if wanted and not solver.has_gradients:
             raise ProblemError(
-                f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not carry; solve under "
+                f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not support; solve under "
                 "torch.no_grad(), or pass detached tensors"
             )
         with torch.no_grad():
@@ -507,10 +509,10 @@ class InferenceProblem(Problem[P_co]):
 
 
 def _refuse_border(problem: Problem, estimate: Estimate) -> None:
-    """Raise where rounding moved dual points out of the domain of log M, where there is no gradient.
+    """Raise if rounding moved dual points out of the domain of log M, where there is no gradient.
 
     Raises:
-        DomainError: With the number of these queries.
+        DomainError: If so; the message has the number of these queries.
     """
     inside = problem.preference.inside(estimate.dual)
     if inside is None or bool(inside.all()):

@@ -1,4 +1,4 @@
-r"""The second-order dual point of rows, and the check that closed forms are where log M is finite."""
+r"""The second-order dual point of rows, and the check that log M is finite at closed forms."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tens
 
     .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
 
-    Where all rows of a group share preference and α, one Hessian of each group is factorised; else conjugate gradients
-    solve for each row, or a factorisation where they do not converge. With a list ``unsure`` no value is read, and
-    whether some row does not converge is appended to it.
+    If all rows of a group share preference and α, one Hessian per group is factorised; otherwise each row is solved by
+    conjugate gradients, or by a factorisation if these do not converge. If a list ``unsure`` is given, no value is
+    read, and whether some row did not converge is appended to the list.
     """
     family, alpha = block.family, block.alpha
     shared = unsure is None and family.selectable and alpha.shape[1] == 1
@@ -46,19 +46,19 @@ def with_one_hessian(
     solve: Callable[[Tensor, Tensor], Tensor] = factorised,
     within: Tensor | None = None,
 ) -> Tensor:
-    r"""The second-order dual point where all rows have one curvature diag q - qqᵀ/Σq, (..., r, d).
+    r"""The second-order dual point if all rows share the curvature diag q - qqᵀ/Σq, (..., r, d).
 
     Args:
         templates: (..., n, d).
         curved: q, (..., 1, n).
         alpha: α, of all rows.
         evidence: z, (..., r, d).
-        solve: From a symmetric positive A and rows, these times (I + A)⁻¹.
-        within: A diagonal that is added to the curvature, (..., d).
+        solve: Function of a symmetric positive A and rows that returns the rows times (I + A)⁻¹.
+        within: A diagonal added to the curvature, (..., d).
     """
     centred = templates - curved @ templates / curved.sum(-1, keepdim=True)
     n, d = templates.shape[-2:]
-    # Exported graphs, for any number of templates, do not choose the cheaper one.
+    # Exported graphs, made for any number of templates, cannot choose the cheaper one.
     if torch.compiler.is_exporting() or d <= n or within is not None:
         curvature = centred.mT @ (curved.mT * centred)
         if within is not None:
@@ -72,13 +72,14 @@ def with_one_hessian(
 
 
 def domain_error(problem: Problem, points: Callable[[Problem], Tensor], name: str) -> DomainError:
-    r"""The error for dual points of a closed form some of which are outside of the domain of log M.
+    r"""The error for dual points of a closed form outside the domain of log M.
 
-    Names how many queries they are, the one that is farthest outside, and the largest α that it admits.
+    It has the number of such queries, the one farthest outside, and the largest α admissible for it.
 
     Args:
         problem: The problem.
-        points: Dual points of any problem, (..., m, d), in its dtype. Those of all smaller α have to be inside.
+        points: Function that returns the dual points of a problem, (..., m, d), in its dtype. If they are inside at
+            some α, they have to be inside at all smaller α.
         name: Name of the estimator.
     """
     dual = points(problem)
@@ -103,7 +104,7 @@ def domain_error(problem: Problem, points: Callable[[Problem], Tensor], name: st
 def _largest_alpha(
     problem: Problem, where: tuple[int, ...], alpha: float, points: Callable[[Problem], Tensor]
 ) -> float:
-    """The largest α that a query admits, to six digits and rounded down, so that it is admissible itself."""
+    """The largest admissible α of a query, to six digits, rounded down to be admissible itself."""
     row = problem.queries(slice(where[-1], where[-1] + 1))
 
     def admits(tried: float) -> bool:

@@ -15,10 +15,10 @@ from fenchel.problem import Problem
 from fenchel.tensors import broadcasts_to, checked_argument, first_index, positive_tensor
 
 LARGEST_EXPONENT = 60.0
-"""α is searched within a factor e^±60 of its first guess; a radius that is not reached there is infeasible."""
+"""α is searched within a factor e^±60 of its first guess; a radius not reached there is infeasible."""
 
 Solve = Callable[[Problem, float, bool], Estimate]
-"""Takes a problem, a tolerance and whether to raise where it is not met; returns the exact estimate."""
+"""Takes a problem, a tolerance and whether to raise if it is not met; returns the exact estimate."""
 
 
 def within_radius(
@@ -29,7 +29,7 @@ def within_radius(
     max_steps: int,
     throw: bool,
 ) -> Estimate:
-    """The estimate at the α of each query at which its mean is at the radius, or u where that is within it.
+    """The estimate at the α of each query at which its mean is at the radius, or u if its mean is within the radius.
 
     Args:
         problem: Its α is the first guess.
@@ -37,11 +37,11 @@ def within_radius(
         solve: Exact solver.
         tol: Relative tolerance on the distance, and on λ at the α found.
         max_steps: Maximum number of solves in the search.
-        throw: Raise where the tolerance is not met.
+        throw: Whether to raise if the tolerance is not met.
     """
     bound = _checked_radius(radius, problem)
     binding = problem.evidence.double().norm(dim=-1).expand(problem.shape) > bound
-    # Where the constraint does not bind the solution is u, as without evidence.
+    # If the constraint is inactive, the solution is u, as without evidence.
     problem = problem.with_evidence(torch.where(binding.unsqueeze(-1), problem.evidence, 0))
     guess = problem.alpha.expand(problem.shape).double().log()
     of_search = max(0.1 * tol, 64 * torch.finfo(problem.dtype).eps)
@@ -62,7 +62,7 @@ def within_radius(
         raise ConvergenceError(
             f"{int(missed.sum())} of {missed.numel()} queries did not reach their radius (worst off by "
             f"{float((off / bound)[missed].max()):.1e} of it after {max_steps} steps). Raise max_steps or tol, or pass "
-            "throw=False and read estimate.converged"
+            "throw=False and check estimate.converged"
         )
     alpha = alpha.masked_fill(~binding, 0).to(problem.dtype)
     return replace(estimate, alpha=alpha, converged=estimate.converged & ~missed)
@@ -120,7 +120,7 @@ def _root(
         if bool(((value.abs() <= 0.5 * tol) | ~binding).all()):
             break
         above = value > 0
-        # Illinois: halving the value kept at the other end keeps false position from creeping.
+        # The Illinois method: halving the value kept at the other end avoids slow convergence of false position.
         f_high = torch.where(above, f_high / 2, value)
         f_low = torch.where(above, value, f_low / 2)
         low, high = torch.where(above, trial, low), torch.where(above, high, trial)

@@ -1,24 +1,24 @@
-r"""The exact solver: mixing, Newton's method where that stalls, and float64 where rounding limits the accuracy.
+r"""The exact solver: mixing, Newton's method if that stalls, and float64 if rounding limits the accuracy.
 
 A row has converged when its certificate, :math:`\alpha\lVert z - \lambda/\alpha - s(\lambda)\rVert` and a bound on the
 rounding errors of it, is at most ``tol`` times ‖λ‖. The methods are described in ``docs/exact-solver.md``; in detail:
 
-* Mixing: a row leaves when its residual fails to halve twice, all leave after eight iterations. Over templates
-  :math:`p_i - u_i` in the shift comes from ``expm1`` where potentials are small, so that no two means are subtracted.
-* Newton's direction: conjugate gradients to a relative residual of 1/20, and a Cholesky factor for rows that need more
-  than k/4 + 16 iterations, up to 1,024 coordinates.
+* Mixing: a row leaves when its residual fails to halve twice, and all leave after eight iterations. Over templates
+  :math:`p_i - u_i` in the shift is computed by ``expm1`` if potentials are small, which avoids a difference of means.
+* Newton's direction: conjugate gradients to a relative residual of 1/20, and a Cholesky factor for rows that need
+  more than k/4 + 16 iterations, up to 1,024 coordinates.
 * Line search: the slope :math:`\langle\nabla\mathcal D, \delta\rangle - t\lVert\delta\rVert^2/\alpha
   - \langle s(\lambda + t\delta) - s(\lambda), \delta\rangle` decreases in t; a safeguarded Newton's method from t = 1
   reduces it to a tenth. A step is at most :math:`\alpha\langle\nabla\mathcal D, \delta\rangle/\lVert\delta\rVert^2` and
   0.95 of the way to the border of the domain.
-* Kinks: where weights can be 0, after a step of at most a quarter of its direction the next curvature is the mean of
-  those on both sides.
-* Path in α: where :math:`\alpha\lVert t\rVert^2 \ge 10^4` steps can alternate between vertices of the simplex. Rows
-  that move after twelve steps restart at a small α, over templates :math:`1/\max\lVert t - c\rVert^2`, and multiply it
-  by 8, with at most five steps each.
-* Precision: rows stop in the problem's dtype below half the tolerance, or at the resolution of the dtype. Rows with too
-  large a bound on rounding continue in float64; those for which it takes more than half of the tolerance there are
-  solved to a tenth of it. Over templates, with the notation of :mod:`fenchel.estimate` and R = max ρ, the bound is
+* Kinks: if weights can be 0, then after a step of at most a quarter of its direction the next curvature is the mean
+  of those on both sides.
+* Path in α: if :math:`\alpha\lVert t\rVert^2 \ge 10^4`, steps can alternate between vertices of the simplex. Rows
+  that have not converged after twelve steps restart at a small α, over templates :math:`1/\max\lVert t - c\rVert^2`,
+  and multiply it by 8, with at most five steps each.
+* Precision: rows stop in the problem's dtype below half the tolerance, or at the resolution of the dtype. Rows with
+  too large a bound on rounding continue in float64; if it exceeds half of the tolerance there, they are solved to a
+  tenth of the tolerance. Over templates, with the notation of :mod:`fenchel.estimate` and R = max ρ, the bound is
   :math:`2R((\kappa_k + 8)\epsilon LR + (\kappa_n + 8 + 4\max\lvert\log u\rvert)\epsilon)`.
 """
 
@@ -36,7 +36,7 @@ from fenchel.family import Block, Point
 from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
 
 MIXINGS = 8
-"""Fixed-point iterations at most; rows of trained models take 3 to 5."""
+"""Maximum number of fixed-point iterations; rows of trained models take 3 to 5."""
 
 DAMPING = 0.8
 
@@ -44,10 +44,10 @@ RIDGE = 1e-5
 """Regularisation of the products of differences of residuals, relative to them."""
 
 MISSES = 1
-"""Iterations in which the residual of a row may fail to halve before Newton's method takes the row over."""
+"""Number of times the residual of a row may fail to halve before Newton's method takes over the row."""
 
 STRAGGLERS = 0.005
-"""Share of moving rows at which mixing ends, and Newton's method takes them over."""
+"""Share of unconverged rows at which mixing ends and Newton's method takes over."""
 
 COMPACT_FROM = 512
 """Number of rows below which mixing continues with all of them."""
@@ -59,16 +59,16 @@ PATIENCE = 12
 """Newton steps before a row restarts on the path in α."""
 
 CLOSER = 0.1
-"""Fraction of the tolerance that is tried next where rounding leaves too little of it."""
+"""Fraction of the tolerance tried next if rounding leaves too little of it."""
 
 RESOLVED = 8
 """Multiple of the rounding of λ below which residuals are not resolved."""
 
 SHORT = 0.25
-"""Step length up to which a step is taken to have ended at a kink of the gradient."""
+"""Step length up to which a step is assumed to have ended at a kink of the gradient."""
 
 COMPACT_BELOW = 0.5
-"""Share of moving rows at which the others leave the batch."""
+"""Share of unconverged rows at which the others leave the batch."""
 
 STAGE = 8.0
 """Factor by which α grows on the path."""
@@ -92,7 +92,7 @@ BLOCK_BYTES = 2**26
 """Preferred size of one array (rows, n) of Newton's method."""
 
 MARGIN = 0.7
-"""Fraction of the tolerance to which problems are solved, since their certificate is another evaluation."""
+"""Fraction of the tolerance to which problems are solved: a margin, since the certificate is evaluated again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Solution:
 
     Attributes:
         dual: λ, (g, r, k), in the dtype in which it was last computed.
-        error: Bound on ‖λ - λ*‖, (g, r, 1): infinite where nothing is known.
+        error: Bound on ‖λ - λ*‖, (g, r, 1): infinite where unknown.
         moving: Rows that do not meet the tolerance, bool (g, r, 1).
         steps: Mixings and Newton steps, int64 (g, r).
         further: The next point of mixing, (g, r, k), about one iteration more accurate; ‖dual - further‖ is within the
@@ -115,7 +115,7 @@ class Solution:
     further: Tensor
 
     def with_rows(self, part: Part, later: Solution, asked: Tensor) -> Solution:
-        """The same with better results of those rows of a part that are marked in ``asked``, bool (g, r)."""
+        """The same with improved results for the rows of a part marked in ``asked``, bool (g, r)."""
         asked = part.pick(asked)
         better = asked.unsqueeze(-1) & (later.error <= part.pick(self.error))
 
@@ -156,11 +156,11 @@ class Rows:
         return self._with_outside(self.alpha * norm(self.block.evidence))
 
     def _with_outside(self, length: Tensor) -> Tensor:
-        """Lengths with the part outside of the coordinates."""
+        """Lengths, including the part outside the coordinates."""
         return length if self.block.beyond is None else torch.hypot(length, self.block.beyond)
 
     def reference(self, lam: Tensor) -> Tensor:
-        """The norm that a relative tolerance refers to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+        """The norm that the tolerance is relative to: ‖λ‖, or ‖αz‖ if λ is zero to rounding."""
         return reference_norm(self._with_outside(norm(lam)), self._first)
 
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def infer(
         block: The rows, in the dtype in which the solver starts.
         tol: Relative tolerance on λ.
         max_steps: Maximum number of steps of a row.
-        shift: s at the first-order point, (g, r, k), if it is known; for families that start there.
+        shift: s at the first-order point, (g, r, k), if known; for families that start there.
 
     Returns:
         The solution, and the norms that the tolerance is relative to, (g, r, 1).
@@ -201,7 +201,7 @@ def infer(
     error = torch.full_like(evidence[..., :1], torch.inf).masked_fill(zero, 0)
     steps = torch.zeros(evidence.shape[:-1], dtype=torch.int64, device=evidence.device)
     result = Solution(lam, error, ~zero, steps, lam)
-    # Rows for Newton's method: those where mixing has ended, or all where a step has a closed form.
+    # Rows for Newton's method: those for which mixing has ended, or all if a step has a closed form.
     hard = torch.full_like(zero, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         wide = dtype == torch.float64
@@ -214,7 +214,7 @@ def infer(
                 continue
             dual, error, further = (x.to(dtype) for x in (result.dual, result.error, result.further))
             result = replace(result, dual=dual, error=error, further=further)
-            # Newton's method has arrays (rows, n); mixing has none.
+            # Newton's method allocates arrays (rows, n); mixing does not.
             cut = newton and family.selectable
             for some in part.split(asked, family.width, BLOCK_BYTES) if cut else [part]:
                 wanted = some.pick(asked).unsqueeze(-1)
@@ -227,7 +227,7 @@ def infer(
                     later = _mix(rows, point, budget, known)
                 short = ~(later.error <= tol * rows.reference(later.dual))
                 result = result.with_rows(some, replace(later, moving=short), asked)
-                # Rows that mixing brought to the tolerance are evaluated in float64; others go to Newton's method.
+                # Rows that converged by mixing are evaluated in float64; others go to Newton's method.
                 left = short if newton or wide else short & later.moving
                 hard = some.put(hard, some.pick(hard) | (wanted & left))
     whole = Rows(block.to(result.dual.dtype), ~zero, tol)
@@ -247,7 +247,7 @@ def solved_block(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tens
 
 
 def ascended(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
-    """The same by gradient ascent."""
+    """The same as :func:`solved_block`, by gradient ascent."""
     family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:-1], 1)
     bound, first = block.family.smoothness(), alpha * block.evidence
     least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
@@ -276,7 +276,7 @@ def ascended(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
 def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -> Solution:
     r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
 
-    One evaluation an iteration. Rows whose residuals do not fall, or not to the tolerance, are still moving.
+    One evaluation per iteration. Rows whose residuals do not decrease to the tolerance are still moving.
 
     Args:
         rows: The rows.
@@ -298,7 +298,7 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -
         shift = rows.block.family.shift(lam) if shift is None else shift
         r, shift = rows.alpha * (rows.block.evidence - shift) - lam, None
         size = norm(r)
-        # A row keeps its point when it reaches the tolerance or no longer falls, whatever the others do.
+        # A row keeps its point once it reaches the tolerance or stops decreasing, independent of other rows.
         better = falling & (size < residual)
         misses = misses + ~(size < 0.5 * residual)
         damped = torch.add(lam, r, alpha=DAMPING)
@@ -364,7 +364,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
         last = _newton(rows, point, (budget - result.steps) * far.squeeze(-1))
         result = result.with_rows(every, last, far.squeeze(-1))
     result = replace(result, error=rows.bound(result.dual, result.error, accurate=True))
-    # Where rounding takes more than its share of the tolerance, the residual gets less.
+    # If rounding takes more than its share of the tolerance, the residual gets less.
     short = rows.wanted & ~(result.error <= rows.tol * rows.reference(result.dual))
     if lam.dtype == torch.float64 and bool(short.any()):
         closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
@@ -375,7 +375,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
 
 
 def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
-    """Newton's method with an exact line search; the error of the result is the residual alone."""
+    """Newton's method with an exact line search; the error of the result is only the residual."""
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     since = torch.zeros_like(residual)
     patience = 9 if lam.dtype == torch.float64 else 3
@@ -399,7 +399,7 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
             some = replace(rows.take(part), wanted=part.pick(going))
             later = _newton(some, part.pick(lam), part.pick(budget - steps))
             return Solution(best, residual, moving, steps, best).with_rows(part, later, going.squeeze(-1))
-        # The unit of the line search, without which small evidence underflows.
+        # The unit of the line search; avoids underflow for small evidence.
         size = size.clamp(min=tiny)
         unit = gradient / size
         direction = newton_direction(here, unit, rows.alpha, rtol=0.05)
@@ -421,9 +421,9 @@ def newton_direction(
 ) -> Tensor:
     r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v.
 
-    In closed form where there is one; else by at most ``most`` iterations of conjugate gradients, and by Cholesky
-    factorisation for the rows where these end above ``slack`` times ``rtol``. With a list ``unsure`` no value is read
-    and nothing is factorised; whether some row should be is appended to it.
+    In closed form if there is one; else by at most ``most`` iterations of conjugate gradients, and by Cholesky
+    factorisation for rows that end above ``slack`` times ``rtol``. If a list ``unsure`` is given, no value is read and
+    nothing is factorised; whether some row needs a factorisation is appended to the list.
     """
     closed = here.resolvent(alpha, vector)
     if closed is not None:
@@ -459,7 +459,7 @@ def factorised(matrices: Tensor, rows: Tensor, shift: float | Tensor = 1.0) -> T
     condition = shifted.diagonal(dim1=-2, dim2=-1).amax(-1) / shifts[..., 0]
     singular = (failed != 0) | ~(condition <= ILL_CONDITIONED)
     if bool(singular.any()):
-        # Rounding perturbs directions without curvature; no eigenvalue is below the shift.
+        # Rounding perturbs directions without curvature; no exact eigenvalue is below the shift.
         values, basis = torch.linalg.eigh(shifted[singular].nan_to_num(0, 0, 0))
         values = torch.maximum(values, shifts[singular]).unsqueeze(-2)
         solution = solution.index_put((singular,), (rows[singular] @ basis / values) @ basis.mT)
@@ -505,8 +505,8 @@ def conjugate_gradients(
 def _line(here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Tensor) -> Tensor:
     """The step length that maximises the dual along a direction, to a tenth of its slope.
 
-    By Newton's method from t = 1, safeguarded by a bracket, which strong concavity gives. It needs no value of the
-    dual, and ends where the slope is rounding.
+    By Newton's method from t = 1, safeguarded by a bracket from strong concavity. It needs no values of the dual, and
+    ends when the slope is rounding error.
     """
     tiny = torch.finfo(size.dtype).tiny
     slope, curvature = (
@@ -528,7 +528,7 @@ def _line(here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Ten
             break
         low, high = torch.where(rest > 0, t, low), torch.where(rest > 0, high, t)
         newton = t + rest / (curvature + derivative)
-        # Newton's method creeps where the slope grows like an exponential.
+        # Newton's method is slow where the slope grows exponentially.
         inside = (newton > low) & (newton < high) & (count < 3 or count % 2 == 0)
         t = torch.where(done, t, torch.where(inside, newton, (low + high) / 2))
     return t

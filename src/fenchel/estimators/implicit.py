@@ -1,9 +1,9 @@
 r"""Gradients of dual points by the implicit function theorem (fact 8); solvers are not unrolled.
 
-A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: for a
-gradient g of λ one solve :math:`\nu = H^{-1}g`, then the gradient of ⟨ν, r⟩ at a fixed λ. Problems compute that by
-autograd, so that all tensors that they depend on get gradients. For softmax over templates, which ops solve inside of
-custom operators without autograd, it is written out: with :math:`D_p = \operatorname{diag} p - pp^\top`,
+A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: a
+gradient g of λ requires one solve, :math:`\nu = H^{-1}g`, and the gradient of ⟨ν, r⟩ at a fixed λ. Problems compute the
+latter by autograd, for all tensors that they depend on. For softmax over templates, which ops solve inside custom
+operators without autograd, it is explicit: with :math:`D_p = \operatorname{diag} p - pp^\top`,
 
 .. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2
 """
@@ -96,12 +96,12 @@ class Expansion(AbstractEquation):
 
 
 def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:
-    r"""A dual point with gradients to everything that the problem is made of.
+    r"""A dual point with gradients to all tensors of the problem.
 
     Args:
         problem: The problem, whose data may require gradients.
         equation: The equation that the dual point solves.
-        dual: λ, (..., m, d), taken as the exact solution.
+        dual: λ, (..., m, d), assumed to be the exact solution.
 
     Returns:
         The same numbers, with gradients.
@@ -132,7 +132,7 @@ class _Implicit(torch.autograd.Function):
 def _of_gradient(
     gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
 ) -> Tensor:
-    """H⁻¹ times a gradient. The residual is an argument since a second derivative depends on the data through it."""
+    """H⁻¹ times a gradient. The residual is an argument since second derivatives depend on the data through it."""
     del residual
 
     def of_block(block: Block, lam: Tensor, right: Tensor) -> dict[str, Tensor]:
@@ -158,19 +158,19 @@ def row_gradients(
     rtol: float,
     unsure: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to the data of rows that are a softmax over templates, given that of their dual points.
+    """Gradients to the data of rows that are a softmax over templates, given the gradient of their dual points.
 
     Args:
         equation: The equation that the dual points solve.
         block: The rows.
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
-        rtol: Tolerance of the linear system relative to g, or rounding where that is more.
+        rtol: Tolerance of the linear system relative to g, or rounding if that is larger.
         unsure: See :func:`~fenchel.estimators.exact_solver.newton_direction`.
 
     Returns:
-        To the evidence, (g, r, d); to the templates, (g, n, d); to log weights, (g, r, n), and α, (g, r, 1), of each
-        row.
+        Gradients to the evidence, (g, r, d); the templates, (g, n, d); and, for each row, log weights, (g, r, n), and
+        α, (g, r, 1).
     """
     point, nu = _adjoint(equation, block, dual, gradient, rtol=rtol, unsure=unsure)
     assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
@@ -191,13 +191,13 @@ def second_derivative_of(what: str) -> Callable[..., Any]:
 
 
 def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., Any]:
-    """A function that computes gradients, without gradients of its own: differentiating its results raises.
+    """A function that computes gradients; differentiating its results raises.
 
     Unlike ``torch.autograd.function.once_differentiable`` it works with ``torch.func``, which records every backward
-    pass as if a second were to follow.
+    pass for a possible second one.
 
     Args:
-        gradient: Returns tensors that depend on those among its arguments.
+        gradient: Returns tensors that depend on the tensors among its arguments.
         of: Name of the differentiated function in the error message.
 
     Example:
@@ -216,7 +216,7 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            """Keeps nothing, since the backward pass raises."""
+            """Save nothing, since the backward pass raises."""
 
     Refusing.backward = staticmethod(second_derivative_of(of))
 
@@ -256,7 +256,7 @@ class _Once(torch.autograd.Function):
 
 
 def once_differentiable(tensor: Tensor, of: str) -> Tensor:
-    """The same tensor, whose gradient cannot be differentiated; ``of`` as in :func:`differentiated_once`."""
+    """The same tensor, with a gradient that cannot be differentiated; ``of`` as in :func:`differentiated_once`."""
     result = _Once.apply(tensor, of)
     assert isinstance(result, Tensor)  # noqa: S101 -- as apply is not annotated
     return result

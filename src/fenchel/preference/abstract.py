@@ -1,4 +1,4 @@
-"""Abstract preferences, known by their cumulant and its first two derivatives; and checks of parameters."""
+"""Abstract preferences, defined by their cumulant and its first two derivatives; and checks of parameters."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fenchel.tensors import (
 )
 
 Shape = int | tuple[int, ...] | torch.Size
-"""The shape of the samples that are drawn; () is one of each distribution."""
+"""The shape of samples; () is one sample of each distribution."""
 
 
 class Replaceable:
     """An object that can be copied with some attributes replaced."""
 
     def _changed(self, **attributes: Any) -> Self:
-        """A copy with some attributes replaced, which are not checked."""
+        """A copy with some attributes replaced, unchecked."""
         made = copy.copy(self)
         vars(made).update(attributes)
         return made
@@ -58,7 +58,7 @@ class Convertible(Replaceable, ABC):
 
 
 class AbstractPreference(Convertible):
-    r"""A distribution u of vectors t (..., d), known by its cumulant.
+    r"""A distribution u of vectors t (..., d), defined by its cumulant.
 
     .. math:: \log M(\lambda) = \log \mathbb{E}_u\, e^{\langle t, \lambda\rangle}, \qquad
               \nabla\log M(\lambda) = \mathbb{E}_{p(\lambda)}[t], \qquad
@@ -66,8 +66,9 @@ class AbstractPreference(Convertible):
 
     where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u.
     Subclasses implement ``log_mgf``; ``tilted_mean`` and ``tilted_covariance`` are its derivatives by autograd unless
-    overridden. With :class:`~fenchel.KL` every estimator, bound and gradient follows. Dimension, dtype and device are
-    those of the first tensor (..., d), or preference, among the attributes, in which gradients find all parameters.
+    overridden. With :class:`~fenchel.KL` this gives every estimator, bound and gradient. Dimension, dtype and device
+    are those of the first attribute that is a tensor (..., d) or a preference; gradients reach all parameters among the
+    attributes.
 
     Subclasses may override: ``dim``, ``dtype``, ``device`` and ``to``; ``reach``, where log M is finite;
     ``tilted_shift`` and ``rounding``, the shift of the mean without cancellation and its rounding error;
@@ -79,7 +80,7 @@ class AbstractPreference(Convertible):
     """
 
     resolves_shift: bool = False
-    """Whether ``tilted_shift`` has a relative error of some roundings, which ``rounding`` bounds."""
+    """Whether ``tilted_shift`` has a relative error of some roundings, bounded by ``rounding``."""
 
     rows: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes with one row per query: tensors (..., m or 1, any), and preferences."""
@@ -99,7 +100,7 @@ class AbstractPreference(Convertible):
             if isinstance(part, Tensor | AbstractPreference):
                 return part
         raise NotImplementedError(
-            f"{type(self).__name__} has no tensor among its attributes: write dim, dtype, device and to"
+            f"{type(self).__name__} has no tensor among its attributes; implement dim, dtype, device and to"
         )
 
     @property
@@ -110,7 +111,7 @@ class AbstractPreference(Convertible):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which everything is computed: float32 or float64."""
+        """The dtype of all computations: float32 or float64."""
         return self._source().dtype
 
     @property
@@ -120,13 +121,13 @@ class AbstractPreference(Convertible):
 
     @property
     def lead(self) -> torch.Size:
-        """The leading shape (..., m or 1), by default that to which all ``rows`` broadcast."""
+        """The leading shape (..., m or 1), by default the broadcast shape of all ``rows``."""
         rows = self._rows_of_queries().values()
         shapes = [row.shape[:-1] if isinstance(row, Tensor) else row.lead for row in rows]
         return torch.broadcast_shapes((1,), *shapes)
 
     def check_point(self, name: str, point: Tensor) -> None:
-        """Check that a tensor (..., m, d), such as a dual point, fits the vectors.
+        """Check that a tensor (..., m, d), such as a dual point, matches the vectors.
 
         Raises:
             ProblemError: If it has another dimension, dtype or device.
@@ -154,7 +155,7 @@ class AbstractPreference(Convertible):
     def inside(self, lam: Tensor) -> Tensor | None:
         """Whether log M is finite at λ, bool (..., m); None if it is finite everywhere.
 
-        The domain is convex and contains 0, so that λ is inside where it can be reached from 0.
+        The domain is convex and contains 0: λ is inside if it can be reached from 0.
         """
         reach = self.reach(torch.zeros_like(lam), lam)
         return None if reach is None else reach > 1
@@ -168,9 +169,9 @@ class AbstractPreference(Convertible):
         return None
 
     def mean_rounding(self) -> Tensor | None:
-        """Rounding error of the mean beyond that of its shift and its last digits, (..., m); None for zero.
+        """Rounding error of the mean in addition to that of its shift and its last digits, (..., m); None for zero.
 
-        For example of terms that are much larger than their sum.
+        For example if terms are much larger than their sum.
         """
         return None
 
@@ -194,7 +195,7 @@ class AbstractPreference(Convertible):
 
     @property
     def width(self) -> int:
-        """Numbers held in memory to evaluate the mean of one query; blocks of queries are sized by it."""
+        """Count of numbers in memory to evaluate the mean of one query; determines the size of blocks."""
         return self.dim
 
     def mean(self) -> Tensor:
@@ -207,7 +208,7 @@ class AbstractPreference(Convertible):
         return self.tilted_covariance(torch.zeros_like(vector))(vector)
 
     def tilted(self, lam: Tensor) -> AbstractPreference:
-        r"""P(λ), u tilted by λ (..., m, d): the density of u times :math:`e^{\langle t, \lambda\rangle}/M(\lambda)`."""
+        r"""U tilted by λ (..., m, d), p(λ): the density of u times :math:`e^{\langle t, \lambda\rangle}/M(\lambda)`."""
         self.check_point("lam", lam)
         return Tilted(self, lam)
 
@@ -221,10 +222,10 @@ class AbstractPreference(Convertible):
         Raises:
             ProblemError: If the family does not implement sampling.
         """
-        raise ProblemError(f"{type(self).__name__} cannot be sampled from: it does not implement sample")
+        raise ProblemError(f"{type(self).__name__} cannot be sampled: it does not implement sample")
 
     def log_density(self, points: Tensor) -> Tensor:
-        """Log density at points (..., m, d), or log probability where the distribution is discrete, (..., m).
+        """Log density (log probability if discrete) at points (..., m, d), (..., m).
 
         Raises:
             ProblemError: If the distribution has no density, or the family does not implement it.
@@ -234,23 +235,23 @@ class AbstractPreference(Convertible):
         )
 
     def torch_distribution(self) -> Distribution:
-        """The distribution as an object of ``torch.distributions``, batch shape (..., m or 1) and event shape (d,).
+        """The distribution as an object of ``torch.distributions``, batch shape (..., m or 1), event shape (d,).
 
         It shares tensors and gradients with this preference, and does not validate its arguments.
 
         Raises:
-            ProblemError: If torch has no such distribution, or it has no density.
+            ProblemError: If torch has no such distribution, or the distribution has no density.
         """
         raise self._no_counterpart()
 
     def _no_counterpart(self) -> ProblemError:
         return ProblemError(
             f"torch.distributions has no counterpart of {type(self).__name__}; expected one of fenchel's Bernoulli, "
-            "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture. sample and log_density do not need one"
+            "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture; sample and log_density work without one"
         )
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The same preference in another dtype, to which all floating-point attributes are converted.
+        """The same preference with all floating-point attributes converted to another dtype.
 
         Raises:
             ProblemError: If it is neither float32 nor float64.
@@ -271,7 +272,8 @@ class AbstractPreference(Convertible):
             return self
         if not self.rows:
             raise NotImplementedError(
-                f"{type(self).__name__} has one row per query: name these attributes in rows, or write queries(part)"
+                f"{type(self).__name__} has one row per query; list these attributes in rows, or implement "
+                "queries(part)"
             )
         rows = self._rows_of_queries().items()
         return self._changed(
@@ -280,7 +282,7 @@ class AbstractPreference(Convertible):
 
     @classmethod
     def _of(cls, **attributes: Any) -> Self:
-        """An instance with these attributes, which are not checked."""
+        """An instance with these attributes, unchecked."""
         made = object.__new__(cls)
         vars(made).update(attributes)
         return made
@@ -294,7 +296,7 @@ class AbstractPreference(Convertible):
 
 
 def of_source(name: str) -> Any:
-    """The method of that name of a view's source, at the λ to which the view maps its own."""
+    """The method with that name of a view's source, at the λ that the view maps to."""
 
     def method(view: AbstractView, lam: Tensor, *others: Tensor) -> Any:
         return getattr(view.source, name)(view._lam_of_source(lam), *others)
@@ -337,7 +339,7 @@ class AbstractView(AbstractPreference):
 
 
 class Tilted(AbstractView):
-    r"""U tilted by λ, for families in which the tilted distribution has no other form.
+    r"""The distribution u tilted by λ, for families without a special form of it.
 
     .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
 
@@ -372,8 +374,8 @@ class Tilted(AbstractView):
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         raise ProblemError(
-            f"a tilted {type(self.base).__name__} cannot be sampled from: its class does not override tilted with a "
-            "distribution that can"
+            f"a tilted {type(self.base).__name__} cannot be sampled: its class does not override tilted with a "
+            "distribution that can be"
         )
 
     @override
@@ -386,7 +388,7 @@ class Tilted(AbstractView):
 
 
 def some_rows(tensor: Tensor, part: slice, dims: int = 1) -> Tensor:
-    """Some of the rows of a tensor, or its only one; ``dims`` dimensions follow that of the rows."""
+    """Some rows of a tensor, or its only one; ``dims`` dimensions follow that of the rows."""
     if tensor.dim() <= dims or tensor.shape[-dims - 1] == 1:
         return tensor
     return tensor[(..., part, *[slice(None)] * dims)]
@@ -395,7 +397,7 @@ def some_rows(tensor: Tensor, part: slice, dims: int = 1) -> Tensor:
 def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
     """The derivative of a gradient as a function of vectors, by autograd.
 
-    The derivative is symmetric, so that vector-Jacobian products are Jacobian-vector products.
+    The derivative is symmetric, which makes vector-Jacobian products Jacobian-vector products.
     """
     differentiated: Any = torch.func.vjp(gradient, at)
     result, pullback = differentiated
@@ -424,8 +426,8 @@ def checked_parameter(
         name: Name of the argument; a plural ends in "s".
         value: A tensor, or a number if ``like`` is given.
         form: Its shape in words.
-        dims: Smallest number of dimensions of a tensor, none of which may have size 0.
-        like: A tensor with the dtype and device that are required.
+        dims: Minimum number of dimensions of a tensor, none of which may have size 0.
+        like: A tensor with the required dtype and device.
         of: Name of that tensor.
         above: Exclusive lower bound of the entries.
         least: Inclusive lower bound of the entries.
@@ -438,13 +440,13 @@ def checked_parameter(
         value, dims = torch.full((), float(value), dtype=like.dtype, device=like.device), 0
     check_tensor(name, value, form)
     if value.is_meta:
-        raise ProblemError(f"{name} {has(name)} no values, being on meta; expected a device that computes")
+        raise ProblemError(f"{name} {has(name)} no values on the meta device; expected another device")
     value = widened(value)
     if like is not None:
         check_device(name, value, like.device, of)
         if value.dtype != like.dtype:
             raise ProblemError(
-                f"{name} {has(name)} dtype {value.dtype}, {of} {like.dtype}; convert one of them"
+                f"{name} {has(name)} dtype {value.dtype}, but {of} {has(of)} {like.dtype}; convert one of them"
             )
     check_form(name, value, form, dims)
     check_entries(name, value, torch.isfinite, "finite numbers", remedy)
@@ -467,7 +469,7 @@ def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
 
 
 def check_precision(dtype: Any) -> None:
-    """Raise for a dtype in which nothing is computed.
+    """Raise for a dtype without support for computations.
 
     Raises:
         ProblemError: If it is neither float32 nor float64.
@@ -486,7 +488,7 @@ def check_together(**shapes: tuple[int, ...]) -> torch.Size:
     """The shape to which the leading shapes of parameters broadcast.
 
     Raises:
-        ProblemError: If they do not broadcast, naming them all.
+        ProblemError: If they do not broadcast; the message has all of them.
     """
     try:
         return torch.broadcast_shapes(*shapes.values())
@@ -505,7 +507,7 @@ def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tu
     check_type("generator", generator, torch.Generator | None, expected)
     if generator is not None and generator.device.type != device.type:
         raise ProblemError(
-            f"generator is on {generator.device}, the distribution on {device}; make one with "
+            f"generator is on {generator.device}, but the distribution is on {device}; make one with "
             f"torch.Generator({str(device)!r})"
         )
     sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape

@@ -30,7 +30,7 @@ Interval = Sequence[float]
 
 
 class AbstractContinuous(AbstractView):
-    """A density of positions, with basis functions of the position as templates: in closed form or by quadrature."""
+    """A density of positions, with basis functions of the position as templates, in closed form or by quadrature."""
 
     resolves_shift = True
     _dimensions: ClassVar[int]
@@ -54,26 +54,27 @@ class AbstractContinuous(AbstractView):
         if isinstance(density, Gaussian):
             if density.dim != k:
                 raise ProblemError(
-                    f"density is a Gaussian of dimension {density.dim}; expected one of places, of dimension {k}"
+                    f"density is a Gaussian of dimension {density.dim}; expected a Gaussian of positions, of dimension "
+                    f"{k}"
                 )
             if dtype is not None or device is not None:
-                raise ProblemError("dtype and device are those of the density; expected neither to be given")
+                raise ProblemError(
+                    "dtype or device is given with a Gaussian density, which has its own; expected neither"
+                )
             dtype, device = density.dtype, density.device
         else:
-            expected = (
-                "a fenchel.Gaussian of places, a function that gives its logarithm, or None for all alike"
-            )
+            expected = "a fenchel.Gaussian of positions, a function that returns the log density, or None for uniform"
             check_type("density", density, Callable | None, expected)
         if basis != "quadratic":
-            check_type("basis", basis, Callable, f"a function of places (n, {k}), or 'quadratic'")
+            check_type("basis", basis, Callable, f"a function of positions (n, {k}), or 'quadratic'")
         if interval is None:
             for name, positions in (("breaks", breaks), ("points", points)):
                 if not isinstance(positions, Sequence) or len(positions):
-                    raise ProblemError(f"{name} are given without an interval; expected interval= too")
+                    raise ProblemError(f"{name} are given without an interval; expected interval= as well")
             if basis != "quadratic" or not isinstance(density, Gaussian):
                 raise ProblemError(
-                    f"{type(self).__name__} is given no interval; expected interval=, in which integrals are taken: "
-                    "only with basis 'quadratic' and a fenchel.Gaussian density are they known on the whole space"
+                    f"{type(self).__name__} has no interval; expected interval=, the domain of integration, which may "
+                    "be omitted only with basis 'quadratic' and a fenchel.Gaussian density"
                 )
             super().__init__(GaussianMoments(density))
             return
@@ -95,7 +96,7 @@ class AbstractContinuous(AbstractView):
         if isinstance(self.source, GaussianMoments):
             return self.source.places
         raise ProblemError(
-            "places of an interval have no Gaussian density; expected sample_places, log_density or expectation, "
+            "positions in an interval have no Gaussian density; expected sample_places, log_density or expectation, "
             "which are defined for every density"
         )
 
@@ -143,7 +144,7 @@ class AbstractContinuous(AbstractView):
         Raises:
             ProblemError: If its integral does not converge, or the argument is not a function.
         """
-        check_type("function", function, Callable, f"a function of places (n, {self._dimensions})")
+        check_type("function", function, Callable, f"a function of positions (n, {self._dimensions})")
         return self.source.expectation(function)
 
     def __repr__(self) -> str:
@@ -156,12 +157,12 @@ class Continuous1d(AbstractContinuous):
 
     .. math:: \log M(\lambda) = \log\int u(x)\,e^{\langle\psi(x), \lambda\rangle}\,dx
 
-    With :math:`\psi(x) = (x, x^2)` and a Gaussian u on the whole line p is Gaussian, in closed form. Otherwise
-    integrals are computed on an interval by the Gauss-Legendre rule, on panels that are halved until cumulant, mean
-    and covariance have converged, for every λ anew. The change by the last halving is part of the bounds of an
-    estimate, and integrals that do not converge raise an error. A narrow peak between the first nodes, whose distance
-    is up to 1/1300 of the interval, is missed where another part of the density is larger at all of them: give
-    positions near such peaks as ``points``.
+    With :math:`\psi(x) = (x, x^2)` and a Gaussian u on the whole line, p is Gaussian, in closed form. Otherwise
+    integrals are computed on an interval by the Gauss-Legendre rule, on panels that are halved for each λ until
+    cumulant, mean and covariance have converged. The change in the last halving is part of the bounds of an estimate,
+    and integrals that do not converge raise an error. A narrow peak between the initial nodes, up to 1/1300 of the
+    interval apart, is missed if another part of the density is larger at all of them: give positions near such peaks as
+    ``points``.
 
     Args:
         basis: ψ, a differentiable function of positions (n, 1) that returns (n, d), such as a module; or
@@ -169,13 +170,13 @@ class Continuous1d(AbstractContinuous):
         density: u: a :class:`~fenchel.Gaussian` of dimension 1, possibly one per query; or a function of positions
             (n, 1) that returns log u, (n,), not necessarily normalised; None for the uniform density.
         interval: Interval of integration, (low, high); None for the closed form.
-        breaks: Positions of jumps or kinks of basis or density, at which panels begin.
-        points: Positions near which there may be narrow peaks, 64 at most: panels are small there from the start, down
-            to 1e-9 of the interval. A peak is found if its width is at least a tenth of its distance to a point.
-        accuracy: Tolerance of the integrals: of log M absolute, of the mean relative to the standard deviation of the
-            templates, of their covariance relative to its trace; not below rounding.
+        breaks: Positions of jumps or kinks of basis or density, which become borders of panels.
+        points: At most 64 positions near which there may be narrow peaks: initial panels are small there, down to 1e-9
+            of the interval. A peak is found if its width is at least a tenth of its distance to a point.
+        accuracy: Tolerance of the integrals: absolute for log M, relative to the standard deviation of the templates
+            for the mean, and relative to the trace for the covariance; not below rounding.
         dtype: float32 or float64, of arguments and results: the Gaussian's, or else torch's default. Basis and density
-            are evaluated in float64 if they can be.
+            are evaluated in float64 if possible.
         device: The Gaussian's, or else the CPU.
 
     Raises:
@@ -201,9 +202,9 @@ class Continuous1d(AbstractContinuous):
 class Continuous2d(AbstractContinuous):
     r"""A density on a plane, with templates :math:`t = \psi(x)`: continuous attention over an image.
 
-    With :math:`\psi(x) = (x, xx^\top)`, six numbers a position, and a Gaussian u on the whole plane p is Gaussian, in
-    closed form. Otherwise as :class:`Continuous1d`, on a rectangle, with first nodes whose distance is up to 1/80 of
-    its sides: narrower peaks beside a wider density need ``points``.
+    With :math:`\psi(x) = (x, xx^\top)`, six numbers per position, and a Gaussian u on the whole plane, p is Gaussian,
+    in closed form. Otherwise as :class:`Continuous1d`, on a rectangle, with initial nodes up to 1/80 of its sides
+    apart: narrower peaks next to a wider density need ``points``.
 
     Args:
         basis: ψ, a differentiable function of positions (n, 2) that returns (n, d); or ``"quadratic"``.
@@ -211,8 +212,8 @@ class Continuous2d(AbstractContinuous):
             (n,); or None.
         interval: Rectangle of integration, ((low, high), (low, high)); None for the closed form.
         breaks: Positions of jumps or kinks of basis or density, a list for each dimension.
-        points: Positions (x, y) near which there may be narrow peaks, 16 at most: panels are small there from the
-            start, down to 1.5e-5 of the sides.
+        points: At most 16 positions (x, y) near which there may be narrow peaks: initial panels are small there, down
+            to 1.5e-5 of the sides.
         accuracy: As for :class:`Continuous1d`.
         dtype: As for :class:`Continuous1d`.
         device: As for :class:`Continuous1d`.
@@ -240,7 +241,7 @@ def moments(places: Tensor) -> Tensor:
 
 
 WIDE = 9.0
-"""Standard deviations to which a Gaussian is integrated: the rest is less than rounding."""
+"""Standard deviations up to which a Gaussian is integrated; the rest is below rounding."""
 
 
 class GaussianMoments(AbstractPreference):
@@ -252,8 +253,8 @@ class GaussianMoments(AbstractPreference):
               \qquad x \sim \mathcal{N}(m + Pb, P) \text{ under } p(\lambda),
 
     finite where :math:`I - 2S^{1/2}AS^{1/2}` is positive definite. Proof: with y = x - m the exponent is
-    :math:`\langle a, m\rangle + m^\top Am + \langle b, y\rangle + y^\top Ay`. With the density's
-    :math:`e^{-\frac12 y^\top S^{-1}y}` that is a Gaussian integral with precision :math:`S^{-1} - 2A = P^{-1}` and
+    :math:`\langle a, m\rangle + m^\top Am + \langle b, y\rangle + y^\top Ay`. Times the density's
+    :math:`e^{-\frac12 y^\top S^{-1}y}` this is a Gaussian integral with precision :math:`S^{-1} - 2A = P^{-1}` and
     linear term b: mean Pb, and a factor :math:`\det(PS^{-1})^{1/2}e^{\frac12 b^\top Pb}`.
 
     Args:
@@ -289,7 +290,7 @@ class GaussianMoments(AbstractPreference):
         (a, square), (m, s) = self._parts(lam), self._mean_and_covariance()
         identity = torch.eye(self._k, dtype=lam.dtype, device=lam.device)
         spread, full = identity - 2 * s @ square, s.expand(torch.broadcast_shapes(s.shape, square.shape))
-        # May be singular outside of the domain, which callers check.
+        # May be singular outside the domain, which callers check.
         p = torch.linalg.solve_ex(spread.expand_as(full), full).result
         p = (p + p.mT) / 2
         return _times(p, a + 2 * _times(square, m)), p, square
@@ -299,7 +300,7 @@ class GaussianMoments(AbstractPreference):
         (a, square), (m, s) = self._parts(lam), self._mean_and_covariance()
         moved, _, _ = self._tilt(lam)
         b = a + 2 * _times(square, m)
-        # log det(I - X) of a matrix with one or two rows is log1p(det X - tr X), 0 to rounding where λ is small.
+        # log det(I - X) of a matrix with one or two rows is log1p(det X - tr X), 0 to rounding for small λ.
         product = 2 * s @ square
         below = -product.diagonal(dim1=-2, dim2=-1).sum(-1)
         if self._k == 2:
@@ -319,7 +320,7 @@ class GaussianMoments(AbstractPreference):
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         (m, s), (moved, p, square) = self._mean_and_covariance(), self._tilt(lam)
-        # P - S = 2PAS does not cancel where λ is small.
+        # P - S = 2PAS does not cancel for small λ.
         change = 2 * p @ square @ s
         second = (change + change.mT) / 2 + _outer(moved, m) + _outer(m, moved) + _outer(moved, moved)
         return torch.cat([moved, second.flatten(-2)], -1)
@@ -348,7 +349,7 @@ class GaussianMoments(AbstractPreference):
         return torch.where(largest > 0, 1 / largest, torch.inf)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """Of the solve with I - 2SA, by its condition number, and of the products after it."""
+        """The error of the solve with I - 2SA, by its condition number, and of the products after it."""
         (a, square), (m, s), (moved, p, _) = self._parts(lam), self._mean_and_covariance(), self._tilt(lam)
         at, (size, of_p, of_s) = m.norm(dim=-1), map(torch.linalg.matrix_norm, (square, p, s))
         conditioned = 1 + 2 * size * of_p + 2 * size * of_s
@@ -385,7 +386,7 @@ class GaussianMoments(AbstractPreference):
 
         edges = ((-WIDE, WIDE),) * self._k
         standard = Quadrature(lambda x: x, _log_normal, edges, (), 1e-10, self.dtype, self.device)
-        # The scale of each query is its own.
+        # Each query has its own scale.
         result = standard.expectation(lambda normals: at(normals).flatten(1), least=1e-50)
         return result.reshape(*mean.shape[:-1], -1)
 

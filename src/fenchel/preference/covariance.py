@@ -1,4 +1,4 @@
-r"""Diagonal, full and low-rank covariance matrices; a d × d array is formed for full ones only.
+r"""Diagonal, full and low-rank covariance matrices; only full ones form a d × d array.
 
 In ``product`` and ``log_density`` the leading dimensions of a covariance are those of the rows, one matrix per row; in
 ``forms`` and ``combined`` the last of them is that of components, each of which is combined with every row.
@@ -34,7 +34,7 @@ Pick = Callable[[Tensor, int], Tensor]
 
 
 def all_rows(tensor: Tensor, dims: int) -> Tensor:
-    """A parameter as it is."""
+    """The parameter unchanged."""
     return tensor
 
 
@@ -62,7 +62,7 @@ class AbstractCovariance(Convertible):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers held in ``forms`` for one row and one component."""
+        """Count of numbers in memory in ``forms`` for one row and one component."""
 
     @abstractmethod
     def product(self, vectors: Tensor) -> Tensor:
@@ -98,15 +98,15 @@ class AbstractCovariance(Convertible):
 
     @abstractmethod
     def check_definite(self) -> None:
-        """Raise if a matrix is singular, and there is no density.
+        """Raise if a matrix is singular, since there is no density.
 
         Raises:
-            ProblemError: Naming the first such matrix.
+            ProblemError: If so; the message has the first such matrix.
         """
 
     @abstractmethod
     def normal(self, mean: Tensor) -> Distribution:
-        """The distribution of torch with means (..., d) and these covariances, which must not be singular."""
+        """The torch distribution with means (..., d) and these covariances, which must not be singular."""
 
     def map(self, change: Callable[[Tensor, int], Tensor]) -> Self:
         """The same covariance with every parameter changed, given its number of trailing dimensions."""
@@ -121,7 +121,7 @@ class AbstractCovariance(Convertible):
         return self.map(lambda tensor, dims: tensor.unsqueeze(dimension - dims))
 
     def part(self, dimension: int, part: slice) -> Self:
-        """A part of a leading dimension, where parameters have more than one entry; -1 is the last."""
+        """A part of a leading dimension, for parameters with more than one entry; -1 is the last."""
         return self.map(lambda tensor, dims: some_rows(tensor, part, dims - dimension - 1))
 
     @override
@@ -134,7 +134,7 @@ class AbstractCovariance(Convertible):
 
 
 def one_for_all(alpha: Tensor) -> Tensor:
-    """Alpha (..., 1), with one row if all entries are equal, so that one matrix is factorised for all."""
+    """Alpha (..., 1), with one row if all entries are equal, so only one matrix is factorised."""
     first = alpha.flatten()[:1]
     return first if bool((alpha == first).all()) else alpha
 
@@ -180,7 +180,7 @@ class Diagonal(AbstractCovariance):
 
     @override
     def check_definite(self) -> None:
-        check_entries(self._name, self.variance, lambda x: x > 0, "numbers above 0, as a density needs")
+        check_entries(self._name, self.variance, lambda x: x > 0, "numbers above 0 for a density")
 
     @override
     def normal(self, mean: Tensor) -> Distribution:
@@ -214,7 +214,7 @@ class Full(AbstractCovariance):
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
-        # One product with the rows of all matrices side by side.
+        # One product with the concatenated rows of all matrices.
         images = (one @ self.dense.flatten(-3, -2).mT).unflatten(-1, (-1, self.dense.shape[-1]))
         return (images @ other.unsqueeze(-1)).squeeze(-1)
 
@@ -245,8 +245,8 @@ class Full(AbstractCovariance):
             where = first_index(failed)
             at = f" at index {where}" if where else ""
             raise ProblemError(
-                f"{self._name} {has(self._name)} a singular matrix{at}, and so no density; "
-                "expected positive definite ones: add a small multiple of the identity"
+                f"{self._name} {has(self._name)} a singular matrix{at} and no density; expected positive definite "
+                "matrices: add a small multiple of the identity"
             )
 
     @override
@@ -300,7 +300,7 @@ class LowRank(Diagonal):
         return super().combined(shares, vectors) + along.flatten(-2) @ self._columns().mT
 
     def _columns(self) -> Tensor:
-        """The factors of all components side by side, (..., d, K k)."""
+        """The concatenated factors of all components, (..., d, K k)."""
         return self.factor.movedim(-2, -3).flatten(-2)
 
     def _along(self, vectors: Tensor) -> Tensor:
@@ -328,7 +328,7 @@ class LowRank(Diagonal):
     def log_density(self, offsets: Tensor) -> Tensor:
         r"""By the minimum over w of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`.
 
-        A sum of squares, whereas the difference in the Woodbury formula, which torch uses, cancels.
+        A sum of squares, unlike the Woodbury formula of torch, a difference that cancels.
         """
         scaled = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
         inner = torch.linalg.cholesky(scaled + identity_like(scaled))
@@ -347,18 +347,18 @@ def identity_like(matrix: Tensor) -> Tensor:
 def checked_covariance(
     centers: Tensor, full: Any, variance: Any, factor: Any, *, components: int | None = None
 ) -> AbstractCovariance:
-    """The covariance given by arguments, of the structure for which there are arguments.
+    """The covariance given by arguments, which determine its structure.
 
     Args:
-        centers: Means, (..., d), with the dtype and device that are required.
+        centers: Means, (..., d), with the required dtype and device.
         full: Matrices (..., d, d), or None.
         variance: Variances (..., d), or one for all coordinates, (..., 1) or a number; or None.
         factor: Factors (..., d, k), or None.
-        components: Number of components, the last leading dimension to which parameters are expanded; arguments then
-            have plural names. None for a single Gaussian.
+        components: Number of components, the last leading dimension of all parameters; arguments then have plural
+            names. None for a single Gaussian.
 
     Raises:
-        ProblemError: If an argument is invalid, or they exclude each other.
+        ProblemError: If an argument is invalid, or arguments exclude each other.
     """
     d, rows = centers.shape[-1], "..., " if components is None else "..., K, "
     of, name_full, name_variance, name_factor = (
@@ -367,7 +367,7 @@ def checked_covariance(
     if full is not None:
         if variance is not None or factor is not None:
             other = name_factor if variance is None else name_variance
-            raise ProblemError(f"{name_full} and {other} are both given; expected one of them")
+            raise ProblemError(f"{name_full} and {other} are both given; expected only one of them")
         dense = _checked_matrices(name_full, full, centers, of, name_variance, rows)
         return Full(name_full, _for_all(dense, 2, components, name_full))
     if variance is None and factor is None:
@@ -397,7 +397,7 @@ def _for_all(tensor: Tensor, dims: int, components: int | None, name: str) -> Te
     if lead and lead[-1] not in (1, components):
         raise ProblemError(
             f"{name} {has(name)} shape {tuple(tensor.shape)}, {lead[-1]} entries for K = {components} components; "
-            "expected one for each, or one for all; full matrices are given as covariances="
+            "expected one for each, or one for all; pass full matrices as covariances="
         )
     return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - dims :])
 
@@ -408,7 +408,7 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     if isinstance(value, int | float):
         raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} instead")
     dense = checked_parameter(name, value, form, like=centers, of=of)
-    form = f"({rows}d, d); a diagonal alone is given as {variance}="
+    form = f"({rows}d, d); pass a diagonal as {variance}="
     check_tensor(name, dense, form, sizes=(..., d, d))
     if not values_are_known(dense):
         return dense
@@ -445,7 +445,7 @@ def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:
 
 
 def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Rows (..., m, a) times matrices (..., m or 1, a, b), one per row or one for all, (..., m, b)."""
+    """Rows (..., m, a) times matrices (..., m or 1, a, b), one per row or a shared one, (..., m, b)."""
     if matrix.dim() == 2:
         return vectors @ matrix
     if matrix.shape[-3] == 1:

@@ -33,22 +33,22 @@ from fenchel.tensors import (
 
 
 class Discrete(AbstractPreference):
-    r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
+    r"""The distribution u with weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
 
-    Weights are normalised once, here; ``-inf`` masks a template, which then has no weight.
+    Weights are normalised; ``-inf`` masks a template, which then has no weight.
 
     Args:
-        templates: The vectors t, shape (..., n, d), float32 or float64; half types are converted to float32, in which
-            everything is then computed and returned.
-        log_weights: Log weights, not necessarily normalised, of shape (n,) (shared by all queries), (m, n) (one row
+        templates: The vectors t, shape (..., n, d), float32 or float64; half types are converted to float32, the dtype
+            of all results.
+        log_weights: Log weights, not necessarily normalised, with shape (n,) (shared by all queries), (m, n) (one row
             per query) or (..., m or 1, n); or a bool mask of such a shape, True where a template may have weight.
             ``None`` is the uniform preference.
 
     Raises:
-        ProblemError: On a wrong shape or dtype, NaN or infinity in the templates, NaN or ``+inf`` in the weights, or
-            a query all of whose templates are masked.
+        ProblemError: On a wrong shape or dtype, NaN or infinity in the templates, NaN or ``+inf`` in the weights, or a
+            query with all templates masked.
 
     Reference:
         Section 6, eq. (16): support :math:`\{t_i\}` with preference probabilities :math:`\{u_i\}`.
@@ -83,7 +83,7 @@ class Discrete(AbstractPreference):
 
     @property
     def support_size(self) -> int:
-        """Number of templates, n, masked ones included."""
+        """Number of templates, n, including masked ones."""
         return self.templates.shape[-2]
 
     @property
@@ -137,7 +137,7 @@ class Discrete(AbstractPreference):
             self.check_point("vector", vector)
             images = vector @ templates.mT
             moved = p * (images - (p * images).sum(-1, keepdim=True))
-            # The sum of moved, which is rounding, belongs to the template with nearly all weight.
+            # The sum of moved, a rounding error, is assigned to the template with nearly all weight.
             return moved @ templates - moved.sum(-1, keepdim=True) * mean
 
         return product
@@ -174,23 +174,23 @@ class Discrete(AbstractPreference):
         return picked(self.templates.unsqueeze(-3), index, 1)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """Not defined: a template has a probability, see :meth:`weights`.
+        """Not defined: templates have probabilities, see :meth:`weights`.
 
         Raises:
             ProblemError: Always.
         """
         raise ProblemError(
-            "a Discrete distribution has no density; expected its weights(), which are the templates' probabilities"
+            "a Discrete distribution has no density; use weights(), the probabilities of the templates"
         )
 
     def torch_distribution(self) -> Distribution:
-        """Not defined: torch has distributions of indices, but not of templates.
+        """Not defined: torch has distributions of indices, not of templates.
 
         Raises:
             ProblemError: Always.
         """
         raise ProblemError(
-            "torch.distributions has no distribution of templates; expected that of their indices, "
+            "torch.distributions has no distribution of templates; use that of their indices, "
             "torch.distributions.Categorical(logits=u.log_weights)"
         )
 
@@ -222,12 +222,12 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     Args:
         given: The argument: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True for unmasked entries.
         n: Number of weights.
-        like: Tensor with the dtype of the result and the device that is required.
+        like: Tensor with the dtype of the result and the required device.
         of: Name of that tensor, such as "templates".
         thing: Name of the weighted objects, such as "templates".
 
     Raises:
-        ProblemError: On a wrong shape, NaN or +inf, or rows in which everything is masked.
+        ProblemError: On a wrong shape, NaN or +inf, or fully masked rows.
     """
     if is_causal_bias(given):
         given = without_causal_bias("log_weights", given, given.seq_len_q, n, like.device)
@@ -242,8 +242,8 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     if bool(empty.any()):
         where = first_index(empty)
         raise ProblemError(
-            f"all {n} {thing} are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at "
-            f"index {where}): such a query has no answer; leave it out, or unmask one of the {thing}"
+            f"all {n} {thing} are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at index "
+            f"{where}): such a query has no solution; omit it, or unmask one of the {thing}"
         )
     return result
 
@@ -289,18 +289,18 @@ def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
 def counted_and_small(
     exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
 ) -> tuple[Tensor, Tensor]:
-    """Exponents, 0 where masked, (..., m, n), and the rows whose largest size is within a level, bool (..., m, 1)."""
+    """Exponents, 0 where masked, (..., m, n), and the rows with absolute values within a level, bool (..., m, 1)."""
     if log_weights is not None:
         masked = torch.isneginf(log_weights)
         if not values_are_known(exponents) or bool(masked.any()):
             exponents = exponents.masked_fill(masked, 0)
-    # Faster than the largest absolute value, for which an array would be written.
+    # Faster than the maximum absolute value, which would allocate an array.
     largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
     return exponents, largest <= level
 
 
 def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
-    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m), without cancellation where all x are nearly equal.
+    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m), without cancellation if all x are nearly equal.
 
     Args:
         plain: x, (..., m, n).
@@ -311,6 +311,6 @@ def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights:
     counted, small = counted_and_small(centred, log_weights)
     near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
     whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
-    # The common number may be much larger than the result, or nearly all of it.
+    # The common number may be much larger than the result, or nearly equal to it.
     far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
     return torch.where(small.squeeze(-1), near + at_center, far)

@@ -1,8 +1,8 @@
 r"""Preferences with independent coordinates and exponential densities, on the line or an interval.
 
-On an interval and with :math:`x = w\lambda` for half its width w, the cumulant is :math:`\log(\sinh x / x)` about
-the middle, and its derivative the Langevin function :math:`\coth x - 1/x`. Near 0 these are differences of large
-numbers, and evaluated by the series :math:`\coth x - 1/x = \sum_n 2(-1)^{n+1}\zeta(2n)\,x^{2n-1}/\pi^{2n}`.
+On an interval of half width w, with :math:`x = w\lambda`, the cumulant about the middle is :math:`\log(\sinh x / x)`,
+and its derivative the Langevin function :math:`\coth x - 1/x`. Near 0 these are differences of large numbers and are
+evaluated by the series :math:`\coth x - 1/x = \sum_n 2(-1)^{n+1}\zeta(2n)\,x^{2n-1}/\pi^{2n}`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def log_sinhc_difference(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tenso
     r"""Difference of :math:`\log(\sinh x/x)` at x and at an origin, which is a step away from x.
 
     Returns:
-        The difference where both are small, and elsewhere the difference minus that of the sizes of x.
+        The difference if both are small, and otherwise the difference minus that of the absolute values of x.
     """
     smaller, larger = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
     near, far = larger <= BOTH_SMALL, (smaller >= SMALL) & (x * origin > 0)
@@ -111,8 +111,8 @@ class TruncatedExponential(AbstractProduct):
 
     Args:
         low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
-        high: As low, above low; at least one of them is a tensor.
-        theta: θ, as low, of either sign; 0 gives a :class:`Box`.
+        high: Like low, and above it; at least one of them is a tensor.
+        theta: θ, like low, of either sign; 0 gives a :class:`Box`.
 
     Raises:
         ProblemError: If shapes, dtypes or entries are invalid.
@@ -141,7 +141,7 @@ class TruncatedExponential(AbstractProduct):
                 where = first_index(~(width > 0))
                 ends = (float(end.detach().expand(width.shape)[where]) for end in (low, high))
                 raise ProblemError(
-                    "low and high hold {:.6g} and {:.6g} at index {}; expected low below high in every entry".format(
+                    "low and high are {:.6g} and {:.6g} at index {}; expected low below high in every entry".format(
                         *ends, where
                     )
                 )
@@ -161,7 +161,7 @@ class TruncatedExponential(AbstractProduct):
         x, origin = half * (start + lam), half * start
         series, beyond = log_sinhc_difference(x, origin, half * lam)
         near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
-        # For large x relative to the end with the largest density, as the middle and half the width would cancel.
+        # For large x relative to the end with the largest density, since the middle and half the width would cancel.
         end = torch.where(torch.where(x == 0, origin, x) > 0, self.high, self.low)
         far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
         return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
@@ -184,7 +184,7 @@ class TruncatedExponential(AbstractProduct):
         shift = half * (langevin(half * (start + lam)) - langevin(half * start))
         if values_are_known(lam) and not bool(tiny.any()):
             return shift
-        # The difference of both means would be rounding error.
+        # The difference of the two means would be rounding error.
         return torch.where(tiny, lam * self.variance(lam / 2), shift)
 
     def _tiny(self, lam: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class TruncatedExponential(AbstractProduct):
         return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
 
     def mean_rounding(self) -> Tensor:
-        """The middle and the distance of the mean from it, which may cancel."""
+        """The error of the middle and of the distance of the mean from it, which may cancel."""
         size = (self.low.abs() + self.high.abs()).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
 
@@ -245,7 +245,7 @@ class Box(TruncatedExponential):
 
     Args:
         low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
-        high: As low, above low; at least one of them is a tensor.
+        high: Like low, and above it; at least one of them is a tensor.
 
     Raises:
         ProblemError: If shapes, dtypes or entries are invalid.
@@ -274,14 +274,14 @@ class Box(TruncatedExponential):
 
 
 class AsymmetricLaplace(AbstractProduct):
-    r"""Independent coordinates whose density decays exponentially, with one rate below a location and one above.
+    r"""Independent coordinates with densities that decay exponentially, with one rate below a location and one above.
 
     .. math:: \kappa(\lambda) = \ell\lambda - \log(1 + \lambda/L) - \log(1 - \lambda/R), \qquad -L < \lambda < R
 
     Args:
         location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number; at least one parameter is a tensor.
-        left: L > 0, as location.
-        right: R > 0, as location.
+        left: L > 0, like location.
+        right: R > 0, like location.
 
     Raises:
         ProblemError: If shapes, dtypes or entries are invalid.
@@ -327,7 +327,7 @@ class AsymmetricLaplace(AbstractProduct):
         return self.location + (1 / (right - lam) - 1 / (left + lam))
 
     def mean_rounding(self) -> Tensor:
-        """The means of both sides, which may cancel."""
+        """The error of the means of both sides, which may cancel."""
         left, right = self.rates()
         size = (1 / left + 1 / right).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
@@ -344,7 +344,7 @@ class AsymmetricLaplace(AbstractProduct):
         return (right - lam).square().reciprocal() + (left + lam).square().reciprocal()
 
     def lost(self, lam: Tensor) -> Tensor:
-        """Rates are rounded quotients, which matters where a side is nearly flat."""
+        """Rates are rounded quotients, which matters if a side is nearly flat."""
         left, right = self.rates()
         shift = self.tilted_shift(lam).abs()
         return shift * (1 + right / (right - lam).abs() + left / (left + lam).abs())
@@ -374,12 +374,12 @@ class Laplace(AsymmetricLaplace):
     .. math:: \kappa(\lambda) = \ell\lambda - \log(1 - b^2\lambda^2), \qquad \lvert\lambda\rvert < 1/b
 
     The tilted distribution is an :class:`AsymmetricLaplace` with rates 1/b + λ below and 1/b - λ above ℓ. The exact
-    estimator stays where the cumulant is finite; where first or second order leave,
-    :class:`~fenchel.DomainError` names the α for which they do not.
+    estimator stays where the cumulant is finite; if first or second order does not, :class:`~fenchel.DomainError` has
+    the largest admissible α.
 
     Args:
         location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number.
-        scale: b > 0, as location; at least one of them is a tensor.
+        scale: b > 0, like location; at least one of them is a tensor.
 
     Raises:
         ProblemError: If shapes, dtypes or entries are invalid.

@@ -39,18 +39,18 @@ class Gaussian(AbstractPreference):
     .. math:: \log M(\lambda) = \langle\mu, \lambda\rangle + \tfrac12\langle\lambda, \Sigma\lambda\rangle, \qquad
               p(\lambda) = \mathcal{N}(\mu + \Sigma\lambda, \Sigma)
 
-    The cumulant is quadratic, so that second order is exact. No d × d matrix is formed unless one is given.
+    The cumulant is quadratic, which makes second order exact. No d × d matrix is formed unless one is given.
 
     Args:
         mean: μ, shape (d,) for all queries, or (..., m or 1, d). Half types are converted to float32.
-        covariance: Σ, (d, d) or (..., m or 1, d, d), symmetric positive semidefinite. Instead of it:
+        covariance: Σ, (d, d) or (..., m or 1, d, d), symmetric positive semidefinite. Alternatively:
         variance: Variances of uncorrelated coordinates, (d,) or (..., m or 1, d), or one for all coordinates, a
             number or (..., m or 1, 1); 0 is allowed.
         factor: F of low rank, (d, k) or (..., m or 1, d, k): adds :math:`FF^\top` to the variances, which are 0 if
             not given.
 
     Raises:
-        ProblemError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, the covariance is not
+        ProblemError: If shapes, dtypes or devices are inconsistent, an entry is NaN or infinite, the covariance is not
             symmetric positive semidefinite, a variance is negative, or no covariance is given.
 
     Reference:
@@ -100,13 +100,13 @@ class Gaussian(AbstractPreference):
         return self._covariance.product
 
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
-        """With one step of iterative refinement, as the first residual is rounding times the covariance."""
+        """With one step of iterative refinement, since the first residual is rounding times the covariance."""
         result = self._covariance.resolvent(alpha, vector)
         residual = vector - result - alpha * self._covariance.product(result)
         return result + self._covariance.resolvent(alpha, residual)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """Of sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖ for each of the three structures."""
+        """The error of sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖ for each of the three structures."""
         return sums(self.dim) * self._covariance.trace() * lam.norm(dim=-1)
 
     @override
@@ -114,7 +114,7 @@ class Gaussian(AbstractPreference):
         return self._covariance.trace().expand(torch.broadcast_shapes((1,), self._covariance.lead))
 
     def torch_distribution(self) -> Distribution:
-        """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, by the structure of Σ.
+        """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, depending on Σ.
 
         Raises:
             ProblemError: If the covariance is singular, and there is no density.
@@ -172,14 +172,14 @@ class GaussianMixture(AbstractPreference):
         means: :math:`m_k`, shape (..., K, d). Half types are converted to float32.
         variances: Variances of uncorrelated coordinates, (..., K, d), or one for all coordinates, a number or
             (..., K, 1); 0 is allowed.
-        log_weights: :math:`\log w_k`, (K,), (m, K) (one row per query) or (..., m or 1, K), of weights that sum to
-            one; or a bool mask of such a shape, True for unmasked components. ``None`` is the uniform mixture.
+        log_weights: :math:`\log w_k`, (K,), (m, K) (one row per query) or (..., m or 1, K), of weights that sum to one;
+            or a bool mask of such a shape, True for unmasked components. None is the uniform mixture.
         covariances: :math:`S_k`, (..., K, d, d), instead of the variances, symmetric positive semidefinite.
         factors: :math:`F_k` of low rank, (..., K, d, k): add :math:`F_kF_k^\top` to the variances, which are 0 if not
             given.
 
     Raises:
-        ProblemError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, a covariance is not
+        ProblemError: If shapes, dtypes or devices are inconsistent, an entry is NaN or infinite, a covariance is not
             symmetric positive semidefinite, a variance is negative, or weights do not sum to one or are all zero.
 
     Reference:
@@ -274,7 +274,7 @@ class GaussianMixture(AbstractPreference):
         return self._back(r @ self.means + self._covariances.combined(r, rows))
 
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, without cancellation where λ is small."""
+        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, without cancellation for small λ."""
         self.check_point("lam", lam)
         rows, centers, exponents, r = self._tilt(lam)
         moved = displacement(exponents, self.log_weights, r)
@@ -290,7 +290,7 @@ class GaussianMixture(AbstractPreference):
             v = self._rows(vector)
             along = v @ centers.mT + covariances.forms(rows, v)
             moved = r * (along - (r * along).sum(-1, keepdim=True))
-            # The sum of moved, which is rounding, belongs to the component with nearly all weight.
+            # The sum of moved, a rounding error, is assigned to the component with nearly all weight.
             rest = moved.sum(-1, keepdim=True)
             return self._back(
                 moved @ centers + covariances.combined(moved, rows) + covariances.combined(r, v) - rest * mean
@@ -301,10 +301,10 @@ class GaussianMixture(AbstractPreference):
     def rounding(self, lam: Tensor) -> Tensor:
         r"""The rounding of exponents times the distance of components, as for weights of templates.
 
-        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` the error of an
-        exponent is some roundings of :math:`\delta = L\rho + \frac12TL^2`, and the distance of components is at most
-        :math:`\rho + TL`, which matters where responsibilities are spread. Where exponents are small, errors are
-        relative to the changes that they cause.
+        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` the error of an exponent
+        is some roundings of :math:`\delta = L\rho + \frac12TL^2`, and the distance of components is at most
+        :math:`\rho + TL`, which matters if responsibilities are spread. For small exponents errors are relative to the
+        changes that they cause.
         """
         rows, centers, exponents, r = self._tilt(lam)
         length = rows.norm(dim=-1)
@@ -321,7 +321,7 @@ class GaussianMixture(AbstractPreference):
         return self._back(torch.where(near, torch.minimum(close, far), far).unsqueeze(-1)).squeeze(-1)
 
     def mean_rounding(self) -> Tensor:
-        """Of component means that may be much larger than the mean of the mixture."""
+        """The error of component means that may be much larger than the mean of the mixture."""
         counted = (self.log_weights > -torch.inf).any(-2)
         largest = (self.means.norm(dim=-1) * counted).amax(-1, keepdim=True)
         return self._back((sums(self.components) * largest).unsqueeze(-1)).squeeze(-1)
@@ -434,7 +434,7 @@ def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
                 "log_weights.log(), since these are the weights" if plain else "log_weights.log_softmax(-1)"
             )
             raise ProblemError(
-                f"log_weights hold weights that sum to {float(total[where]):.6g} at index {where}; expected weights "
-                f"that sum to one: give {remedy}, or a bool mask"
+                f"log_weights are those of weights that sum to {float(total[where]):.6g} at index {where}; expected a "
+                f"sum of 1: pass {remedy}, or a bool mask"
             )
     return result.log_softmax(-1)

@@ -23,7 +23,7 @@ from fenchel.preference.abstract import (
 from fenchel.tensors import UNIT, check_entries, first_index
 
 ROUNDINGS = 16
-"""Rounding errors assumed for the formula of a coordinate; the longest has ten operations."""
+"""Number of rounding errors assumed for the formula of a coordinate; the longest has ten operations."""
 
 
 class AbstractProduct(AbstractPreference):
@@ -36,18 +36,18 @@ class AbstractProduct(AbstractPreference):
     resolves_shift = True
 
     def _set(self, *, positive: tuple[str, ...] = (), **parameters: Any) -> None:
-        """Check and set parameters: tensors, or numbers, which take the dtype and device of a tensor.
+        """Check and set parameters: tensors, or numbers, which get the dtype and device of a tensor.
 
         Args:
             positive: Names of the parameters that must be positive.
-            **parameters: The parameters, in the order in which messages name them.
+            **parameters: The parameters, in their order in messages.
 
         Raises:
-            ProblemError: If a parameter is invalid, or they do not broadcast.
+            ProblemError: If a parameter is invalid, or parameters do not broadcast.
         """
         form = "(d,) or (..., m, d)" + ", or a number" * (len(parameters) > 1)
         checked: dict[str, Tensor] = {}
-        # Tensors first, as numbers take their dtype and device.
+        # Tensors first, since numbers get their dtype and device.
         for name in sorted(parameters, key=lambda name: type(parameters[name]) in (int, float)):
             above = 0.0 if name in positive else None
             of, like = next(iter(checked.items()), ("", None))
@@ -76,11 +76,11 @@ class AbstractProduct(AbstractPreference):
         """κ''(λ) of every coordinate, (..., m, d)."""
 
     def lost(self, lam: Tensor) -> Tensor:
-        """Size of the numbers rounded in the shift, (..., m, d): its error is some roundings of them."""
+        """Size of the numbers rounded in the shift, (..., m, d); its error is some roundings of them."""
         return self.tilted_shift(lam).abs()
 
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        """The ends of the interval in which κ is finite, elementwise; None for an infinite end."""
+        """The ends of the interval where κ is finite, elementwise; None for an infinite end."""
         return None, None
 
     @override
@@ -118,9 +118,9 @@ class AbstractProduct(AbstractPreference):
         if inside is not None and not bool(inside.all()):
             where = first_index(~inside)
             raise DomainError(
-                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} "
-                f"of {inside.numel()} queries (first at index {where}): there is no such distribution; "
-                "expected a smaller lam, or float64 if it is outside by rounding",
+                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} of "
+                f"{inside.numel()} queries (first at index {where}), where the tilted distribution does not exist; "
+                "expected a smaller lam, or float64 if this is due to rounding",
                 query=where,
             )
         return self._tilted(lam)
@@ -168,14 +168,14 @@ class Bernoulli(AbstractProduct):
     .. math:: \kappa(\lambda) = \log(1 - \pi + \pi e^\lambda), \qquad
               \kappa'(\lambda) = \sigma(\operatorname{logit}\pi + \lambda)
 
-    A tilted Bernoulli(½) has the mean σ(λ): first-order inference on coins is a gate.
+    A tilted Bernoulli(½) has the mean σ(λ): its first-order inference is a sigmoid gate.
 
     Args:
         probs: π, above 0 and below 1, shape (d,) for all queries, or (..., m or 1, d).
         logits: log π/(1 - π), instead of the probabilities.
 
     Raises:
-        ProblemError: If neither or both are given, or on shapes, dtypes and entries that do not fit.
+        ProblemError: If neither or both are given, or shapes, dtypes or entries are invalid.
 
     Reference:
         Section 7, which leaves other preferences open.
@@ -194,7 +194,7 @@ class Bernoulli(AbstractProduct):
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
             which = "neither is" if probs is None else "both are"
-            raise ProblemError(f"probs or logits: {which} given; expected one of them")
+            raise ProblemError(f"{which} of probs and logits given; expected one of them")
         if probs is None:
             self._set(logits=logits)
             return
@@ -214,12 +214,12 @@ class Bernoulli(AbstractProduct):
         one, zero = self.logits.sigmoid(), (-self.logits).sigmoid()
         small = lam.abs() <= 1
         near = lam.where(small, 0)
-        # Small tilts by log1p of the increase; large ones by log π(λ) - log π, in which nothing overflows.
+        # Small tilts by log1p of the increase; large ones by log π(λ) - log π, which does not overflow.
         above = near + torch.log1p(zero * torch.expm1(-near))
         adding = torch.where(self.logits > 0, above, torch.log1p(one * torch.expm1(near)))
         falls = logsigmoid(-self.logits) - logsigmoid(-self.logits - lam)
         rises = lam + logsigmoid(self.logits) - logsigmoid(self.logits + lam)
-        # Where |λ| exceeds the logit, rises would add the logit to λ and lose its digits.
+        # If |λ| exceeds the logit, adding the logit to λ would lose its digits.
         rising = (self.logits > 0) & (self.logits + lam > 0)
         return torch.where(small, adding, torch.where(rising, rises, falls))
 
@@ -263,7 +263,7 @@ class Poisson(AbstractProduct):
 
     .. math:: \kappa(\lambda) = \nu(e^\lambda - 1), \qquad p(\lambda) = \operatorname{Poisson}(\nu e^\lambda)
 
-    The cumulant is finite everywhere, but soon overflows: such λ are treated as outside of its domain.
+    The cumulant is finite everywhere but overflows for moderate λ, which are treated as outside its domain.
 
     Args:
         rate: ν > 0, shape (d,) for all queries, or (..., m or 1, d).
@@ -286,12 +286,12 @@ class Poisson(AbstractProduct):
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        # Half of the exponents of the dtype, so that the squares in the norm of the mean are finite too.
+        # Half of the exponents of the dtype, to keep the squares in the norm of the mean finite.
         return None, math.log(torch.finfo(self.dtype).max) / 2 - self.rate.log()
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
-        # e^λ - 1 = (e^(λ/2) - 1)(e^(λ/2) + 1): a tiny rate admits a λ whose own exponential is not finite.
+        # e^λ - 1 = (e^(λ/2) - 1)(e^(λ/2) + 1): for a tiny rate, λ may be so large that its exponential overflows.
         half = torch.expm1(lam / 2)
         return self.rate * half * (half + 2)
 
@@ -327,17 +327,17 @@ class Poisson(AbstractProduct):
 
 
 class Gamma(AbstractProduct):
-    r"""Independent positive coordinates with concentration a and rate β; exponential ones where a = 1.
+    r"""Independent positive coordinates with concentration a and rate β; exponential if a = 1.
 
     .. math:: \kappa(\lambda) = -a\log(1 - \lambda/\beta), \quad \lambda < \beta, \qquad
               p(\lambda) = \operatorname{Gamma}(a, \beta - \lambda)
 
-    The cumulant is finite for λ < β only. The exact estimator stays there; where first or second order leave it,
-    :class:`~fenchel.DomainError` names the α for which they do not.
+    The cumulant is finite only for λ < β. The exact estimator stays there; if first or second order does not,
+    :class:`~fenchel.DomainError` has the largest admissible α.
 
     Args:
         concentration: a > 0, shape (d,) for all queries, or (..., m or 1, d), or a number.
-        rate: β > 0, likewise; one of both is a tensor.
+        rate: β > 0, likewise; at least one of them is a tensor.
 
     Raises:
         ProblemError: If shapes, dtypes or entries are invalid.

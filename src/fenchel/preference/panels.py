@@ -23,8 +23,8 @@ Numbers = tuple[tuple[float, ...], ...]
 """The edges of panels in each dimension; or the coordinates of some positions."""
 
 REMEDY = (
-    "Make alpha or the evidence smaller, give with points= where they are concentrated and with breaks= where they "
-    "jump or have kinks, or a larger accuracy="
+    "Make alpha or the evidence smaller, pass positions of peaks as points= and of jumps or kinks as breaks=, or a "
+    "larger accuracy="
 )
 """Advice for integrals that do not converge."""
 
@@ -32,13 +32,13 @@ SAMPLED = {1: 3, 2: 1}
 """Additional halvings of the panels for samples, by dimension."""
 
 START = {1: 64, 2: 4}
-"""Initial number of panels along each side, at least, by dimension."""
+"""Minimum initial number of panels along each side, by dimension."""
 
 NEAR = {1: 2.0**-30, 2: 2.0**-16}
 """Sides of the initial panels at a given point, relative to the whole, by dimension."""
 
 MORE = {1: 1024, 2: 384}
-"""Largest number of panels added to the initial ones, by dimension."""
+"""Maximum number of panels added to the initial ones, by dimension."""
 
 LAG = 3
 """Largest difference between the halvings of adjacent panels."""
@@ -47,7 +47,7 @@ SMALLEST = 2.0**-46
 """Smallest side of a panel that is halved, relative to the whole."""
 
 LOST = 1e-4
-"""Relative rounding of the weights above which an integral counts as not converged."""
+"""Relative rounding error of the weights above which an integral counts as not converged."""
 
 AT_ONCE = 2**22
 """Number of weights (rows times nodes) computed at once."""
@@ -123,8 +123,8 @@ class Panels(Listed):
     def lagging(self) -> Tensor:
         """Which panels are adjacent to one with more than ``LAG`` more halvings, bool (p,).
 
-        The outermost nodes of a panel are 1/200 of its side from the border, so that a large panel does not resolve a
-        peak at the border with a small one.
+        The outermost nodes of a panel are 1/200 of its side from the border: a large panel does not resolve a peak at
+        its border with a small one.
         """
         if int(self.depth.amax() - self.depth.amin()) <= LAG:
             return torch.zeros_like(self.depth, dtype=torch.bool)
@@ -148,7 +148,7 @@ class Panels(Listed):
         return (low + size * begins).flatten(0, 1), (low + size * ends).flatten(0, 1)
 
     def around(self, places: Tensor, smallest: float, whole: Tensor) -> Panels:
-        """The panels, of which those that contain some positions are halved until they are small.
+        """The panels, with those that contain given positions halved until they are small.
 
         Args:
             places: Positions, (q, k).
@@ -169,12 +169,12 @@ class Panels(Listed):
 
 @cache
 def starting(edges: Numbers, points: Numbers, level: int | None = None) -> Panels:
-    """Initial panels, of about the same size everywhere but smaller around some positions.
+    """Initial panels, of about equal size but smaller around some positions.
 
     Args:
-        edges: In each dimension the positions at which panels begin or end, in rising order.
+        edges: In each dimension the positions at which panels begin or end, in increasing order.
         points: The positions around which panels are smaller.
-        level: Number of halvings of the intervals between edges; if None, so many that there are enough panels.
+        level: Number of halvings of the intervals between edges; if None, as many as needed for enough panels.
     """
     begins, ends = [], []
     for axis in edges:
@@ -215,7 +215,7 @@ Weighing = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
-    """Integrals over all panels, some at a time."""
+    """Integrals over all panels, computed for some at a time."""
 
     def parts() -> Iterator[_Integrals]:
         halves = 2 ** panels.begin.shape[-1]
@@ -251,8 +251,8 @@ def refined(
 ) -> tuple[Panels, Tensor]:
     """Halve panels until mass, mean and covariance of t under the weights have converged.
 
-    The tolerance of the mass is relative to itself, that of the mean to the standard deviation of t, and that of the
-    variances to their sum; none is below rounding.
+    The tolerance is relative to the mass for the mass, to the standard deviation of t for the mean, and to the sum of
+    variances for variances; it is never below rounding.
 
     Args:
         panels: Initial panels.
@@ -260,12 +260,11 @@ def refined(
         rows: Number of weights at each position.
         accuracy: The relative tolerance.
         eps: Rounding unit of the values of ``at``.
-        span: Size of the numbers of which t is a difference.
-        exponent: Size of the numbers of which log weights are sums, (..., m). Rows in which it is not finite are
-            ignored.
+        span: Size of the numbers whose difference is t.
+        exponent: Size of the numbers whose sums are log weights, (..., m). Rows in which it is not finite are ignored.
 
     Returns:
-        The panels, on whose halves the integrals have converged, and which rows have, bool (..., m).
+        The panels, on whose halves the integrals have converged, and which rows have converged, bool (..., m).
     """
     halves = 2 ** panels.begin.shape[-1]
     limit = len(panels) + MORE[panels.begin.shape[-1]]
@@ -294,7 +293,7 @@ def _shares(
     d = integrals.centre.shape[-1]
     top, centre = integrals.top.amax(0), integrals.centre.unsqueeze(1)
     scale = (integrals.top - top).exp().unsqueeze(-1)
-    # The rule on the halves may miss a peak that the rule on the panel sees.
+    # The rule on the halves may miss a peak found by the rule on the panel.
     total = torch.maximum(*((part[..., :1] * scale).sum(0) for part in (integrals.fine, integrals.coarse)))
     fine, difference = integrals.fine * scale / total, (integrals.fine - integrals.coarse) * scale / total
     mass, first, second = fine.split([1, d, d], -1)
@@ -342,10 +341,10 @@ POINTS = {1: 64, 2: 16}
 
 
 def checked_edges(k: int, interval: Any, breaks: Any) -> Numbers:
-    """The ends of an interval or of both sides of a rectangle, and the breaks within, in rising order.
+    """The ends of an interval or of both sides of a rectangle, and the breaks within, in increasing order.
 
     Raises:
-        ProblemError: If they are no intervals, or a break is outside.
+        ProblemError: If an interval is invalid, or a break is outside.
     """
     if k == 1:
         return (_checked_axis("interval", interval, breaks),)
@@ -367,9 +366,9 @@ def _checked_axis(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
         )
     result = tuple(sorted({*ends, *inner}))
     if not all(ends[0] <= place <= ends[1] for place in inner):
-        raise ProblemError(f"breaks are {shown(breaks)}; expected places within {name} {ends}")
+        raise ProblemError(f"breaks are {shown(breaks)}; expected positions within {name} {ends}")
     if len(result) > 65:
-        raise ProblemError(f"breaks are {len(result) - 2} places; expected 63 at most")
+        raise ProblemError(f"there are {len(result) - 2} breaks; expected at most 63")
     return result
 
 
@@ -386,7 +385,7 @@ def checked_points(points: Any, edges: Numbers) -> Numbers:
     k = len(edges)
     if not isinstance(points, Sequence | Tensor):
         raise ProblemError(
-            f"points are {shown(points)}; expected a list of places{'' if k == 1 else ' (x, y)'}"
+            f"points are {shown(points)}; expected a list of positions{'' if k == 1 else ' (x, y)'}"
         )
     ends = [(axis[0], axis[-1]) for axis in edges]
     within = f"the interval {ends[0]}" if k == 1 else f"the rectangle {tuple(ends)}"
@@ -394,14 +393,14 @@ def checked_points(points: Any, edges: Numbers) -> Numbers:
     for place in places:
         if len(place) != k:
             raise ProblemError(
-                f"points are {shown(points)}; expected {k} numbers for each place, as in (x, y)"
+                f"points are {shown(points)}; expected {k} numbers for each position, as in (x, y)"
             )
         if not all(low <= x <= high for x, (low, high) in zip(place, ends, strict=True)):
             at = place[0] if k == 1 else place
-            raise ProblemError(f"points hold {at}; expected finite places within {within}")
+            raise ProblemError(f"points contain {at}; expected finite positions within {within}")
     result = tuple(sorted(set(places)))
     if len(result) > POINTS[k]:
-        raise ProblemError(f"points are {len(result)} places; expected {POINTS[k]} at most")
+        raise ProblemError(f"there are {len(result)} points; expected at most {POINTS[k]}")
     return result
 
 

@@ -1,9 +1,9 @@
 r"""Integrals over positions in an interval or a rectangle, by adaptive quadrature.
 
-On the nodes :math:`x_i` of the Gauss-Legendre rule with weights :math:`\omega_i`, a density of positions is a list
-of templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. For every λ the panels are refined
-anew until cumulant, mean and covariance at λ have converged: nothing depends on earlier calls. Once the integrals
-converge, the difference between the rule on the panels and on their halves bounds the error of the finer one.
+On the nodes :math:`x_i` of the Gauss-Legendre rule with weights :math:`\omega_i`, a density of positions is a list of
+templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. For every λ the panels are refined from
+the start until cumulant, mean and covariance at λ have converged: results do not depend on earlier calls. Once the
+integrals converge, the difference between the rule on the panels and on their halves bounds the error of the finer one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Places = Callable[[Tensor], Tensor]
 """A function of positions (n, k), such as a basis (n, d) or a log density (n,)."""
 
 ROUNDS = 8
-"""Refinements of an expectation at most, each after the last found values much larger than those before."""
+"""Maximum number of refinements of an expectation, each needed if the last one found much larger values."""
 
 
 class Quadrature(AbstractPreference):
@@ -40,11 +40,12 @@ class Quadrature(AbstractPreference):
         basis: ψ, from positions (n, k) to (n, d).
         density: u: a Gaussian of positions; or a function that returns log u, (n,), not necessarily normalised; or
             None for the uniform density.
-        edges: In each dimension the positions at which panels begin or end, in rising order.
-        points: Positions (k numbers each) around which panels are small from the start.
+        edges: In each dimension the positions at which panels begin or end, in increasing order.
+        points: Positions (k numbers each) around which initial panels are small.
         accuracy: Tolerance of the integrals.
-        dtype: Of arguments and results. Basis and density are evaluated in float64 if they can be, else in this.
-        device: Where tensors are.
+        dtype: Dtype of arguments and results. Basis and density are evaluated in float64 if possible, else in this
+            dtype.
+        device: Device of the tensors.
     """
 
     resolves_shift = True
@@ -60,7 +61,7 @@ class Quadrature(AbstractPreference):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # Gives dimension, dtype and device.
+        # Determines dimension, dtype and device.
         self._like = torch.empty(0, dtype=dtype, device=device)
         self.basis, self.density = basis, density
         self._edges, self._accuracy = edges, accuracy
@@ -70,7 +71,7 @@ class Quadrature(AbstractPreference):
         self._start = starting(edges, points).to(device)
         with torch.no_grad():
             templates = self._templates(self._start.nodes()[0])
-        # A common vector changes nothing but rounding.
+        # Subtracting a common vector changes only rounding.
         self._like = self._like.new_empty(templates.shape[-1])
         self._center = templates.mean(-2, keepdim=True)
         self._size = largest(templates - self._center)
@@ -99,7 +100,7 @@ class Quadrature(AbstractPreference):
 
     def _finite_values(self, name: str, function: Places, places: Tensor) -> Tensor:
         result = values_at(name, function, places.to(self._function_dtype))
-        check_entries(name, result, torch.isfinite, "finite numbers at every place")
+        check_entries(name, result, torch.isfinite, "finite numbers at every position")
         return result
 
     def _log_density(self, places: Tensor) -> Tensor:
@@ -110,16 +111,16 @@ class Quadrature(AbstractPreference):
             return self.density.to(torch.float64).log_density(places)
         rows = places.reshape(-1, places.shape[-1])
         result = self.density(rows.to(self._function_dtype))
-        form = "(n,) at places (n, k), the logarithm of the density at each place"
+        form = "(n,) at positions (n, k), the log density at each position"
         check_tensor("density(places)", result, form, sizes=(len(rows),))
-        expected = "finite logarithms, or -inf where there is none"
+        expected = "finite logarithms, or -inf where the density is 0"
         check_entries("density(places)", result, lambda x: x < torch.inf, expected)
         return result.double().reshape(places.shape[:-1])
 
     def _weighed(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Centred templates (n, d) and the log density (..., m or 1, n), not normalised, at positions (n, k)."""
         templates = self._templates(places) - self._center
-        # Positions first, as all queries share them.
+        # Positions first, since all queries share them.
         queries = [1] * len(self.lead)
         log_density = self._log_density(places.reshape(len(places), *queries, -1)).movedim(0, -1)
         if self._tilt is not None:
@@ -176,7 +177,7 @@ class Quadrature(AbstractPreference):
         )
 
     def _converged(self, lam: Tensor | None, *, at_rest: bool = False) -> tuple[Panels, Tensor]:
-        """Panels for integrals at λ, and with ``at_rest`` at 0 too, and which queries have converged."""
+        """Panels for integrals at λ, and at 0 if ``at_rest``, and which queries have converged."""
         with torch.no_grad():
             if lam is None:
                 return self._refined(self._start, None)
@@ -185,19 +186,19 @@ class Quadrature(AbstractPreference):
             return panels, settled_at_lam & settled
 
     def _panels(self, lam: Tensor | None, *, at_rest: bool = False) -> Panels:
-        """Panels on whose halves the integrals at λ have converged, and with ``at_rest`` those at 0.
+        """Panels on whose halves the integrals at λ have converged, and those at 0 if ``at_rest``.
 
         Raises:
-            ProblemError: Where they do not converge.
+            ProblemError: If they do not converge.
         """
         panels, settled = self._converged(lam, at_rest=at_rest)
         if bool(settled.all()):
             return panels
         where = first_index(~settled)
         raise ProblemError(
-            f"the integrals of {self._name} do not converge for {int((~settled).sum())} of "
-            f"{settled.numel()} queries (first at index {where}) to {self._tolerance:.1g} with "
-            f"{self._count(panels):,} places: density or basis change too fast for them. {REMEDY}"
+            f"the integrals of {self._name} do not converge for {int((~settled).sum())} of {settled.numel()} queries "
+            f"(first at index {where}) to {self._tolerance:.1g} with {self._count(panels):,} positions: density or "
+            f"basis change too fast. {REMEDY}"
         )
 
     @property
@@ -236,7 +237,7 @@ class Quadrature(AbstractPreference):
         return lambda vector: product(vector.double()).to(self.dtype)
 
     def rounding(self, lam: Tensor) -> Tensor:
-        """The change by the last halving of the panels, and the rounding of sums over so many nodes."""
+        """The change in the last halving of the panels, and the rounding of sums over the nodes."""
         panels, wide = self._panels(lam, at_rest=True), lam.double()
         fine, coarse = (self._at(part).tilted_shift(wide) for part in (panels.halved(), panels))
         exponent = lam.norm(dim=-1) * self._size
@@ -255,8 +256,8 @@ class Quadrature(AbstractPreference):
 
         Args:
             function: f.
-            least: Smallest scale of a column of f, relative to the largest of any; the accuracy of a column is
-                relative to its scale.
+            least: Smallest scale of a column of f, relative to the largest; the accuracy of a column is relative to its
+                scale.
         """
 
         def at(places: Tensor) -> Tensor:
@@ -273,8 +274,8 @@ class Quadrature(AbstractPreference):
                 panels, settled = self._refined(panels, None, at, sizes)
         if not bool(settled.all()):
             raise ProblemError(
-                f"the expectation did not converge to {self._tolerance:.1g} with {self._count(panels):,} places: "
-                f"density or function change too fast for them. {REMEDY}"
+                f"the expectation did not converge to {self._tolerance:.1g} with {self._count(panels):,} positions: "
+                f"density or function change too fast. {REMEDY}"
             )
         panels = panels.halved()
         return (self._at(panels).weights() @ at(panels.nodes()[0]).double()).to(self.dtype)
@@ -286,7 +287,7 @@ class Quadrature(AbstractPreference):
         return self._changed(_tilt=lam if self._tilt is None else self._tilt + lam)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Positions, shape (\*shape, ..., m or 1, k), to the distance of many nodes and without gradient."""
+        r"""Positions, shape (\*shape, ..., m or 1, k), to the resolution of many nodes and without gradient."""
         with torch.no_grad():
             panels = self._panels(None)
             for _ in range(1 + SAMPLED[len(self._edges)]):
@@ -325,7 +326,7 @@ def values_at(name: str, function: Places, places: Tensor) -> Tensor:
     """
     rows = places.reshape(-1, places.shape[-1])
     result = function(rows)
-    form = "(n, d) at places (n, k), a row of d numbers for each place"
+    form = "(n, d) at positions (n, k), a row of d numbers for each position"
     check_tensor(name, result, form, sizes=(len(rows), None))
     check_form(name, result, form, 2)
     return result.reshape(*places.shape[:-1], -1)
