@@ -1,4 +1,4 @@
-"""The mechanisms of the field, each written as inference: templates, preference, evidence, closeness."""
+"""Attention mechanisms of the literature, each as inference: templates, preference, evidence, closeness."""
 
 from fenchel.catalogue.entry import Answer as Answer
 from fenchel.catalogue.entry import Difference as Difference

@@ -1,4 +1,4 @@
-"""Other closenesses, associative memories, induced points, sinks, linear attention, and its rules of update."""
+"""Other closenesses, associative memories, induced points, sinks, linear attention and its update rules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAMILY = Family("Closeness, memory and linear attention")
 
 
 _NO_FARTHER = (
-    "As under relative entropy the mean never moves farther than at first order. Where evidence is so strong that both "
-    "give all weight to one key, they agree."
+    "As under relative entropy, the mean never shifts more than at first order. If the evidence is strong enough for "
+    "both to give all weight to one key, they agree."
 )
 
 
@@ -36,8 +36,8 @@ _NO_FARTHER = (
     evidence="q_i",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
     meaning=(
-        "Weights are kept near u in squared distance instead of relative entropy, and are exactly 0 where "
-        "the query speaks against a key clearly enough."
+        "The closeness is squared distance instead of relative entropy. Weights are exactly 0 for keys with low enough "
+        "scores."
     ),
     exact_because=_NO_FARTHER,
     example=queries_keys_values,
@@ -91,17 +91,17 @@ def _with_atoms(draw: Draw) -> dict[str, Any]:
         "section 9",
     ),
     formula="p_i(t) = Σ_j u_j s_ij(t),  s_ij(t) ∝ exp((⟨q_i, t⟩ - ‖t - k_j‖²)/γ),  t over keys and atoms",
-    templates="k_j, and atoms that are not in the input",
+    templates="k_j, and atoms, which are not in the input",
     preference="uniform on the keys, 0 on the atoms",
     evidence="q_i",
     values="v_j, and a value for each atom",
     closeness="entropic transport from u, of strength γ",
     meaning=(
-        "Each key spreads its weight over what is near it and fits the query, so that templates which are like a "
-        "key get weight without being in the input."
+        "Each key distributes its weight over nearby templates that match the query. Templates similar to a key can "
+        "get weight without being in the input."
     ),
-    because="The cost and γ are choices; the paper's own cost is C - aᵀb.",
-    exact_because="The mean at rest is that of u after it has spread.",
+    because="The cost and γ are free choices; the paper's cost is C - aᵀb.",
+    exact_because="The mean without evidence is that of u after transport.",
     example=_with_atoms,
     symmetries=(
         *QUERIES_OR_KEYS,
@@ -138,22 +138,22 @@ _ROUNDS = 60
     paper=Paper("Sander et al.", 2022, "Sinkformers: transformers with doubly stochastic attention"),
     formula="p_ij = exp(s_ij + f_i + g_j),  Σ_j p_ij = 1,  Σ_i p_ij = m/n,  s_ij = ⟨q_i, k_j⟩/√d",
     templates="k_j/√d",
-    preference="u_j ∝ exp(g_j), fitted to all queries together",
+    preference="u_j ∝ exp(g_j), fitted to all queries jointly",
     evidence="q_i",
     meaning=(
-        "Every query gives out as much weight as any other and every key receives as much as any other: an "
-        "entropic transport plan between queries and keys at cost -s. A key that everyone asks for is believed in "
-        "less, until all get the same."
+        "All queries give equal total weight and all keys receive equal total weight: an entropic transport plan "
+        "between queries and keys with cost -s. Keys with high scores for many queries get a lower preference, until "
+        "all keys receive the same."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "All queries are coupled by what keys receive, so it is not one inference a query: Sinkhorn's algorithm "
-        "first fits u to all of them, then each row is the first-order answer under that u. It runs 60 rounds "
-        "here; the paper's layers run a few."
+        "The constraint on keys couples all queries, so it is not one inference per query: Sinkhorn's algorithm first "
+        "fits u to all queries, then each row is the first-order estimate under that u. Here it runs 60 iterations; "
+        "the paper's layers run a few."
     ),
     exact_because=(
-        "Under the same u neither exact weights nor those of another closeness give every key as much: u was "
-        "fitted to softmax."
+        "u is fitted to softmax: under the same u, the keys' totals differ in exact inference and under another "
+        "closeness."
     ),
     example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
@@ -181,18 +181,17 @@ _UPDATES = 3
     evidence="ξ⁽ᵗ⁾, with α = β",
     values="x_j",
     meaning=(
-        "One update is attention with the patterns for keys and values. Repeated, each answer is the next "
-        "question, and the state settles where it answers itself: on a pattern where β is large, on a mean of "
-        "several where it is small."
+        "One update is attention with the patterns as keys and values. It is iterated with each output as the next "
+        "query, and converges to a fixed point: a pattern for large β, a mean of several patterns for small β."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "Answers are asked again. At a fixed point the answer is the question, ξ = h(βξ), where exact inference "
-        "takes the answer off the question, λ* = α(μ + z - h(λ*)): iterating is no way to it."
+        "Outputs become queries. At a fixed point the output equals the query, ξ = h(βξ), whereas exact inference "
+        "subtracts the output, λ* = α(μ + z - h(λ*)): the iteration does not converge to it."
     ),
     exact_because=(
-        "Iterated exact inference is no memory: where an answer repeats its question, λ* = α(μ + ξ - ξ) = βμ, so "
-        "that every state settles on the one h(βμ), whatever was asked."
+        "Iterated exact inference is not a memory: if the output equals the query, λ* = α(μ + ξ - ξ) = βμ, so the only "
+        "fixed point is h(βμ), for every query."
     ),
     example=lambda draw: {"state": draw(1, 2, 4, 5), "patterns": draw(1, 2, 6, 5), "beta": draw.number(0.7)},
     symmetries=(Symmetry({"state": -2}), Symmetry({"patterns": -2}, None)),
@@ -217,14 +216,14 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
     evidence="i_a, learned; q_i",
     values="v_j; h_a",
     meaning=(
-        "A few learned questions summarise the set, and the set's elements ask the summary: m·k + k·n scores "
-        "instead of m·n. The paper's projections of h, residuals and feed-forward layers are left out."
+        "A few learned queries summarise the set, and the elements of the set attend to the summary: m·k + k·n scores "
+        "instead of m·n. The paper's projections of h, residuals and feed-forward layers are omitted."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "The answers of one inference are the templates of the next. The weights' product has rank k at most."
+        "The outputs of one inference are the templates of the next. The product of the weights has rank at most k."
     ),
-    exact_because="Both inferences are corrected, the second for a summary that is another already.",
+    exact_because="Both inferences differ, and the second one attends to a different summary.",
     example=lambda draw: {**draw.heads(), "points": draw(1, 2, 3, 4)},
     symmetries=(
         Symmetry({"query": -2}),
@@ -247,14 +246,14 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
     evidence="q_i",
     values="v_j, and 0",
     meaning=(
-        "One more template, which stands for nothing of interest: weight that no key deserves goes there. b_h is "
-        "learned, as in gpt-oss; b = 0 is the softmax off by one, and torch's add_zero_attn. The paper finds that "
-        "trained models use their first tokens so."
+        "An additional template without content takes weight when no key matches. b_h is learned, as in gpt-oss; b = 0 "
+        "is the softmax off by one, and torch's add_zero_attn. The paper finds that trained models use their first "
+        "tokens in this way."
     ),
-    because="Weights on keys sum to less than 1 only because the sink's share, of value 0, is not shown.",
+    because="Weights on keys sum to less than 1 only because the sink's weight, on a value of 0, is not shown.",
     exact_because=(
-        "First order sees the sink's score alone, which is 0 for a template of 0. Exact inference sees where it "
-        "is, too: its template draws the mean to the origin."
+        "First order depends only on the sink's score, 0 for a template of 0. Exact inference also depends on the "
+        "template itself, which shifts the mean towards the origin."
     ),
     example=lambda draw: {**draw.heads(queries=5, keys=6, value_dim=3), "sink": draw(2)},
     symmetries=QUERIES_OR_KEYS,
@@ -280,16 +279,17 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
     evidence="log φ(q_i)",
     values="Σ_j φ_r(k_j) v_j / Σ_j φ_r(k_j)",
     meaning=(
-        "Each feature holds one mean of the values, and a query infers which features it is about: as many "
-        "templates as features, whatever the number of keys, which is where the saving comes from. Causal, u and "
-        "values would be those of the keys so far."
+        "Each feature has one mean of the values, and a query infers which features match. The number of templates is "
+        "that of the features and does not grow with the number of keys, which saves time and memory. In causal "
+        "attention u and values are those of the keys so far."
     ),
     because=(
-        "Over features. Over keys all of it would be preference, u_ij ∝ ⟨φ(q_i), φ(k_j)⟩ and z = 0, as any weights "
-        "above 0 can be: the logarithm of a sum of products is no inner product of the query and the key."
+        "This is inference over features. Over keys it would be all preference, u_ij ∝ ⟨φ(q_i), φ(k_j)⟩ and z = 0, as "
+        "is possible for any positive weights: the logarithm of a sum of products is not an inner product of query and "
+        "key."
     ),
     exact_because=(
-        "Templates are one-hot, so that what a feature's weight has gained is taken off its evidence: λ_r = log "
+        "Templates are one-hot, so the increase of a feature's weight is subtracted from its evidence: λ_r = log "
         "φ_r(q_i) - (p_r - u_r)."
     ),
     example=queries_keys_values,
@@ -309,7 +309,7 @@ def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor
     )
 
 
-_RELATIVE_ENTROPY = "KL: no other is here of normal distributions"
+_RELATIVE_ENTROPY = "KL: the only one available for normal distributions"
 
 
 def _tokens(draw: Draw) -> dict[str, Any]:
@@ -326,22 +326,22 @@ def _tokens(draw: Draw) -> dict[str, Any]:
     ),
     formula="o_i = Σ_{j ≤ i} γ^{i−j} ⟨q_i, k_j⟩ v_j",
     templates="k of a pair (k, v)",
-    preference="normal on pairs, of mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
+    preference="normal on pairs, with mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
     evidence="q_i",
     values="v of the pair",
     closeness=_RELATIVE_ENTROPY,
     meaning=(
-        "What is believed of pairs of keys and values is a normal distribution with the moments of those seen, of "
-        "which older ones count less. Without decay it is causal linear attention, with φ the identity and without "
-        "its denominator. The paper's rotation, scaling and group norm are left out."
+        "The preference over pairs of keys and values is a normal distribution with the moments of the pairs seen so "
+        "far, older ones with less weight. Without decay it is causal linear attention, with φ the identity and "
+        "without the denominator. The paper's rotation, scaling and group norm are omitted."
     ),
     because=(
-        "Under a Gaussian preference, and none over the keys: coefficients γ^{i−j}⟨q_i, k_j⟩ "
-        "may be negative and sum to anything, and the paper's normalisations keep their signs. The same decay "
-        "under softmax is ALiBi's preference."
+        "Inference under a Gaussian preference, not over the keys: coefficients γ^{i−j}⟨q_i, k_j⟩ may be negative with "
+        "any sum, and the paper's normalisations keep their signs. The same decay in softmax attention is ALiBi's "
+        "preference."
     ),
     exact_because=(
-        "Exact is ridge regression, ρ = 1, in which pairs count by their decay: the Mesa layer with forgetting."
+        "Exact inference is ridge regression with ρ = 1 and pairs weighted by decay: the Mesa layer with forgetting."
     ),
     example=lambda draw: {**_tokens(draw), "decay": torch.tensor([0.9, 0.6], dtype=draw.dtype)},
     takes_closeness=False,
@@ -354,18 +354,18 @@ def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay
 
 
 @FAMILY.entry(
-    title="Forget gates under softmax",
+    title="Softmax attention with forget gates",
     paper=Paper("Lin et al.", 2025, "Forgetting transformer: softmax attention with a forget gate"),
     formula="p_ij ∝ Π_{j < l ≤ i} f_l · exp(⟨q_i, k_j⟩/√d) for j ≤ i",
     templates="k_j/√d",
     preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
     evidence="q_i",
     meaning=(
-        "Each token says how much of what came before it is still likely. With one f for all it is ALiBi of slope "
-        "-log f."
+        "The gate of each token multiplies the preference of all earlier keys. With one f for all tokens it is ALiBi "
+        "with slope -log f."
     ),
-    because="Decay is a preference wherever weights are normalised.",
-    exact_because="Mean and covariance under u are those of what is not yet forgotten.",
+    because="Decay is a preference if weights are normalised.",
+    exact_because="Mean and covariance under u are weighted by the gates.",
     example=lambda draw: {**_tokens(draw), "gate": draw(1, 2, 6).sigmoid()},
 )
 def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
@@ -389,21 +389,21 @@ def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
     paper=Paper("von Oswald et al.", 2023, "Uncovering mesa-optimization algorithms in transformers"),
     formula="o_i = W_i q_i,  W_i = argmin_W Σ_{j seen by i} ‖v_j - W k_j‖² + ρ‖W‖²",
     templates="k of a pair (k, v)",
-    preference="normal on pairs, of mean 0 and second moments Σ_j (k_j, v_j)(k_j, v_j)ᵀ over those seen",
+    preference="normal on pairs, with mean 0 and second moments Σ_j (k_j, v_j)(k_j, v_j)ᵀ of those seen",
     evidence="q_i, with α = 1/ρ",
     values="v of the pair",
     closeness=_RELATIVE_ENTROPY,
     meaning=(
-        "It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩. "
-        "That is to linear attention without its denominator what exact attention is to softmax: the exact answer "
-        "of an inference whose first-order answer is the other, divided by ρ."
+        "It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩. It "
+        "relates to linear attention without denominator as exact attention does to softmax attention: it is the exact "
+        "result of an inference whose first-order estimate is linear attention divided by ρ."
     ),
     because=(
-        "Under a Gaussian preference, and none over the keys: coefficients of values may be "
-        "negative and need not sum to 1, where exact attention gives weights on the keys themselves."
+        "Inference under a Gaussian preference, not over the keys: coefficients of values may be negative and need not "
+        "sum to 1, whereas exact attention gives weights over the keys."
     ),
     exact_differs=False,
-    exact_because="A Gaussian's second order is exact; first order leaves the keys' moments out.",
+    exact_because="Second order is exact for a Gaussian; first order ignores the moments of the keys.",
     example=_tokens_and_ridge,
     symmetries=(
         Symmetry({"query": -2, "seen": -2}),
@@ -430,17 +430,16 @@ def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
     formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
     values="v_j",
     meaning=(
-        "A state is rewritten: what it answers to a key is moved towards the key's value by the rate b, after "
-        "everything was forgotten by the gate a."
+        "A state is updated: it first decays by the gate a, then its output for the key moves towards the key's value "
+        "at rate b."
     ),
     because=(
-        "Each step is one step of gradient descent on ‖v_i - S k_i‖²/2 from the decayed state: a way, not the "
-        "optimum that it leads to. Coefficients of values may be negative, and what is left of a pair is its "
-        "value beside a key that all later keys have cut down, so that the state is no sum of counted pairs v_j "
-        "k_jᵀ, which is how retention and the Mesa layer are read here. Recursive least squares, which keeps a "
-        "covariance as well, would arrive at the Mesa layer."
+        "Each step is one gradient step on ‖v_i - S k_i‖²/2 from the decayed state, not the optimum. Coefficients of "
+        "values may be negative, and later keys change the key with which each value is stored; unlike in retention "
+        "and the Mesa layer, the state is therefore not a weighted sum of pairs v_j k_jᵀ. Recursive least squares, "
+        "which also stores a covariance, would give the Mesa layer."
     ),
-    exact_because="There is no inference to be exact about.",
+    exact_because="There is no inference to solve exactly.",
     example=_tokens_rates_and_gates,
     **NO_INFERENCE,
 )

@@ -1,4 +1,4 @@
-"""Declares the entries of a family beside the functions that compute them, with small random inputs."""
+"""Declaration of the entries of a family next to the functions that compute them, with small random inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Module = TypeVar("Module", bound=nn.Module)
 Written = TypeVar("Written", bound=Callable[..., Tensor])
 
 QUERIES_OR_KEYS: Final = (Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None))
-"""The symmetries of attention that does not see positions."""
+"""The symmetries of attention that does not depend on positions."""
 
 NO_INFERENCE: Final[dict[str, Any]] = {
     "templates": "–",
@@ -27,7 +27,7 @@ NO_INFERENCE: Final[dict[str, Any]] = {
     "estimators": ("first_order",),
     "takes_closeness": False,
 }
-"""Fields of an entry that makes no inference."""
+"""Fields of an entry without inference."""
 
 
 class Draw:
@@ -46,7 +46,7 @@ class Draw:
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
 
     def number(self, value: float) -> Tensor:
-        """A scalar tensor of a value that is not random."""
+        """A scalar tensor of a fixed value."""
         return torch.tensor(value, dtype=self.dtype)
 
     def module(self, module: Module, size: float = 0.5) -> Module:
@@ -82,7 +82,7 @@ class Family:
         title: The heading.
 
     Attributes:
-        entries: In the order of declaration.
+        entries: The entries, in the order of declaration.
     """
 
     def __init__(self, title: str) -> None:
@@ -95,7 +95,7 @@ class Family:
 
         Args:
             example: Draws inputs of a small case.
-            **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name is that of the function by default.
+            **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name defaults to that of the function.
         """
 
         def declare(written: Written) -> Written:
@@ -118,9 +118,9 @@ def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known
     """The log-weights of a preference for queries (B, H, m, d) and keys (B, H, n, d).
 
     Args:
-        preference: A preference that reads positions and ``known``.
-        query: Gives the sizes, dtype and device.
-        key: Gives the number of keys.
+        preference: A preference that depends on positions and ``known``.
+        query: Determines the sizes, dtype and device.
+        key: Determines the number of keys.
         **known: Other fields of :class:`~fenchel.nn.preference.AttentionInputs`, such as ``query_offset``, the position
             of the first query among the keys, or ``query_inputs`` and ``key_inputs``.
 

@@ -1,4 +1,4 @@
-"""An entry of the catalogue: a mechanism, its inferences, its example, and the difference between estimators on it."""
+"""An entry of the catalogue: a mechanism, its inferences, its example, and how estimators differ on it."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Answer:
     """The result of running an entry.
 
     Attributes:
-        output: In the shape of the mechanism.
+        output: The output, with the shape that the mechanism has.
         estimator: The estimator of its inferences.
-        inferences: In order of execution, each a :class:`Parts` or another :class:`AbstractParts`; empty if the
-            mechanism makes none.
+        inferences: The inferences in order of execution, each a :class:`Parts` or another :class:`AbstractParts`; empty
+            if there are none.
     """
 
     output: Tensor
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """The weights of each inference that has some, (B, H, m, n): all but those under a Gaussian preference."""
+        """The weights of each inference, (B, H, m, n), except those under a Gaussian preference."""
         finite = (parts for parts in self.inferences if isinstance(parts, AbstractFiniteParts))
         return tuple(parts.weights(self.estimator) for parts in finite)
 
@@ -75,15 +75,15 @@ class Answer:
 
 
 class Verdict(StrEnum):
-    """One inference, several put together, or none.
+    """One inference, a composition of several, or none.
 
     Attributes:
-        ONE: One inference a query and head, whose distribution is nearly always the first-order estimate (14). Apart
-            from linear maps and residuals the output is the mean of the values under it; other estimators and
-            closenesses solve the same problem more accurately, or another one.
-        COMPOSITION: Several inferences side by side, or nested, added, gated or iterated.
-        NOT_ONE: The factors of the values are no distribution, and cannot be read as one otherwise; the entry says why,
-            and runs only as published.
+        ONE: One inference per query and head, nearly always solved at first order (14). Apart from linear maps and
+            residuals the output is the mean of the values; other estimators solve the same problem more accurately, and
+            other closenesses a different problem.
+        COMPOSITION: Several inferences: parallel, nested, added, gated or iterated.
+        NOT_ONE: The coefficients of the values are not a distribution and have no other reading as one; the entry says
+            why, and runs only as published.
     """
 
     ONE = "one inference"
@@ -96,10 +96,10 @@ ESTIMATORS = ("first_order", "second_order", "exact")
 
 @dataclass(frozen=True)
 class Paper:
-    """Where a mechanism comes from.
+    """The source of a mechanism.
 
     Attributes:
-        authors: As in a citation, such as ``"Press et al."``.
+        authors: Authors as in a citation, such as ``"Press et al."``.
         year: Of publication.
         title: Of the paper or book.
         where: Section or equation in it.
@@ -120,8 +120,8 @@ class Symmetry:
     """Inputs whose tokens can be permuted together, and the effect on the output.
 
     Attributes:
-        tokens: The dimension of the tokens of each such input.
-        output: The dimension of the output that is permuted likewise; None if the output is invariant.
+        tokens: The dimension of the tokens, for each of these inputs.
+        output: The dimension of the output permuted with them; None if the output is invariant.
     """
 
     tokens: Mapping[str, int]
@@ -137,20 +137,20 @@ class Entry:
         title: Common name.
         family: Its heading.
         paper: Its source.
-        formula: One equation a line.
+        formula: One equation per line.
         templates: t_j in words or symbols; likewise ``preference`` (u), ``evidence`` (z), ``values`` (v) and
             ``closeness`` (D). ``"–"`` if there is none.
         meaning: The preference and the evidence in a sentence or two.
         verdict: Whether it is an inference.
-        because: Why it is a composition, or no inference; else a remark.
+        because: Why it is a composition or not an inference; otherwise a remark.
         exact_differs: Whether exact inference differs from the published mechanism.
-        exact_because: Why it does not, or the meaning of the difference; a sentence.
-        written: The mechanism as a function of ``infer`` and its inputs, which computes each inference by
+        exact_because: Why it does not, or what the difference means; a sentence.
+        written: The mechanism as a function of ``infer`` and its inputs, with each inference computed by
             ``infer(Parts(...))``.
-        example: Draws small inputs from a generator, in a dtype.
+        example: Function that draws small inputs from a generator, in a dtype.
         symmetries: Permutations of tokens that it is equivariant or invariant to; none if it uses positions.
-        estimators: Supported estimators. The first is the published mechanism, ``"first_order"`` unless a paper solves
-            its problem; without inference it is the only one, and a mere name.
+        estimators: Supported estimators. The first is the published mechanism: ``"first_order"``, unless a paper solves
+            its problem exactly; without inference it is the only one, and only a name.
         takes_closeness: Whether its closeness can be replaced.
         layer: Arguments of an equivalent :class:`fenchel.nn.MultiheadAttention`, such as ``preference`` and
             ``evidence``, as code; empty if there is none.
@@ -182,7 +182,7 @@ class Entry:
         """The inputs of its example.
 
         Args:
-            seed: Of the random numbers.
+            seed: Seed of the random numbers.
             dtype: Of the tensors.
         """
         return self.example(torch.Generator().manual_seed(seed), dtype)
@@ -201,8 +201,8 @@ class Entry:
             estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; None is the published mechanism, nearly
                 always first order.
             closeness: Replaces KL; an object, or a name such as ``"tsallis:1.5"``.
-            seed: Of the example's inputs.
-            **inputs: Replace those of the example, by name.
+            seed: Seed of the example's inputs.
+            **inputs: Inputs that replace those of the example, by name.
 
         Returns:
             The output and its inferences.
@@ -235,30 +235,30 @@ class Entry:
         """Check that the mechanism supports an estimator and a closeness.
 
         Raises:
-            InputError: Naming it, and the supported ones.
+            InputError: If not; the message names it and the supported ones.
         """
         if estimator not in ESTIMATORS:
             raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
         if estimator not in self.estimators and self.verdict is Verdict.NOT_ONE:
             raise InputError(
-                f"{self.name} takes no estimator {estimator!r}, since it is not an inference: leave estimator out to "
-                "run it as published."
+                f"{self.name} does not support estimator {estimator!r}, since it is not an inference: omit estimator "
+                "to run it as published."
             )
         if estimator not in self.estimators:
             raise InputError(
-                f"{self.name} takes no estimator {estimator!r}; expected {' or '.join(self.estimators)}: "
+                f"{self.name} does not support estimator {estimator!r}; expected {' or '.join(self.estimators)}: "
                 f"{self.because or self.exact_because}"
             )
         if isinstance(closeness, str):
             closeness_name(closeness)
         if closeness is not None and self.verdict is Verdict.NOT_ONE:
             raise InputError(
-                f"{self.name} is not an inference with a closeness, but got {shown(closeness)}: leave closeness out."
+                f"{self.name} is not an inference with a closeness, but got {shown(closeness)}: omit closeness."
             )
         if closeness is not None and not self.takes_closeness:
             raise InputError(
-                f"{self.name} takes only its own closeness ({self.closeness}), but got {shown(closeness)}: leave "
-                "closeness out."
+                f"{self.name} supports only its own closeness ({self.closeness}), but got {shown(closeness)}: omit "
+                "closeness."
             )
 
 
@@ -270,7 +270,7 @@ class Difference(NamedTuple):
         gap: Largest duality gap of any query, a bound on its suboptimality.
         total_variation: Largest total variation between an inferred distribution and the exact one of the same problem.
         output: Distance of the mechanism's output from that with exact inference, over the latter's norm. In a
-            composition the problems of later inferences differ, too.
+            composition the problems of later inferences also differ.
     """
 
     estimator: str
@@ -294,12 +294,12 @@ def difference(
 
     Args:
         entry: A mechanism that supports the exact estimator.
-        estimator: To compare.
+        estimator: The estimator to compare.
         closeness: Replaces KL.
         seed: Of the example.
 
     Raises:
-        InputError: If the mechanism does not support the estimator or the closeness, or makes no inference.
+        InputError: If the mechanism does not support the estimator or the closeness, or is not an inference.
 
     Example:
         >>> from fenchel.catalogue import entry

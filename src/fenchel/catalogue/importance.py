@@ -1,4 +1,4 @@
-"""Preferences that a whole input decides: what is important in it, and how pairs of its parts belong together."""
+"""Preferences computed from the whole input: the importance of its parts, and of pairs of its parts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
     ),
     formula="p_ij ∝ exp(f(X)_j) · exp(⟨q_i, k_j⟩/√d)",
     templates="k_j/√d",
-    preference="u_j ∝ exp(f(X)_j), f a network of the whole sentence or image",
+    preference="u_j ∝ exp(f(X)_j), f a network applied to the whole sentence or image",
     evidence="q_i",
     meaning=(
-        "Before any query asks, the whole input says which of its parts matter; all queries share that belief. It "
-        "is what the papers add to attention once preference and evidence are told apart."
+        "The whole input determines which of its parts are important, independent of the query; all queries share this "
+        "preference. It is the papers' extension of attention, made possible by the distinction of preference and "
+        "evidence."
     ),
-    exact_because="Mean and covariance under u are those of the important parts, computed once for all queries.",
+    exact_because="Mean and covariance under u are those of the important parts, shared by all queries.",
     example=_sentence_and_heads,
     symmetries=(
         Symmetry({"query": -2}),
@@ -65,16 +66,15 @@ def _context(
     preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
     evidence="q_i",
     meaning=(
-        "What is known of two residues as a pair, normalised, says how likely one is to matter to the other. The "
-        "belief is a tensor with gradient, given as the log-preference. The paper gates the output too, which is "
-        "no part of the inference."
+        "The normalised representation of a pair of residues determines how likely one is relevant to the other. This "
+        "log-preference is a tensor with gradient. The paper also gates the output, which is not part of the inference."
     ),
-    exact_because="The belief differs by query, so that mean and covariance under it do too.",
+    exact_because="The preference differs by query, and so do mean and covariance under it.",
     example=lambda draw: {**draw.heads(queries=5), "pairs": draw(1, 5, 5, 3), "projection": draw(3, 2)},
 )
 def _pair_bias(
     infer: Inferrer, pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    # Heads before keys: in the other order each kernel would copy (H, m, n) numbers.
+    # Heads before keys: otherwise each kernel would copy (H, m, n) numbers.
     belief = (projection.mT @ pairs.mT).transpose(1, 2)
     return infer(Parts.scaled_dot(query, key, value, belief))

@@ -20,7 +20,7 @@ from fenchel.tensors import log_weights
 
 
 class AbstractParts(ABC):
-    """Inferences, one a query, (B, H, m)."""
+    """Inferences, one per query, (B, H, m)."""
 
     @abstractmethod
     def answer(self, estimator: str = "first_order") -> Tensor:
@@ -44,7 +44,7 @@ class AbstractFiniteParts(AbstractParts):
     """Inferences over a finite set of templates.
 
     Attributes:
-        templates: (B, H, N, d), or (B, H, m, N, d) where they differ by query.
+        templates: (B, H, N, d), or (B, H, m, N, d) if they differ by query.
         evidence: (B, H, m, d).
         values: (B, H, N, d_v), or (B, H, m, N, d_v).
         log_preference: log u or a mask, broadcasting to (B, H, m, N); None is uniform.
@@ -59,15 +59,15 @@ class AbstractFiniteParts(AbstractParts):
 
     @property
     def differs_by_query(self) -> bool:
-        """Whether every query has templates, or values, of its own."""
+        """Whether every query has its own templates or values."""
         return self.templates.dim() == 5 or self.values.dim() == 5
 
     @abstractmethod
     def _inference(self, estimator: str) -> functional.Inference:
-        """The call of :func:`fenchel.functional.infer`, with a batch of single queries where templates differ."""
+        """The call of :func:`fenchel.functional.infer`, with a batch of single queries if templates differ by query."""
 
     def _of_queries(self, result: Tensor) -> Tensor:
-        """A result (B, H, m, ...), of (B·m, H, 1, ...) where the call has a batch of single queries."""
+        """A result (B, H, m, ...), from (B·m, H, 1, ...) if the call has a batch of single queries."""
         if not self.differs_by_query:
             return result
         return result.squeeze(2).unflatten(0, (-1, self.evidence.shape[2])).transpose(1, 2)
@@ -105,18 +105,18 @@ class AbstractFiniteParts(AbstractParts):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts(AbstractFiniteParts):
-    r"""Templates t, evidence z, values v and log-preference log u of inferences, one a query.
+    r"""Templates t, evidence z, values v and log-preference log u of inferences, one per query.
 
     .. math:: p = \arg\min_p \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + D(p, u), \qquad o = \sum_j p_j v_j
 
     Attributes:
-        templates: Scaled, (B, H, n, d); or (B, H, m, n, d), where they differ by query.
+        templates: Scaled, (B, H, n, d); or (B, H, m, n, d) if they differ by query.
         evidence: (B, H, m, d).
         values: (B, H, n, d_v), or (B, H, m, n, d_v).
         log_preference: log u, floating with -inf where masked or bool with True = attend, broadcasting to (B, H, m, n);
             None is uniform.
         alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
-        closeness: D if the mechanism fixes it; None leaves it open, and is KL by default.
+        closeness: D if the mechanism determines it; otherwise None, which defaults to KL.
 
     Example:
         >>> k, q = torch.eye(3).view(1, 1, 3, 3), torch.tensor([[[[2.0, 0.0, 0.0]]]])
@@ -188,7 +188,7 @@ class CoinParts(Parts):
 
     .. math:: p_1 = \sigma\bigl(\log u_1 - \log u_0 + \alpha z (t_1 - t_0)\bigr) \qquad\text{at first order}
 
-    That is the softmax of two, computed elementwise.
+    This is a softmax over two templates, computed elementwise.
 
     Example:
         >>> sides = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
@@ -212,7 +212,7 @@ class CoinParts(Parts):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianParts(AbstractParts):
-    r"""Inferences whose preference is a normal distribution on pairs (k, v) of mean 0, one a query.
+    r"""Inferences, one per query, whose preference is a normal distribution on pairs (k, v) with mean 0.
 
     .. math:: u = \mathcal{N}\Bigl(0, \sum_j c_j \binom{k_j}{v_j}\binom{k_j}{v_j}^{\!\top}\Bigr), \qquad
               o = \mathbb{E}_p[v] = \sum_j c_j v_j\langle k_j, \lambda\rangle
@@ -273,7 +273,7 @@ class GaussianParts(AbstractParts):
         keys = self.templates
         if self.counts is None:
             return (keys.mT @ keys).unsqueeze(2)
-        # With one row of counts where queries share them.
+        # With one row of counts if queries share them.
         counts = self.counts.expand(*keys.shape[:2], *self.counts.shape[-2:])
         return torch.einsum("bhmn,bhnd,bhne->bhmde", counts, keys, keys)
 
@@ -286,7 +286,7 @@ class GaussianParts(AbstractParts):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeParts(Parts):
-    r"""Templates :math:`t_{ij} = k_j + r_{\pi(i,j)}`, evidence, values and log-preference of inferences, one a query.
+    r"""Templates :math:`t_{ij} = k_j + r_{\pi(i,j)}`, evidence, values and log-preference of inferences, one per query.
 
     .. math:: p_i = \arg\min_p \tfrac\alpha2\lVert\mu_i + z_i - \mathbb{E}_p[t_i]\rVert^2 + D(p, u_i),
               \qquad o_i = \sum_j p_{ij} (v_j + r'_{\pi(i,j)})
@@ -294,8 +294,8 @@ class RelativeParts(Parts):
     Attributes:
         templates: k, scaled, (B, H, n, d).
         relative: r, scaled likewise, (B or 1, H or 1, P, d).
-        index: π, int64 (m, n), the row of each pair; None is by distance, as
-            :func:`fenchel.functional.relative_attention` has it.
+        index: π, int64 (m, n), the row of each pair; None indexes by distance, as in
+            :func:`fenchel.functional.relative_attention`.
         evidence: (B, H, m, d).
         values: (B, H, n, d_v).
         relative_values: r', (B or 1, H or 1, P, d_v), or None.
@@ -331,15 +331,15 @@ class RelativeParts(Parts):
 
 @dataclass(frozen=True, kw_only=True)
 class TransportParts(AbstractFiniteParts):
-    r"""Templates, evidence and values of inferences that are kept near u by entropic transport, one a query.
+    r"""Templates, evidence and values of inferences, one per query, with entropic transport as closeness.
 
     .. math:: p = \arg\min_p \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + W_\gamma(p, u; M)
 
     Attributes:
-        templates: Those that the preference is on, uniformly, (B, H, n, d).
+        templates: Those with preference, which is uniform, (B, H, n, d).
         atoms: Further ones that p may use, (B, H, a, d).
         evidence: (B, H, m, d).
-        values: Of the templates, then the atoms, (B, H, n + a, d_v).
+        values: Values of the templates, then of the atoms, (B, H, n + a, d_v).
         gamma: γ > 0.
         cost: M, by name.
         alpha: α > 0.

@@ -55,9 +55,9 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
     evidence="Q(x_i + a_i)",
     values="V(x_j + a_j)",
     meaning=(
-        "A position is part of what a token is: it is in the query, in the template and in the value. Attention "
-        "itself does not look at order; tokens that move with their positions move their answers. The model adds "
-        "positions once, below its first layer, and normalises the sums, which is left out here."
+        "The position is part of the token: it enters the query, the template and the value. Attention itself is "
+        "independent of order: permuting tokens together with their positions permutes the outputs. The model adds "
+        "positions once, before its first layer, and normalises the sums, which is omitted here."
     ),
     exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
     example=lambda draw: {**_tokens(draw), "places": draw(5, 6)},
@@ -80,13 +80,13 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
     evidence="Q(x_i + s_i)",
     values="V(x_j + s_j)",
     meaning=(
-        "As learned positions, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
-        "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
-        "and print 10000·2i/d."
+        "As learned positions, with codes for which a shift is a rotation: s_{i+r} is s_i with its pairs rotated by "
+        "angles proportional to r, so a linear map can attend at a fixed distance. The slides omit the exponent and "
+        "print 10000·2i/d."
     ),
     because=(
-        "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
-        "with all four."
+        "The last of the four terms depends on no token and could be a preference; the published model has all four in "
+        "the query."
     ),
     exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
     example=_tokens,
@@ -127,10 +127,10 @@ def _believing(
     preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
     evidence="q_i",
     meaning=(
-        "How far away a key is says how likely it is to matter, before the query has looked at any. There is no "
-        "√d: it is absorbed in how the model starts. A decoder multiplies by the causal mask."
+        "The distance of a key determines how likely it is, independent of the query's content. There is no √d: the "
+        "initialisation of the model absorbs it. A decoder multiplies by the causal mask."
     ),
-    exact_because="The belief differs by query, and so do the mean and the covariance that are inferred from.",
+    exact_because="The preference differs by query, and so do mean and covariance under it.",
     example=_heads_and_buckets,
     layer={"preference": "RelativePosition(heads)", "evidence": "ScaledDot(scale=1.0)"},
 )
@@ -151,13 +151,13 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
     preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
     evidence="q_i",
     meaning=(
-        "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, "
-        "the same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h "
-        "j are one belief. Where H is no power of 2 the slopes are those of the published code, as they are here."
+        "The last key is the most likely, and each earlier one is less likely by a factor that depends on the head: a "
+        "geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so −s_h "
+        "(i − j) and s_h j are the same preference. If H is not a power of 2, slopes are those of the published code."
     ),
     exact_because=(
-        "As a head gets steeper its belief goes to the last key alone, and there is nothing to correct; a flat one "
-        "has the covariance of all the past."
+        "A steep head has all preference on the last key, where exact and first order agree; for a flat one the "
+        "covariance is that of all earlier keys."
     ),
     example=_heads,
     layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
@@ -175,18 +175,18 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
         "eqs. (14)-(16)",
     ),
     formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
-    templates="R_j k_j/√d, R_j turning pairs of coordinates by angles in proportion to j",
+    templates="R_j k_j/√d, where R_j rotates pairs of coordinates by angles proportional to j",
     preference="uniform",
     evidence="R_i q_i",
     meaning=(
-        "A template is turned by its own position, whoever asks, so that all queries share the templates. Scores "
-        "see distances alone."
+        "A template is rotated by its own position, so all queries share the templates. Scores depend only on "
+        "distances."
     ),
     because=(
-        "Turning all positions together turns the whole problem and changes no length: exact inference sees "
-        "distances alone as well."
+        "Shifting all positions rotates the whole problem and changes no norm: exact inference also depends only on "
+        "distances."
     ),
-    exact_because="Equal keys at different positions are different templates, and enter the covariance as such.",
+    exact_because="Equal keys at different positions are different templates, and contribute to the covariance.",
     example=_heads,
     layer={"evidence": "Rotary(d)"},
 )
@@ -203,11 +203,11 @@ def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     preference="uniform on j ≤ i",
     evidence="q_i",
     meaning=(
-        "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
-        "closeness here but transport. How many keys a query sees tells its position; in what order they stand one "
-        "layer does not see."
+        "Later tokens cannot get weight: a preference of 0 gives a weight of 0, for every estimator and every "
+        "closeness here except transport. The number of visible keys reveals the position of the query; a single layer "
+        "does not depend on their order."
     ),
-    exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
+    exact_because="The first query has only one key, so all estimators agree; later queries have more.",
     example=_heads,
     layer={"preference": "Causal()", "evidence": "ScaledDot()"},
 )
@@ -223,8 +223,8 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     preference="uniform on w + 1 positions around i",
     evidence="q_i",
     meaning=(
-        "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same "
-        "with gaps; its global tokens are a mask that lets some queries and keys see all, with maps of their own."
+        "Only neighbours can get weight; several layers reach farther. The paper's dilated window is the same with "
+        "gaps; its global tokens are a mask in which some queries and keys are never masked, with separate projections."
     ),
     exact_because="Mean and covariance are those of the few templates in the window.",
     example=lambda draw: {**_heads(draw), "width": 2},
@@ -235,10 +235,9 @@ def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, 
 
 
 _TIES = (
-    "The position term is linear in the query, and so it is read as evidence; like any score it could be belief "
-    "instead, in which nothing is corrected. That a template is a key plus the vector of a position, as Shaw et al. "
-    "write it, is a choice too: longer templates that all queries share can have the same scores, and make another "
-    "exact problem."
+    "The position term is linear in the query and is therefore read as evidence; like any score it could be a "
+    "preference instead, for which all estimators agree. The template as key plus position vector, as in Shaw et al., "
+    "is also a choice: longer templates shared by all queries can have the same scores, and give another exact problem."
 )
 
 
@@ -286,18 +285,18 @@ def _asked(
     ),
     formula=(
         "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_{i−j}⟩ + ⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i\n"
-        "R the sinusoidal code of a distance, keys of the segment before included"
+        "R the sinusoidal code of a distance; keys include those of the previous segment"
     ),
-    templates="(k_j + W R_{i−j})/√d, other ones for each query",
+    templates="(k_j + W R_{i−j})/√d, different for each query",
     preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
     evidence="q_i",
     meaning=(
-        "Two of the four terms look at no query: an importance of each key and one of each distance. They are "
-        "belief; the other two are what the query says of what a key is and how far back it is."
+        "Two of the four terms do not depend on the query: an importance of each key and one of each distance. They "
+        "are the preference; the other two are evidence about the content of a key and about its distance."
     ),
     because=_TIES,
     exact_because=(
-        "Mean and covariance under u, of the query's own templates, enter; the belief is not corrected."
+        "Exact inference uses mean and covariance under u of the templates of each query; the preference is unchanged."
     ),
     example=_text_and_memory,
     layer={"preference": "Causal()", "evidence": "TransformerXL(heads, d, width)"},
@@ -329,24 +328,24 @@ def _text_in_order(draw: Draw) -> dict[str, Any]:
         "section 2.3",
     ),
     formula=(
-        "h_i asks keys of h with o_j ≤ o_i;  g_i asks keys of h with o_j < o_i,  o the order of factorisation\n"
+        "h_i attends to keys of h with o_j ≤ o_i;  g_i to keys of h with o_j < o_i,  o the factorisation order\n"
         "scores as Transformer-XL's"
     ),
-    templates="(K h_j + W R_{i−j})/√d, other ones for each query",
+    templates="(K h_j + W R_{i−j})/√d, different for each query",
     preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
     evidence="Q h_i; Q g_i",
     values="V h_j",
     meaning=(
-        "A text is predicted in any order. The content stream knows the token at its position, the query stream "
-        "the position alone: the second asks the same templates and may not see its own. Segments, which the model "
-        "encodes likewise, are left out."
+        "A text is predicted in any order. The content stream contains the token at its position, the query stream "
+        "only the position: it attends to the same templates except its own. Segments, which the model encodes "
+        "similarly, are omitted."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "Two inferences with templates in common, side by side. In the order of the text the content stream is "
+        "Two parallel inferences with shared templates. With the order of the text the content stream is "
         "Transformer-XL's causal attention."
     ),
-    exact_because="Each stream is corrected by the covariance of what it may see.",
+    exact_because="Each stream has the covariance of its visible templates.",
     example=_text_in_order,
 )
 def _xlnet(
@@ -386,13 +385,13 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
         "o_i = Σ_j p_ij (v_j + b_{clip(j−i)}),  p_ij ∝ exp(⟨q_i, k_j + a_{clip(j−i)}⟩/√d)\n"
         "clip(r) = max(−K, min(K, r))"
     ),
-    templates="(k_j + a_{clip(j−i)})/√d, other ones for each query",
+    templates="(k_j + a_{clip(j−i)})/√d, different for each query",
     preference="uniform",
     evidence="q_i",
     values="v_j + b_{clip(j−i)}",
     meaning=(
-        "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the "
-        "value. The layer has those of the keys; the paper found the others to add little."
+        "Each distance up to K has one learned vector added to the key and another added to the value. The layer has "
+        "only those of keys; the paper found that those of values add little."
     ),
     because=_TIES,
     exact_because="The covariance is of the query's own templates.",
@@ -418,12 +417,12 @@ def _image(draw: Draw) -> dict[str, Any]:
     title="Stand-alone self-attention in images",
     paper=Paper("Ramachandran et al.", 2019, "Stand-alone self-attention in vision models", "eqs. (2), (3)"),
     formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
-    templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), other ones for each query",
+    templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), different for each query",
     preference="uniform on the k × k pixels around i",
     evidence="q_i",
     meaning=(
-        "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and "
-        "half for how many columns away they are. There is no √d. Here fewer pixels are seen at the border."
+        "A pixel attends to its neighbours, as in a convolution; half of the coordinates encode the offset in rows, "
+        "the other half in columns. There is no √d. Here windows have fewer pixels at the border."
     ),
     because=_TIES,
     exact_because="The covariance is of the few templates in the window.",
@@ -481,11 +480,11 @@ def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tens
     preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
     evidence="q_i",
     meaning=(
-        "An image is cut into windows, shifted by half a window in every other layer, and a pixel believes in "
-        "those of its window alone, by a learned number for each offset. Rolling the image and masking what the "
-        "roll has brought together is a way to compute it."
+        "An image is cut into windows, shifted by half a window in every other layer. A pixel attends only to its "
+        "window, with a learned preference for each offset. It is computed by rolling the image and masking pixels "
+        "that the roll made neighbours."
     ),
-    exact_because="Mean and covariance are those of the pixels of a window, under the learned belief.",
+    exact_because="Mean and covariance are those of the pixels of a window, under the learned preference.",
     example=_pixels,
     layer={"preference": "GridPosition(heads, (2, 3))", "evidence": "ScaledDot()"},
 )

@@ -16,13 +16,13 @@ FAMILY = Family("Psychology")
 
 
 NOTE = (
-    "What theories of human attention call a filter, a beam or a gain is a part of an inference here: a preference, "
-    "its width, a factor of it. That a formula fits such a theory does not say that a mind computes it. Brain areas, "
-    "rhythms, and what lesions and split brains show, are biology: where and when something is done, and what is "
-    "lost with a part. They are no mechanisms, and have no entry."
+    "A filter, a beam or a gain in theories of human attention corresponds to a part of an inference: a preference, "
+    "its width, or a factor of it. That a formula matches a theory does not mean that a mind computes it. Findings "
+    "about brain areas, rhythms, lesions and split brains say where and when something is computed, not how; they have "
+    "no entries."
 )
 
-"""What the entries of this family are, and what they are not."""
+"""What the entries of this family claim, and what they do not."""
 
 
 @FAMILY.entry(
@@ -33,20 +33,18 @@ NOTE = (
         "Shifts in selective visual attention: towards the underlying neural circuitry",
     ),
     formula="o = v_j for the j with the largest salience s_j",
-    templates="s_j, one number a location",
+    templates="s_j, one number per location",
     preference="uniform",
-    evidence="1: towards more salience",
+    evidence="1: towards higher salience",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
     meaning=(
-        "The most salient location gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and "
-        "not softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: "
-        "its mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points "
-        "beyond them."
+        "The most salient location gets all weight. It is the limit of softmax, p_j ∝ exp(α s_j), for large α, not "
+        "softmax itself, as stated in Asakawa's slides of 2020. Exact inference has a different limit for large α: its "
+        "mean tends to μ + z if templates can reach it, and one location gets all weight only if z points beyond them."
     ),
     because=(
-        "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + z among all "
-        "means of saliences: its weights need not be unique, nor those of any dual point, so that no other "
-        "estimator here finds them."
+        "It is the first-order estimate at temperature 0. The exact solution is the mean of saliences nearest to μ + "
+        "z: its weights may not be unique and may not belong to any dual point, so no other estimator is available."
     ),
     example=lambda draw: {"salience": draw(2, 1, 6), "value": draw(2, 1, 6, 3)},
     symmetries=(Symmetry({"salience": -1, "value": -2}, None),),
@@ -76,16 +74,16 @@ _CHANNELS = (
 @FAMILY.entry(
     title="Filter",
     paper=Paper("Broadbent", 1958, "Perception and communication"),
-    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where channel(j) is the one that i attends to, 0 elsewhere",
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if channel(j) is the one that i attends to, else 0",
     templates="k_j/√d",
     preference="u_ij uniform on the attended channel, 0 on the others",
     evidence="q_i",
     meaning=(
-        "One channel, such as an ear or a voice, passes, chosen before what is said is understood; nothing in the "
-        "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its position "
-        "in the sequence."
+        "One channel, such as an ear or a voice, is selected before its content is processed; keys in other channels "
+        "get no weight, however well they match. It is a mask that depends on a feature of the key instead of its "
+        "position in the sequence."
     ),
-    exact_because="Mean and covariance under u are those of the channel that passes.",
+    exact_because="Mean and covariance under u are those of the selected channel.",
     example=_channels,
     symmetries=_CHANNELS,
 )
@@ -104,11 +102,11 @@ def _filter(
     preference="u_ij ∝ 1 in the attended channel, ε in the others",
     evidence="q_i",
     meaning=(
-        "The other channels are unlikely, not impossible: one's own name breaks through. At first order a key "
-        "there overtakes one in the attended channel where its score is higher by more than log(1/ε). A lower "
-        "threshold for important words, which the theory adds, is a larger u for them."
+        "The other channels are unlikely, not impossible: one's own name is still noticed. At first order a key in "
+        "them gets more weight than one in the attended channel if its score is higher by more than log(1/ε). The "
+        "theory's lower threshold for important words is a larger u for them."
     ),
-    exact_because="The threshold is moved by how much the keys vary along the query.",
+    exact_because="The threshold changes with the variance of the keys along the query.",
     example=lambda draw: {**_channels(draw), "leak": draw.number(0.05)},
     symmetries=_CHANNELS,
 )
@@ -148,11 +146,11 @@ def _scene(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²): a width for each query",
     evidence="q_i",
     meaning=(
-        "The beam is wide or narrow by need. That power falls as the field widens follows from u being a "
-        "distribution: on a dense grid of locations in the plane the share of its centre falls as 1/σ²."
+        "The width of the beam varies by query. Its strength decreases with its width because u is a distribution: on "
+        "a dense grid of locations in the plane the weight of its centre decreases as 1/σ²."
     ),
     exact_because=(
-        "A beam on one key leaves nothing to correct; in a wide one the keys vary, and what they vary is corrected."
+        "For a beam on one key all estimators agree; in a wide one the difference depends on the variance of the keys."
     ),
     example=lambda draw: {**_scene(draw), "width": 0.3 + draw(3).abs()},
     symmetries=(
@@ -168,8 +166,8 @@ def _scene(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
     evidence="q_i",
     meaning=(
-        "A cue says where something will be before it is there, and what is within the beam is believed in, at "
-        "whatever it turns out to be. That the beam is Gaussian is a choice of ours: the metaphor has no formula."
+        "A cue tells where a target will appear, and locations within the beam get a high preference whatever appears "
+        "there. The Gaussian form is our choice: the theory has no formula."
     ),
     exact_because="Mean and covariance under u are those within the beam.",
     example=_scene,
@@ -205,16 +203,16 @@ _LOOKS = 4
     paper=Paper("Posner and Cohen", 1984, "Components of visual orienting"),
     formula="p⁽ᵗ⁾_j ∝ u⁽ᵗ⁾_j exp⟨q, k_j⟩,  u⁽ᵗ⁺¹⁾_j ∝ (u⁽ᵗ⁾_j)^κ · (1 - ρ p⁽ᵗ⁾_j),  u⁽¹⁾ uniform",
     templates="k_j",
-    preference="u⁽ᵗ⁾: less where one has just looked",
-    evidence="q, the same at each look",
+    preference="u⁽ᵗ⁾: smaller at recently attended locations",
+    evidence="q, the same at each step",
     meaning=(
-        "Where one has looked is not believed in for a while, so that the same question finds another answer at "
-        "the next look. ρ says how much of what was seen is taken away, κ how long that is remembered. The "
-        "finding is one about reaction times; this rule for u is ours."
+        "Attended locations have a lower preference for a while, so the same query gives another result at the next "
+        "step. ρ is the strength of the inhibition, κ its memory. The published finding is about reaction times; this "
+        "rule for u is ours."
     ),
     verdict=Verdict.COMPOSITION,
-    because="Each look is one inference, whose weights enter the preference of the next.",
-    exact_because="Exact weights are spread otherwise, and so is what they inhibit at the next look.",
+    because="Each step is one inference; its weights enter the preference of the next.",
+    exact_because="Exact weights differ, and so does the inhibition of the next step.",
     example=_one_question,
     symmetries=(Symmetry({"key": -2, "value": -2}, None),),
 )
@@ -247,11 +245,11 @@ def _display(draw: Draw) -> dict[str, Any]:
     preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
     evidence="w_i: weights on features that the target has",
     meaning=(
-        "Activation is the sum of what stands out and what is looked for. Wolfe adds noise and visits items from "
-        "the highest down; p is the chance to be visited first if the noise has Gumbel's distribution. He "
-        "compares with near neighbours and by categories; here all others count and features are numbers."
+        "Activation is the sum of a bottom-up and a top-down term. Wolfe adds noise and visits items in order of "
+        "activation; p is the probability of being visited first if the noise has a Gumbel distribution. He compares "
+        "near neighbours by categories; here all other items count and features are numbers."
     ),
-    exact_because="What stands out has a mean of its own, from which the search for the target starts.",
+    exact_because="Exact inference starts from the mean under the bottom-up preference.",
     example=_display,
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
 )
@@ -278,14 +276,14 @@ def _target_among_others(draw: Draw) -> dict[str, Any]:
     paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
     formula="p_ij ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)) · exp⟨t_i, f_j⟩",
     templates="f_j, the features of item j",
-    preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): items that are grouped with many others have less",
+    preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): smaller for items that are similar to many others",
     evidence="t_i, the description of the target",
     meaning=(
-        "Search is hard where others look like the target, which is evidence, and where others do not look alike, "
-        "which is preference: others that are alike are suppressed together. The paper states both laws without a "
-        "formula for weights; that similarity falls as exp(-distance), and its sum, are ours."
+        "Search is hard if distractors resemble the target (evidence) and if distractors differ from one another "
+        "(preference): similar distractors are suppressed together. The paper states both laws without a formula for "
+        "weights; similarity as exp(-distance), and its sum, are our choice."
     ),
-    exact_because="Suppressing groups moves the mean from which the search for the target starts.",
+    exact_because="Suppressing groups shifts the mean under u, from which exact inference starts.",
     example=_target_among_others,
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
 )
@@ -318,15 +316,15 @@ def _window_of_attention(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
     templates="x_j, positions in the input",
     preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
-    evidence="a y_i + b, where output i looks, with α = 1/σ²",
+    evidence="a y_i + b, the position that output i attends to, with α = 1/σ²",
     meaning=(
-        "Control neurons open connections so that a window of any position b and size a reaches the same outputs: "
-        "what is recognised does not depend on where it is. Shift and size are evidence, one for all outputs. The "
-        "paper's routing has stages, each of which doubles the reach; here is one."
+        "Control neurons route a window with any position b and size a to the same outputs, which makes recognition "
+        "independent of position and size. Both are evidence, shared by all outputs. The paper's routing has several "
+        "stages, each of which doubles the reach; here there is one."
     ),
     exact_because=(
-        "The preference is a Gaussian around the middle of the input, whose mean an exact answer adds to the "
-        "position that the window aims at."
+        "The preference is a Gaussian around the middle of the input; exact inference adds its mean to the position of "
+        "the window."
     ),
     example=_window_of_attention,
     symmetries=(Symmetry({"outputs": -2}), Symmetry({"places": -2, "value": -2}, None)),
@@ -354,13 +352,13 @@ def _routing(
     preference="u_j ∝ g_j > 0",
     evidence="q_i",
     meaning=(
-        "Attention multiplies a unit's response by a gain, whatever the response is to: u multiplies in just that "
-        "way, so that odds change by the ratio of gains at every query. The paper sums the responses as they "
-        "are; that they are divided by their total is ours."
+        "Attention multiplies a unit's response by a gain, for any stimulus. u multiplies weights in the same way: "
+        "odds change by the ratio of gains for every query. The paper sums unnormalised responses; dividing by their "
+        "total is our choice."
     ),
     exact_because=(
-        "Odds change by the ratio of gains at first order alone: a gain moves the mean that exact inference "
-        "starts from."
+        "Odds change by the ratio of gains only at first order: a gain shifts the mean that exact inference starts "
+        "from."
     ),
     example=lambda draw: {**draw.heads(queries=3, keys=6, dim=3), "gain": 1 + draw(6).square()},
     symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2, "gain": -1}, None)),
@@ -377,14 +375,13 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
     preference="uniform",
     evidence="q_i, with a reliability α_i for each query",
     meaning=(
-        "To attend is to take evidence for reliable. α is the precision of a Gaussian error of the mean, and the "
+        "Attention is the precision assigned to evidence. α is the precision of a Gaussian error of the mean, and the "
         "exact dual point is a prediction error weighted by it: λ* = α(μ + z - h*). At first order, where the "
-        "error is taken before any answer, λ = αz, α is an inverse temperature of the scores and nothing more."
+        "prediction is μ, λ = αz: α is only an inverse temperature of the scores."
     ),
-    because="It is not the paper's generative model, only the part in it that precision has.",
+    because="It is not the paper's generative model, only the role of precision in it.",
     exact_because=(
-        "What the answer explains is taken off the error; the larger α is, the smaller is the error that is "
-        "left."
+        "What the result explains is subtracted from the error; the larger α is, the smaller is the error that is left."
     ),
     example=lambda draw: {**draw.heads(queries=4, keys=6, dim=3), "precision": 0.2 + draw(1, 2, 4).abs()},
     symmetries=(
@@ -409,11 +406,11 @@ def _goal_and_salience(draw: Draw) -> dict[str, Any]:
     preference="u_j ∝ exp(s_j), s the salience: bottom-up",
     evidence="g_i, the goal: top-down",
     meaning=(
-        "What stands out is believed in before anything is asked; what is wanted is evidence. As α goes to 0 the "
-        "answer is bottom-up alone, under a uniform u top-down alone. Asakawa's slides of 2020 call "
-        "self-attention bottom-up; in these terms its query, though it comes from the input, is evidence."
+        "Salience is the preference, the goal is evidence. As α tends to 0 the result is purely bottom-up; under a "
+        "uniform u it is purely top-down. Asakawa's slides of 2020 call self-attention bottom-up; in these terms its "
+        "query is evidence, although it comes from the input."
     ),
-    exact_because="Exact inference starts from the mean of what stands out.",
+    exact_because="Exact inference starts from the mean under the salience.",
     example=_goal_and_salience,
     symmetries=(
         Symmetry({"goal": -2}),

@@ -42,10 +42,10 @@ def entry(name: str) -> Entry:
     """The entry of a mechanism.
 
     Args:
-        name: Such as ``"alibi"``; ``ENTRIES`` has all.
+        name: A name of ``ENTRIES``, such as ``"alibi"``.
 
     Raises:
-        InputError: If there is none of this name; lists the nearest.
+        InputError: If there is no entry with this name; the message has the nearest ones.
 
     Example:
         >>> entry("scaled-dot").evidence
@@ -66,7 +66,7 @@ def entry(name: str) -> Entry:
 def differences(
     entry: Entry, closeness: AbstractCloseness | str | None = None, seed: int = 0
 ) -> tuple[Difference, ...]:
-    """Differences of all supported estimators from exact inference; empty if that is not supported."""
+    """Differences of all supported estimators from exact inference; empty if exact inference is not supported."""
     if "exact" not in entry.estimators:
         return ()
     return tuple(difference(entry, name, closeness=closeness, seed=seed) for name in entry.estimators)
@@ -92,7 +92,9 @@ def described(
 def entry_lines(entry: Entry) -> tuple[tuple[str, str], ...]:
     """An entry as pairs of a label and a text."""
     verdict = entry.verdict.value + (f": {entry.because}" if entry.because else "")
-    exact = "another answer than what is published" if entry.exact_differs else "what is published"
+    exact = (
+        "differs from the published mechanism" if entry.exact_differs else "equals the published mechanism"
+    )
     if "exact" not in entry.estimators:
         exact = "does not apply"
     rows = [

@@ -1,4 +1,4 @@
-"""How a decoder finds the position in its source: by where, by a learned form, by content, in a window."""
+"""Attention of a decoder to its source: by location, by a learned form, by content, in a window."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LUONG = "Effective approaches to attention-based neural machine translation"
 
 
 _SLIDES = (
-    "The slides from which this catalogue started print one formula for the additive, the location and the general "
-    "score; the paper's three differ."
+    "The slides on which this catalogue is based print one formula for the additive, the location and the general "
+    "score; in the paper they differ."
 )
 
 
@@ -38,15 +38,15 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
     title="Location-based attention",
     paper=Paper("Luong et al.", 2015, _LUONG, "eq. (8)"),
     formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp⟨w_j, s_i⟩",
-    templates="h_j, which do not matter",
+    templates="h_j, without effect",
     preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
     evidence="0",
     values="h_j",
-    meaning="The state of the decoder says at which positions to look, whatever stands there. " + _SLIDES,
+    meaning="The state of the decoder determines which positions to attend to, independent of their content. "
+    + _SLIDES,
     because=(
-        "What stands at a position is not looked at before it is averaged, so that all of the score is read as "
-        "belief. As evidence s_i on templates w_j it would have the same weights at first order, and other exact "
-        "ones."
+        "The score does not depend on the content at a position and is therefore read as preference. As evidence s_i "
+        "on templates w_j it would have the same weights at first order, and other exact ones."
     ),
     exact_differs=False,
     exact_because="With z = 0 the answer is u itself.",
@@ -78,12 +78,12 @@ def _states_and_a_form(draw: Draw) -> dict[str, Any]:
     preference="uniform",
     evidence="Wᵀ q_i",
     meaning=(
-        "Queries and keys speak different languages, and W translates: what the query says of the mean of the keys "
-        "is Wᵀq. A bias, which the slides add, is the same for all keys and falls out of the softmax."
+        "Queries and keys are in different spaces, and W maps between them: the evidence about the mean of the keys is "
+        "Wᵀq. A bias, which the slides add, is the same for all keys and cancels in the softmax."
     ),
     exact_because=(
-        "W could as well be applied to the keys: the scores are the same, the exact problems are not, since the "
-        "mean of other templates is moved."
+        "W could also be applied to the keys: the scores are the same, but the exact problems differ, since the "
+        "templates do."
     ),
     example=_states_and_a_form,
     symmetries=QUERIES_OR_KEYS,
@@ -116,12 +116,12 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
     evidence="β_i k_i/‖k_i‖",
     values="M_j",
     meaning=(
-        "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the "
-        "evidence. It could be the reliability α instead: the same scores, another exact problem."
+        "A controller emits a key and a key strength β > 0, which is the norm of the evidence. It could be the "
+        "reliability α instead: the same scores, but another exact problem."
     ),
     exact_because=(
-        "Exact inference moves the mean of the templates less. They have norm 1, so that neither moves it by more "
-        "than 2, however sharp the evidence."
+        "Exact inference shifts the mean of the templates less. They have norm 1, so neither shifts it by more than 2, "
+        "for evidence of any strength."
     ),
     example=_a_memory,
     symmetries=(Symmetry({"query": -2, "strength": -1}), Symmetry({"memory": -2}, None)),
@@ -145,23 +145,23 @@ def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
     title="Addressing of a neural Turing machine",
     paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
     formula=(
-        "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i in a circle: w̃_i\n"
+        "c = content addressing,  g_i c_i + (1 − g_i) w_i of the previous step, circularly shifted by s_i: w̃_i\n"
         "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_{ij}^{γ_i}"
     ),
-    templates="M_j/‖M_j‖; M_j, which do not matter",
+    templates="M_j/‖M_j‖; M_j, without effect",
     preference="uniform; u_ij ∝ w̃_{ij}^{γ_i}",
     evidence="β_i k_i/‖k_i‖; 0",
     values="M_j",
     meaning=(
-        "What is found by content is mixed with where the head was, and moved a step along the tape. Sharpening is "
-        "to believe the result γ ≥ 1 times: preferences multiply, and a power is a product with itself."
+        "The weights by content are mixed with the previous weights, and shifted along the tape. Sharpening raises the "
+        "preference to a power γ ≥ 1."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "An inference by content, whose weights are mixed and shifted, and one without evidence from the "
-        "preference that they make."
+        "One inference by content, whose weights are mixed and shifted, and one without evidence, with the result as "
+        "preference."
     ),
-    exact_because="The first inference is corrected; the second has no evidence and stays as it is.",
+    exact_because="The first inference differs; the second has no evidence and is the same.",
     example=_a_memory_and_a_head,
 )
 def _neural_turing_machine(
@@ -194,7 +194,7 @@ def _states_and_reach(draw: Draw) -> dict[str, Any]:
     templates="k_j",
     preference="uniform on the window of 2D + 1 positions around i",
     evidence="q_i",
-    meaning="Source and target are about in step: word i of one has its match near word i of the other.",
+    meaning="Source and target are roughly aligned: word i of one corresponds to words near i of the other.",
     exact_because="Mean and covariance are those of the few templates in the window.",
     example=_states_and_reach,
     layer={"preference": "Window(D, D)", "evidence": "ScaledDot(scale=1.0)"},
@@ -220,16 +220,16 @@ def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
     preference="uniform on the window; the window times a Gaussian around c_i",
     evidence="q_i",
     meaning=(
-        "The query says where to look, and how much less to expect the farther from there. With weights that sum "
+        "The query predicts a location, and the preference decreases with the distance from it. With weights that sum "
         "to 1 this is one inference under u = window × Gaussian."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "The paper multiplies by the Gaussian after the softmax and does not normalise again: its answer is the "
-        "mean under that u, times the share of the plain weights that the Gaussian leaves. The layer normalises, "
-        "and has no edge of the window."
+        "The paper multiplies by the Gaussian after the softmax without normalising again: its output is the mean "
+        "under this u, times the share of the original weights that the Gaussian leaves. The layer normalises, and has "
+        "no hard window."
     ),
-    exact_because="Both the mean and the share are corrected.",
+    exact_because="Both the mean and the share differ.",
     example=_states_and_a_predictor,
     symmetries=(Symmetry({"query": -2}),),
     layer={

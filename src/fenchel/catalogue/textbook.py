@@ -1,4 +1,4 @@
-"""A textbook's mechanisms: soft dictionaries, masks, kernels, dot products, and readers of sentences and images."""
+"""Mechanisms of a textbook: soft dictionaries, masks, kernels, dot products, and models of sentences and images."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
     title="Soft dictionary look-up",
     paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp a(q_i, k_j)",
-    templates="k_j, which do not matter",
+    templates="k_j, without effect",
     preference="u_ij ∝ exp a(q_i, k_j), for any function a",
     evidence="0",
     meaning=(
-        "Any score can be read as belief: a query believes in the keys that it scores high, and asks nothing more. "
-        "The example's score is minus the city-block distance, which no inner product of q and k is."
+        "Any score can be read as a preference without evidence. The example's score is minus the city-block distance, "
+        "which is not an inner product of q and k."
     ),
     because=(
-        "It says little where a is any function, since all weights above 0 can be written so; entries whose score "
-        "is an inner product say what of it is evidence."
+        "For an arbitrary function a this says little, since all positive weights have this form; entries with an "
+        "inner product as score say which part of it is evidence."
     ),
     exact_differs=False,
     exact_because=(
-        "With z = 0 the answer is u itself. The same scores as evidence, say with one-hot templates e_j and "
-        "z = a(q_i, ·), have the same first-order answer and another exact one."
+        "With z = 0 the result is u itself. The same scores as evidence, for example with one-hot templates e_j and z "
+        "= a(q_i, ·), have the same first-order result and another exact one."
     ),
     example=lambda draw: {**queries_keys_values(draw), "score": _city_block},
     symmetries=QUERIES_OR_KEYS,
@@ -63,15 +63,14 @@ def _with_mask(draw: Draw) -> dict[str, Any]:
 @FAMILY.entry(
     title="Masked attention",
     paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
-    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) where j is visible to i, and 0 elsewhere",
+    formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if j is visible to i, else 0",
     templates="k_j/√d",
     preference="u_ij uniform on the visible keys, 0 elsewhere",
     evidence="q_i",
     meaning=(
-        "What is masked is impossible before looking, and no evidence brings it back. The book writes -10⁶ for "
-        "its score instead of -∞: in floating point the same weights while a key is visible, but where none is, "
-        "scores that are all -10⁶ give every masked key the same weight, and -10⁶ added to scores masks nothing. "
-        "Here such a row is 0."
+        "Masked keys have preference 0, which no evidence changes. The book uses a score of -10⁶ instead of -∞: in "
+        "floating point the weights are the same if a key is visible. If none is, setting scores to -10⁶ gives all "
+        "masked keys the same weight, and adding -10⁶ to scores masks nothing. Here such a row is 0."
     ),
     exact_because="Mean and covariance under u are those of the visible keys.",
     example=_with_mask,
@@ -93,14 +92,14 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
     preference="u_j ∝ exp(-w²‖k_j‖²/2)",
     evidence="q_i, with α = w²",
     meaning=(
-        "Keys near the origin are more likely before looking, the query says where to look from there, and the "
-        "squared inverse bandwidth is the reliability of what it says. Notes on the textbook's section 15.4.2 "
-        "print the softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no "
-        "key has less than 1/e of the weight of another; kernel regression, as here, divides the kernel by its sum."
+        "Keys near the origin have a higher preference, the query is evidence about the shift from there, and the "
+        "squared inverse bandwidth is its reliability. Notes on the textbook's section 15.4.2 print the softmax of the "
+        "kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no key has less than 1/e of the "
+        "weight of another; kernel regression, as here, divides the kernel by its sum."
     ),
     exact_because=(
-        "Where the origin is decides what is preference and what evidence. Kernel regression does not see it; the "
-        "exact answer does."
+        "The choice of the origin determines what is preference and what is evidence. Kernel regression does not "
+        "depend on it; the exact result does."
     ),
     example=lambda draw: {**queries_keys_values(draw), "w": 0.5 + 0.1 * draw(2, 1).abs()},
     symmetries=QUERIES_OR_KEYS,
@@ -124,8 +123,8 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
     preference="uniform",
     evidence="q_i",
     meaning=(
-        "The query says where the mean of the keys should move. The scores of independent entries with mean 0 and "
-        "variance 1 have variance d, so that in many dimensions one key takes nearly all the weight."
+        "The query is evidence about the shift of the mean of the keys. Scores of independent entries with mean 0 and "
+        "variance 1 have variance d; in many dimensions one key gets nearly all weight."
     ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
     example=queries_keys_values,
@@ -144,8 +143,8 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     preference="uniform",
     evidence="q_i",
     meaning=(
-        "Before looking all keys are alike, and the query says where the mean of the scaled keys should move. The "
-        "scores of independent entries with mean 0 and variance 1 have variance 1."
+        "All keys have the same preference, and the query is evidence about the shift of the mean of the scaled keys. "
+        "Scores of independent entries with mean 0 and variance 1 have variance 1."
     ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
     example=queries_keys_values,
@@ -173,18 +172,17 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
         "section 3.1 and appendix A.1.2",
     ),
     formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
-    templates="h_j, which do not matter",
+    templates="h_j, without effect",
     preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
     evidence="0",
     values="h_j",
     meaning=(
-        "A network looks at the state that the decoder was in and at each word of the source together and says how "
-        "likely that word is: all of it is belief. A bias inside tanh is allowed, which the paper's formulas leave "
-        "out."
+        "A network scores each word of the source from the word and the previous state of the decoder: all of it is "
+        "preference. A bias inside tanh is allowed, which the paper's formulas leave out."
     ),
     because=(
-        "A score that a network makes of both is no evidence on templates that queries share. On templates of "
-        "pairs, tanh(W s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
+        "A nonlinear score of both is not evidence on templates shared by queries. On templates of pairs, tanh(W "
+        "s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
     ),
     exact_differs=False,
     exact_because="With z = 0 the answer is u itself.",
@@ -214,8 +212,8 @@ def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
     evidence="q, learned: the same for every input",
     values="h_j",
     meaning=(
-        "A sentence becomes one vector. What is asked of it, such as which words carry its class, is learned and "
-        "the same for all sentences."
+        "A sentence becomes one vector. The query, such as which words indicate its class, is learned and the same for "
+        "all sentences."
     ),
     exact_because="Exact inference moves the mean less, where words vary along the query.",
     example=_tokens_and_a_query,
@@ -258,12 +256,12 @@ def _two_sentences(draw: Draw) -> dict[str, Any]:
     evidence="F(a_i); F(b_j)",
     values="b_j; a_i",
     meaning=(
-        "Each word of a premise asks the hypothesis what it corresponds to, and each word of the hypothesis the "
-        "premise; a network compares each word with the answer that it got."
+        "Each word of a premise attends to the hypothesis, and each word of the hypothesis to the premise; a network "
+        "compares each word with its result."
     ),
     verdict=Verdict.COMPOSITION,
-    because="Two inferences from one table of scores, along its rows and along its columns, compared and summed.",
-    exact_because="The two directions start from the same scores, and are corrected by different covariances.",
+    because="Two inferences from one matrix of scores, along its rows and along its columns, compared and summed.",
+    exact_because="The two directions have the same scores but different covariances.",
     example=_two_sentences,
     symmetries=(Symmetry({"premise": -2}, None), Symmetry({"hypothesis": -2}, None)),
 )
@@ -300,9 +298,9 @@ def _glimpses(draw: Draw) -> dict[str, Any]:
     preference="uniform",
     evidence="q_i",
     meaning=(
-        "The mean of what a single look would see, if the position were drawn from the inferred distribution. The "
-        "paper scores with a network, as additive attention does; here the score is an inner product, and its "
-        "gate on the whole answer is left out."
+        "The mean of the value at a single position drawn from the inferred distribution. The paper scores with a "
+        "network, as in additive attention; here the score is an inner product, and the paper's gate on the output is "
+        "omitted."
     ),
     exact_because="Positions would be drawn from other weights.",
     example=_glimpses,
@@ -315,20 +313,19 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @FAMILY.entry(
     title="Hard attention",
     paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.1"),
-    formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; keys that tie share in proportion to u",
+    formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; ties share in proportion to u",
     templates="k_j",
     preference="uniform",
     evidence="q_i",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
     meaning=(
-        "Nothing holds the answer near the preference, so that one key gets all the weight. That is the textbook's "
-        "hard attention. The paper's draws one position from soft weights instead, whose mean is soft attention, "
-        "and learns by reinforcement; weights that jump pass no gradient to scores."
+        "Without a closeness one key gets all weight. This is the textbook's hard attention. The paper's draws one "
+        "position from soft weights instead, with soft attention as its mean, and learns by reinforcement; "
+        "discontinuous weights have no gradient to scores."
     ),
     because=(
-        "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + q_i among "
-        "all means of keys: its weights need not be unique, nor those of any dual point, so that no other "
-        "estimator here finds them."
+        "It is the first-order estimate at temperature 0. The exact solution is the mean of keys nearest to μ + q_i: "
+        "its weights may not be unique and may not belong to any dual point, so no other estimator is available."
     ),
     example=_glimpses,
     symmetries=QUERIES_OR_KEYS,

@@ -18,8 +18,8 @@ FAMILY = Family("Vision, hashing and gates")
 
 
 _SAME_SIGHT = (
-    "Exact inference moves the mean of the templates less, where they vary along the evidence. What is most like a "
-    "pixel has less weight then as a rule, not always."
+    "Exact inference shifts the mean of the templates less if they vary along the evidence. The keys most similar to a "
+    "pixel then usually get less weight."
 )
 
 
@@ -40,11 +40,10 @@ _PIXELS = (Symmetry({"x": -2}),)
     evidence="g(x_i)",
     values="h(x_j)",
     meaning=(
-        "A pixel asks all pixels, however far away, in three maps of the image. The answer is added to what is "
-        "there with a factor γ that starts at 0: in the beginning the layer changes nothing, and learns how much "
-        "to."
+        "A pixel attends to all pixels at any distance, with three maps of the image. The result is added to the input "
+        "with a factor γ that starts at 0: initially the layer is the identity; γ is learned."
     ),
-    because=("Slides of the field say that the answer is concatenated with the input; the paper adds them."),
+    because=("Some slides say that the result is concatenated with the input; the paper adds them."),
     exact_because=_SAME_SIGHT,
     example=_sagan_example,
     symmetries=_PIXELS,
@@ -68,8 +67,8 @@ _NON_LOCAL = "Non-local neural networks"
     evidence="x_i",
     values="g(x_j)",
     meaning=(
-        "Each pixel is template and evidence as it is: it looks for pixels in its own direction, the longer the "
-        "more. A Gaussian in the distance of pixels, as in non-local means, would have u_j ∝ exp(-‖x_j‖²/2) "
+        "Each pixel is both template and evidence, without a map: it attends to pixels in its own direction, more to "
+        "longer ones. A Gaussian in the distance of pixels, as in non-local means, would have u_j ∝ exp(-‖x_j‖²/2) "
         "besides."
     ),
     exact_because=_SAME_SIGHT,
@@ -96,7 +95,7 @@ def _embedded_example(draw: Draw) -> dict[str, Any]:
     evidence="θ(x_i)",
     values="g(x_j)",
     meaning=(
-        "Dot-product attention between pixels, or between positions and times of a film, with a residual beside it."
+        "Dot-product attention between pixels, or between positions and times of a video, with a residual connection."
     ),
     exact_because=_SAME_SIGHT,
     example=_embedded_example,
@@ -117,16 +116,15 @@ def _non_local_embedded(
     formula="y_i = W (1/N) Σ_j ⟨θ(x_i), φ(x_j)⟩ g(x_j) + x_i",
     values="g(x_j)",
     meaning=(
-        "Values are multiplied by their scores and divided by their number N. For small scores s it is a part of "
-        "softmax: Σ_j p_j v_j is the mean of the values plus (1/N) Σ_j (s_j - s̄) v_j to first order in s."
+        "Values are multiplied by scores and divided by their number N. For small scores s this is part of softmax "
+        "attention: Σ_j p_j v_j is the mean of the values plus (1/N) Σ_j (s_j - s̄) v_j to first order in s."
     ),
     because=(
-        "The factors ⟨θ(x_i), φ(x_j)⟩/N may be negative and add up to anything, so that they are no "
-        "distribution, and the answer no mean of values. The paper's concatenation, ReLU(⟨w, [θ_i, φ_j]⟩)/N, is "
-        "none either: nothing there is negative, but the sum is still free, and may be 0. The same sum can be "
-        "the first-order mean of g under a normal distribution on pairs (φ, g) with the moments of those seen, "
-        "as retention is read here; that is another belief than one in pixels, and its exact answer is ridge "
-        "regression."
+        "The coefficients ⟨θ(x_i), φ(x_j)⟩/N may be negative with any sum: they are not a distribution, and the output "
+        "is not a mean of values. The same holds for the paper's concatenation, ReLU(⟨w, [θ_i, φ_j]⟩)/N: it is never "
+        "negative, but its sum is arbitrary and may be 0. The output can be the first-order mean of g under a normal "
+        "distribution on pairs (φ, g) with the moments of those seen, as for retention; this is not a preference over "
+        "pixels, and its exact result is ridge regression."
     ),
     example=_embedded_example,
     symmetries=_PIXELS,
@@ -161,19 +159,19 @@ def _double_example(draw: Draw) -> dict[str, Any]:
     evidence="gather: φ_k, the same for every image; distribute: x_i",
     values="gather: Θx_i; distribute: g_k",
     meaning=(
-        "Learned questions are put to the whole image, and each gathers one descriptor; then each position asks "
-        "which of the descriptors it needs. A bias of φ adds the same to all positions and changes nothing; one of "
-        "ρ says which descriptors are likely before looking."
+        "Learned queries attend to the whole image, and each gathers one descriptor; then each position attends to the "
+        "descriptors. A bias of φ is the same for all positions and has no effect; one of ρ is a preference over "
+        "descriptors."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "Two inferences, the first over positions and the second over descriptors at each position; the answers of "
-        "the first are the values of the second. Much copied code takes the second softmax over positions, or "
-        "without saying, which in torch is over the images of a batch: then a position's weights do not add up to "
-        "1, and what it gets is no mean of descriptors."
+        "Two inferences, the first over positions and the second over descriptors at each position; the outputs of the "
+        "first are the values of the second. Widely copied code has the second softmax over positions, or without a "
+        "dimension, which in torch is over the images of a batch: then the weights of a position do not sum to 1, and "
+        "its output is not a mean of descriptors."
     ),
     exact_because=(
-        "Both steps move a mean of templates less: of pixels in the first, of the rows of ρ in the second."
+        "Both steps shift a mean of templates less: of pixels in the first, of the rows of ρ in the second."
     ),
     example=_double_example,
     symmetries=(*_PIXELS, Symmetry({"gather": -1, "distribute": -1, "bias": -1}, None)),
@@ -185,7 +183,7 @@ def _a2_net(
     batch = (x.shape[0], 1, -1, -1)
     questions, addresses = gather.mT.expand(batch), distribute.mT.expand(batch)
     descriptors = infer(Parts(templates=pixels, evidence=questions, values=pixels @ features))
-    # At each position over the descriptors: here they are what is attended to, and the positions ask.
+    # At each position over the descriptors: they are the keys, and the positions are the queries.
     return infer(
         Parts(templates=addresses, evidence=pixels, values=descriptors, log_preference=bias)
     ).squeeze(1)
@@ -210,22 +208,21 @@ def _convolution_example(draw: Draw) -> dict[str, Any]:
         "theorem 1 and eq. (9)",
     ),
     formula="o_i = Σ_h W_h Σ_j p_hij v_j + b,  p_hij = u_hij ∝ exp(-a‖x_j - x_i - Δ_h‖²)",
-    templates="the pixels, which do not matter",
-    preference="a Gaussian around the pixel that is Δ_h away, one shift Δ_h of the kernel a head",
+    templates="the pixels, without effect",
+    preference="a Gaussian around the pixel at offset Δ_h, one shift of the kernel per head",
     evidence="0",
     meaning=(
-        "A head of a K × K kernel believes that what matters is one step to its side, whatever is there, and asks "
-        "nothing. As a grows its belief is one pixel, and heads that are mapped and added up are the convolution. "
-        "For zero padding the image has to be padded with pixels of value 0, or heads at the border see the "
-        "nearest pixel."
+        "Each head of a K × K kernel has a preference for one offset, independent of content, and no evidence. As a "
+        "grows the preference tends to one pixel, and the sum of the mapped heads to the convolution. For zero padding "
+        "the image has to be padded with pixels of value 0, or heads at the border see the nearest pixel."
     ),
     because=(
-        "It is a convolution to within an error: the weight beside the pixel is at most 4ε(1 + ε), ε = e^{−a}/(1 "
-        "− e^{−3a}). The example has a = 30 and torch's conv2d for a reference."
+        "It equals a convolution up to an error: the total weight on other pixels is at most 4ε(1 + ε), ε = e^{−a}/(1 "
+        "− e^{−3a}). The example has a = 30 and torch's conv2d as reference."
     ),
     exact_differs=False,
     exact_because=(
-        "With z = 0 the answer is u itself, by every estimator and under every closeness that is least at u."
+        "With z = 0 the result is u itself, for every estimator and every closeness with its minimum at u."
     ),
     example=_convolution_example,
     layer={"preference": "QuadraticGridPosition((2, 3), heads, (1, 2))", "evidence": "NoEvidence()"},
@@ -240,7 +237,7 @@ def _convolution(
     nothing = values.new_zeros(batch, heads, rows * columns, values.shape[-1])
     near = believed(belief, nothing, values)
     shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=near))
-    # The heads' output map: W_h of shift h, added up.
+    # The output map of the heads: W_h of shift h, summed.
     result = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)
     return result.unflatten(-1, belief.grid)
 
@@ -249,9 +246,9 @@ _REFORMER = "Reformer: the efficient transformer"
 
 
 _HASHING_MEANING = (
-    "Before looking, a token believes in the tokens that fell into its chunk, or the one before, when all were "
-    "sorted by hash: there is where vectors in its direction are likely to be. Keys are the queries with length 1. A "
-    "token believes in itself only where it meets nobody else, since nothing is more like it."
+    "The preference of a token is on the tokens in its chunk, or the previous one, after sorting all by hash: vectors "
+    "in its direction are likely to be there. Keys are the normalised queries. A token attends to itself only if it "
+    "meets no others, since nothing is more similar to it."
 )
 
 
@@ -277,13 +274,13 @@ def _hashed(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, **
     evidence="q_i",
     meaning=_HASHING_MEANING,
     because=(
-        "The rounds' answers, weighted by their normalisers, with a key met in N rounds divided by N, are one "
-        "softmax over the union of what is met. The preference depends on the queries, by what hashes them, and "
-        "passes no gradient. functional.hashing_attention computes it in chunks, without an n × n array. The "
-        "paper's text has a scale 1/√d that it leaves out of its equations; so does this."
+        "The outputs of all rounds, weighted by their normalisers and with a key met in N rounds divided by N, are one "
+        "softmax over all keys met. The preference depends on the queries through their hashes and has no gradient. "
+        "functional.hashing_attention computes it in chunks, without an n × n array. The paper's text has a scale 1/√d "
+        "that its equations omit; it is omitted here."
     ),
     exact_because=(
-        "Mean and covariance under u are those of what a token meets: few keys, often in similar directions."
+        "Mean and covariance under u are those of the keys met: few, often in similar directions."
     ),
     example=_hashing_example,
 )
@@ -292,19 +289,19 @@ def _reformer(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, 
 
 
 @FAMILY.entry(
-    title="Reformer, as it is run",
+    title="Reformer, as implemented",
     paper=Paper("Kitaev et al.", 2020, _REFORMER, "appendix A, and the code of transformers"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ N_ij exp⟨q_i, q_j/‖q_j‖⟩",
     templates="q_j/‖q_j‖",
     preference=(
-        "u_ij ∝ N_ij, the number of times that i meets j ≤ i in all rounds; i itself only if it meets nobody"
+        "u_ij ∝ N_ij, the number of times that i meets j ≤ i in all rounds; i itself only if it meets no others"
     ),
     evidence="q_i",
     meaning=_HASHING_MEANING,
     because=(
-        "The code that is run differs from the paper in two ways, and is one inference as well: neighbours in the "
-        "sorted order are attended to whatever their bucket, and a key that is met in several rounds is counted "
-        "as often, so that the number of meetings is the preference: who meets often is believed in more."
+        "The published code differs from the paper in two ways, and is also one inference: neighbours in the sorted "
+        "order are attended to in any bucket, and a key counts once for every round in which it is met. The number of "
+        "meetings is the preference."
     ),
     exact_because="As for the Reformer.",
     example=_hashing_example,
@@ -328,13 +325,12 @@ def _activation_example(draw: Draw) -> dict[str, Any]:
     formula="a_ik = w_k E_ik",
     values="E_ik, the activation of channel k at position i",
     meaning=(
-        "Each channel is multiplied by the weight that it has in a classifier which tells the two domains apart, "
-        "so that what makes the difference is large."
+        "Each channel is multiplied by its weight in a classifier of the two domains, which amplifies the channels "
+        "that distinguish them."
     ),
     because=(
-        "w_k may have any sign and size, so that nothing is averaged and w is no gate: a gate would be σ(w_k), "
-        "the mean of a coin. What is inferred is the domain, by the classifier from which w comes "
-        "(u-gat-it-classifier)."
+        "w_k may have any sign and size: nothing is averaged, and w is not a gate, which would be σ(w_k), the mean of "
+        "a coin. The inference is that of the domain, by the classifier with weights w (u-gat-it-classifier)."
     ),
     example=_activation_example,
     symmetries=(Symmetry({"x": -2}), Symmetry({"x": -1, "weight": -1}, -1)),
@@ -345,8 +341,8 @@ def _u_gat_it(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
 
 
 _LESS = (
-    "An exact gate moves less from its belief: how far its mean h has moved is taken off the evidence, λ = α(z - (h "
-    "- μ))."
+    "An exact gate shifts less from its preference: the shift of its mean h is subtracted from the evidence, λ = α(z - "
+    "(h - μ))."
 )
 
 
@@ -356,8 +352,8 @@ def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: 
     Args:
         infer: Of the mechanism.
         evidence: z of each coin, (..., units).
-        odds: logit u of each unit, how likely heads are before looking, (units,); None is fair coins.
-        tails: What a coin shows that does not show 1: 0, or -1, whose mean is tanh where that of 0 is σ.
+        odds: logit u of each unit, the prior of heads, (units,); None is fair coins.
+        tails: The value of tails: 0, for which the mean is σ, or -1, for which it is tanh.
     """
     units = evidence.shape[-1]
     sides = evidence.new_tensor([tails, 1.0]).view(1, 1, 2, 1).expand(-1, units, -1, -1)
@@ -370,7 +366,7 @@ def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: 
 
 
 def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
-    """The mean over pixels, (B, C): an inference that is asked nothing."""
+    """The mean over pixels, (B, C): an inference without evidence."""
     pixels = x.unsqueeze(1)
     return infer(Parts(templates=pixels, evidence=torch.zeros_like(pixels[..., :1, :]), values=pixels))[
         :, 0, 0
@@ -390,14 +386,12 @@ def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
     preference="uniform, in both",
     evidence="pooling: 0; class: Σ_k w_k E̅_k",
     values="pooling: E_i; class: 0 and 1",
-    meaning=(
-        "Nothing is asked of the positions, so that their mean stays where it is; it is evidence for the domain."
-    ),
+    meaning=("The positions have no evidence, so their mean is unchanged; it is evidence for the domain."),
     verdict=Verdict.COMPOSITION,
     because=(
-        "Average pooling is an inference with z = 0, and its answer is the evidence of a coin. The paper's formula "
-        "has the sum over positions, its text the mean, as here. A second classifier takes the largest activation "
-        "of each channel instead."
+        "Average pooling is an inference with z = 0, and its output is the evidence of a coin. The paper's formula has "
+        "the sum over positions, its text the mean, as here. A second classifier uses the largest activation of each "
+        "channel instead."
     ),
     exact_because=_LESS,
     example=_activation_example,
@@ -407,7 +401,7 @@ def _u_gat_it_classifier(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
     return coins(infer, _pooled(infer, x) @ weight.unsqueeze(-1)).squeeze(-1)
 
 
-_SIDES = "0 and 1, the sides of a coin a unit"
+_SIDES = "0 and 1, the sides of a coin for each unit"
 
 
 def _residual_example(draw: Draw) -> dict[str, Any]:
@@ -425,12 +419,12 @@ def _residual_example(draw: Draw) -> dict[str, Any]:
     evidence="⟨w_c, m_i⟩",
     values="F_ic and 2F_ic: (1 + M) F is their mean under the coin",
     meaning=(
-        "Before looking at the image a unit is open with probability σ(b_c), and the mask branch says by how much "
-        "more or less. Masks of several modules multiply: the product is the mean over independent coins."
+        "A unit is open with prior probability σ(b_c), and the mask branch is the evidence. Masks of several modules "
+        "multiply: the product is the mean over independent coins."
     ),
     because=(
-        "One inference a unit, each over two templates; it is that of fenchel.Bernoulli. The paper's mask by "
-        "channel divides by a norm, which is no mean of a coin."
+        "One inference per unit, each over two templates, as with fenchel.Bernoulli. The paper's mask by channel "
+        "divides by a norm, which is not the mean of a coin."
     ),
     exact_because=_LESS,
     example=_residual_example,
@@ -453,12 +447,10 @@ def _residual_attention(
     preference="uniform, in both",
     evidence="squeeze: 0; excitation: W₂ ReLU(W₁ x̄)",
     values="squeeze: x_i; excitation: 0 and x_ic",
-    meaning=(
-        "The mean of all positions, of which nothing is asked, is what the channels' coins are asked about."
-    ),
+    meaning=("The mean of all positions, without evidence, determines the evidence of the channels' coins."),
     verdict=Verdict.COMPOSITION,
     because=(
-        "An inference with z = 0, whose answer goes through a network and is the evidence of a coin a channel."
+        "An inference with z = 0; its output, mapped by a network, is the evidence of one coin per channel."
     ),
     exact_because="The mean of the positions does not change; " + _LESS[0].lower() + _LESS[1:],
     example=lambda draw: {"x": draw(2, 6, 4) + 1, "reduce": draw(4, 3), "expand": draw(3, 4)},
@@ -489,15 +481,15 @@ def _lstm_example(draw: Draw) -> dict[str, Any]:
     evidence="W[x, h]; for tanh c' the state c'",
     values="the templates",
     meaning=(
-        "All that bounds an LSTM is the mean of a coin, tanh of one with the sides -1 and 1. A bias is belief: 1 "
-        "for the forget gate says that a cell is kept with probability 0.73 before anything is read. The paper has "
-        "4σ(x) − 2 and 2σ(x) − 1 where tanh is run today: other sides, the same kind of coin. Nothing in it is a "
-        "query that asks keys, as slides of the field wonder."
+        "Every bounded quantity of an LSTM is the mean of a coin; tanh is that of one with the sides -1 and 1. A bias "
+        "is a preference: 1 for the forget gate keeps a cell with prior probability 0.73. The paper has 4σ(x) − 2 and "
+        "2σ(x) − 1 where tanh is used today: coins with other sides. There are no queries and keys in it, a question "
+        "raised in some slides."
     ),
     verdict=Verdict.COMPOSITION,
     because=(
-        "Given c, c' is the mean of b_f c + b_i b_g over independent coins b, and it is the evidence of a further "
-        "coin, whose mean is multiplied by that of o. Step by step c may grow, as no mean of given values does."
+        "Given c, c' is the mean of b_f c + b_i b_g over independent coins b, and the evidence of a further coin, "
+        "whose mean is multiplied by that of o. Over several steps c may grow, unlike a mean of given values."
     ),
     exact_because=_LESS,
     example=_lstm_example,
