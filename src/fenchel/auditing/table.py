@@ -167,9 +167,11 @@ def _named(numbers: Tensor, names: Sequence[str], several: int) -> Any:
 def _check(frame: polars.DataFrame, count: int, name: str) -> None:
     """Raise on NaN and negative measures, which would make every mean wrong."""
     pl = polars_module()
-    for metric in METRICS:
-        wrong = frame.filter((pl.col(metric) < 0) | pl.col(metric).is_nan())
-        if len(wrong):
+    is_wrong = {metric: (pl.col(metric) < 0) | pl.col(metric).is_nan() for metric in METRICS}
+    found = frame.select(test.any().alias(metric) for metric, test in is_wrong.items())
+    for metric, test in is_wrong.items():
+        if found[metric][0]:
+            wrong = frame.filter(test)
             head = wrong["head"][0]
             raise ProblemError(
                 f"{metric} is {wrong[metric][0]} for {len(wrong.filter(head=head))} of {count} queries of {name} head "
