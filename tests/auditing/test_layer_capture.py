@@ -145,7 +145,7 @@ def test_layers_with_a_closeness_are_audited_under_it(space: str) -> None:
     with pytest.raises(ModelError, match=r"uses tsallis:1\.3:csiszar.*measure softmax: pass"):
         audited(model, {"tokens": tokens()}, space=space)
     learned = layer(closeness=Tsallis(1.5), learn_order=True).eval()
-    with pytest.raises(ModelError, match=r"uses orders of its heads' own"):
+    with pytest.raises(ModelError, match=r"uses a separate order for each head"):
         audited(learned, dict.fromkeys(("query", "key", "value"), tokens()), closeness="entmax15")
 
 

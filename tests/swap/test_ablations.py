@@ -195,7 +195,7 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect"] == arm["loss_difference"]
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     for name in ("no output", "mean output", "equal weights", "preference alone"):
-        assert f"With {name} in place of one head, the loss per token is worst at layer" in ablated.finding
+        assert f"With {name} in place of one head, the loss per token is worst for layer" in ablated.finding
     ablated.save(tmp_path)
     assert json.loads((tmp_path / "swap.json").read_text())["ranking"] == ablated.ranking
     assert SwapReport.load(tmp_path) == ablated
@@ -296,7 +296,7 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "said"),
-    [(0.29, 0.31, "not what one α"), (0.22, 7.4, "cannot be told"), (1.2, 10.9, "no α comes nearer")],
+    [(0.29, 0.31, "reproduces that part"), (0.22, 7.4, "undetermined"), (1.2, 10.9, "no α is nearer")],
 )
 def test_what_is_left_follows_the_interval(low: float, high: float, said: str) -> None:
     assert said in share_left_in_words({"share_left_low": low, "share_left_high": high})

@@ -250,12 +250,12 @@ def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
         }
         return finding(results, wording(masked.manifest))
 
-    assert "cannot be told from no change" in changed(-0.1, 0.2, 0.0)
+    assert "not distinguishable from no change" in changed(-0.1, 0.2, 0.0)
     assert "an improvement" in changed(-0.3, 0.2, 0.0)
     assert "for the worse" in changed(0.3, 0.2, 0.0)
     assert "no evidence of more than smoothing" in changed(-0.3, 0.2, -0.1)
-    assert "better than the best of them" in changed(-0.5, 0.2, -0.4)
-    assert "α alone does better" in changed(-0.1, 0.2, 0.4)
+    assert "better than the best control" in changed(-0.5, 0.2, -0.4)
+    assert "the control is better" in changed(-0.1, 0.2, 0.4)
     # Correlations are better when they are higher, losses when they are lower.
     assert "an improvement" not in changed(0.3, 0.2, 0.4)
 

@@ -1,4 +1,4 @@
-"""Patterns of the weight that moves in heads, and commands that follow up on them."""
+"""Patterns of moved weight in heads, and commands to follow up on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 STILL = 0.02
 
-"""Mean total variation below which a head is ``still``: too little moves to name a pattern."""
+"""Mean total variation below which a head is ``still``: too small to name a pattern."""
 
 LARGE_SHARE = 0.4
 
@@ -55,13 +55,13 @@ class ClassMove:
 
     @property
     def exact(self) -> float:
-        """Weight on keys of the class in the exact answer."""
+        """Weight on keys of the class in exact inference."""
         return self.attention - self.leaves + self.reaches
 
 
 @dataclass(frozen=True)
 class TokenMove:
-    """Weight moved from and to a token where it is the key that loses or gains most, as shares of all weight.
+    """Weight moved from and to a token as the key that loses or gains most, as shares of all weight.
 
     Attributes:
         id: Its id in the vocabulary.
@@ -83,7 +83,7 @@ class TokenMove:
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """Weight that moves in one head between attention and the exact answer.
+    """Weight that moves in one head between attention and exact inference.
 
     Attributes:
         key: The head.
@@ -129,7 +129,7 @@ class HeadPattern:
 
 
 def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
-    """Patterns of all heads, ordered by kind, layer and number; empty where classes were not measured."""
+    """Patterns of all heads, ordered by kind, layer and number; empty if classes were not measured."""
     tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
     for kind, layer, head, *token in statistics.moved_tokens().iter_rows():
         tokens[HeadKey(kind, layer, head)].append(tuple(token))
@@ -137,7 +137,7 @@ def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
     for row in statistics.moves().iter_rows(named=True):
         key = HeadKey(row["kind"], row["layer"], row["head"])
         classes = {name: ClassMove(*(row[f"{move}_{name}"] for move in MOVES)) for name in KEY_CLASSES}
-        # Either side sums to the total variation but for rounding.
+        # Either side sums to the total variation up to rounding.
         moved = sum(move.leaves + move.reaches for move in classes.values()) / 2
         named = _tokens(tokens[key], row["weight"], statistics.words)
         result.append(HeadPattern(key, row["queries"], moved, classes, *named))
@@ -159,7 +159,7 @@ def _tokens(
 
 LEAST_SENTENCES = 3
 
-"""Least number of sentences whose similarities a swap can rank."""
+"""Minimum number of sentences for a swap to rank similarities."""
 
 MOST_HEADS = 3
 
@@ -182,16 +182,16 @@ _SHORT = {**_KEYS, "sinks": "sinks", "itself": "the token itself", "neighbours":
 
 _IN_WORDS: dict[str, tuple[str, str]] = {
     "still": (
-        "Next to nothing would move",
-        "Attention gives what exact inference would, to within that share of the weight.",
+        "Almost no weight moves",
+        "Attention agrees with exact inference up to this share of the weight.",
     ),
     "mixed": (
-        "Weight moves from and to many places",
-        "No one place stands out: weight moves from and to several kinds of tokens.",
+        "Weight moves between several kinds of tokens",
+        "No kind of token dominates: weight leaves and reaches several kinds.",
     ),
     "among_the_rest": (
         "Weight moves between ordinary words",
-        "Weight moves between tokens that are neither sinks nor punctuation nor near the query.",
+        "Weight moves between tokens that are not sinks, punctuation or next to the query.",
     ),
     **{
         f"{direction}_{group}": (
@@ -208,8 +208,8 @@ _IN_WORDS: dict[str, tuple[str, str]] = {
 """Title and meaning of every pattern."""
 
 _NOT_IMPORTANCE = (
-    "An audit measures how far attention is from exact inference, not what a head does for the model: none of its "
-    "measures predicted the effect of removing heads reliably (docs/which-heads.md)."
+    "An audit measures how far attention is from exact inference, not how important a head is: none of its measures "
+    "reliably predicted the effect of removing heads (docs/which-heads.md)."
 )
 
 _ABLATIONS = {"estimators": ["none"], "alphas": [0.5], "ablations": ["zero", "mean"]}
@@ -222,12 +222,12 @@ class Suggestion:
     Attributes:
         pattern: Its name, see ``HeadPattern.names``.
         title: The name in words.
-        heads: The heads that show it, those in which most moves first.
+        heads: The heads with this pattern, in descending order of moved weight.
         found: The finding with its numbers, a sentence.
-        meaning: The difference between attention and exact inference that it shows.
+        meaning: The difference between attention and exact inference in this pattern.
         command: A swap that measures the effect of exact inference in these heads, for a POSIX shell or, for texts
-            without a file, for Python; None where there is nothing to run, or the audit was of space ``input``, which
-            swaps do not use.
+            without a file, for Python; None if there is nothing to run, or the audit was of space ``input``, which
+            swaps do not support.
     """
 
     pattern: str
@@ -244,12 +244,12 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Importance:
-    """How to measure which heads matter, which an audit does not show.
+    """How to measure which heads matter, which an audit does not.
 
     Attributes:
-        said: The same in words.
-        command: A swap that ablates one head after the other, as in ``Suggestion``.
-        passes: Number of passes of the text through the model that it takes.
+        said: The description in words.
+        command: A swap that ablates the heads one by one, as in ``Suggestion``.
+        passes: Number of passes of the text through the model.
     """
 
     said: str
@@ -275,9 +275,8 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
         return Importance(_NOT_IMPORTANCE, None, passes)
     by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
     sentences = (
-        f"{_NOT_IMPORTANCE} What each head does is measured by removing it: about {passes:,} passes of this text "
-        "through the model (an audit with the default sample takes about two)"
-        f"{by if manifest.get('embeds') else ''}."
+        f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of this text "
+        f"through the model (an audit with the default sample takes about two){by if manifest.get('embeds') else ''}."
     )
     return Importance(sentences, command, passes)
 
@@ -293,7 +292,7 @@ def suggestions(
         modules: The attention module of every layer, with its number in swaps.
 
     Returns:
-        One for every pattern of some head.
+        One for every pattern that occurs.
     """
     by_name: dict[str, list[HeadPattern]] = {}
     for pattern in sorted(patterns, key=lambda pattern: -pattern.moved):
@@ -388,7 +387,7 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
 
 
 def _said(text: str, manifest: Mapping[str, Any]) -> str:
-    """The text with words replaced by patches where images were read."""
+    """The text with words replaced by patches if images were read."""
     return text.replace("ordinary words", "ordinary patches") if manifest.get("reads") == "images" else text
 
 
@@ -399,15 +398,15 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
     if name == "still":
         return f"{where} less than {percent(STILL)} of the weight would move."
     if group not in _KEYS:
-        ends = ", from and to ordinary words for the most part" if name == "among_the_rest" else ""
+        ends = ", mostly between ordinary words" if name == "among_the_rest" else ""
         return f"{where} {percent(mean)} of the weight would move on average{ends}."
     attention, exact = (
         _mean(heads, lambda pattern, side=side: sum(getattr(pattern.classes[k], side) for k in GROUPS[group]))
         for side in ("attention", "exact")
     )
     return (
-        f"{where} at least {percent(LARGE_SHARE)} of the weight that would move {direction} {_KEYS[group]}: they hold "
-        f"{percent(attention)} of these heads' weight in attention and {percent(exact)} in the exact answer."
+        f"{where} at least {percent(LARGE_SHARE)} of the weight that would move {direction} {_KEYS[group]}: in these "
+        f"heads they have {percent(attention)} of the weight in attention and {percent(exact)} in exact inference."
     )
 
 
@@ -419,7 +418,7 @@ def _mean(heads: Sequence[HeadPattern], of: Callable[[HeadPattern], float]) -> f
 def _exact_command(
     heads: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules, name: str
 ) -> str | None:
-    """A swap of the heads in which most moves, one at a time."""
+    """A swap of the heads with most moved weight, one at a time."""
     if manifest.get("space") == "input":
         return None
     known = [pattern.key for pattern in heads if _number(pattern.key, modules)][:MOST_HEADS]
@@ -444,7 +443,7 @@ def _command(
     how: Mapping[str, Sequence[Any]],
     out: str,
 ) -> str | None:
-    """A swap of one head at a time on the inputs of the audit; None where that is not possible.
+    """A swap of one head at a time on the inputs of the audit; None if that is not possible.
 
     Args:
         heads: The heads; at least one has to have a number in swaps.
@@ -455,7 +454,7 @@ def _command(
     """
     source = manifest.get("texts")
     if manifest.get("even_so"):
-        return None  # a swap infers under the model's own closeness
+        return None  # a swap uses the model's own closeness
     if source is None or not any(_number(key, modules) for key in heads):
         return None
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:

@@ -340,7 +340,7 @@ _NAMED = (
     "or :temperature=T; or sparsemax, entmax15 or softmax"
 )
 _EXPECTED = f"expected {_NAMED}"
-ORDERS_OF_HEADS = "orders of its heads' own"
+ORDERS_OF_HEADS = "a separate order for each head"
 """The name that :func:`name_of` returns for a closeness with an order for each head."""
 
 

@@ -1,4 +1,4 @@
-"""Results of a swap in sentences that are justified by the intervals."""
+"""Results of a swap in sentences supported by the intervals."""
 
 from __future__ import annotations
 
@@ -160,27 +160,27 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         effects = [interval_of(one, "effect") for one in record["order"]]
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'is worst at' if quality else 'move most by'} {place}: {signed(first['effect'])}"
-            f"{within(effects[0]) or ' without an interval'}"
+            f"{'is worst for' if quality else 'change most for'} {place}: "
+            f"{signed(first['effect'])}{within(effects[0]) or ' without an interval'}"
         )
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
         if known and quality:
             sentence += (
                 f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
-                f"95 % interval without 0 (by chance about {0.05 * known:.2g} would)"
+                f"95 % interval that excludes 0 (about {0.05 * known:.2g} expected by chance)"
             )
         yield f"{sentence}."
 
 
 def _level(value: float | None) -> str:
-    """A value to four digits; a rank correlation is undefined where all similarities of an arm are equal."""
+    """A value to four digits; a rank correlation is undefined if all similarities of an arm are equal."""
     return "undefined" if value is None else f"{value:.4f}"
 
 
 def _taken(name: str, quality: str, arm: Mapping[str, Any], model: Mapping[str, Any], words: Wording) -> str:
     return (
-        f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
+        f"{name} changes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
         f"{signed(arm[f'{quality}_difference'])}"
     )
 
@@ -201,7 +201,7 @@ def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], word
     verdict = _verdict(
         interval_of(arm, f"{quality}_difference"),
         quality,
-        (", an improvement", ", which cannot be told from no change", ", for the worse"),
+        (", an improvement", ", not distinguishable from no change", ", for the worse"),
     )
     return f"{taken}{spread} (95 % over {count(number)} {unit}){verdict}. {_controlled(arm, results)}"
 
@@ -215,23 +215,23 @@ def _controlled(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     quality, arms = results["quality"], results["arms"]
     compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
     if compared is None:
-        return "No control was run, so it may be smoothing."
+        return "Without a control, this may be smoothing."
     controls = [one for one in arms if one["where"] == "model" and one["control"] and one["alpha"] != 1]
     values = [control[quality] for control in controls if control[quality] is not None]
     spans, place = "", ""
     if len(values) > 1:
-        spans = f"α alone spans {min(values):.4f} to {max(values):.4f}"
+        spans = f"first order with other α gives {min(values):.4f} to {max(values):.4f}"
         inside = arm[quality] is not None and min(values) <= arm[quality] <= max(values)
-        place = f", and this lies {'within' if inside else 'outside'}"
+        place = f", a range that {'includes' if inside else 'excludes'} this value"
     elif values:
-        spans = f"the control alone gives {values[0]:.4f}"
+        spans = f"the control gives {values[0]:.4f}"
     difference = interval_of(compared, "difference")
     if difference.low is None:
         return f"There are too few units to choose a control on one half and compare on the other; {spans}."
     verdict = _verdict(
         difference,
         quality,
-        ("better than the best of them", "no evidence of more than smoothing", "α alone does better"),
+        ("better than the best control", "no evidence of more than smoothing", "the control is better"),
     )
     return (
         f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
@@ -246,15 +246,15 @@ def _alphas(record: Mapping[str, Any]) -> str:
 def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
     if arm.get("embedding_change") is None:
         change = _share(interval_of(arm, "hidden_change"))
-        return f"{name} changes the {words.output} by {change} of their length on average."
+        return f"{name} changes the {words.output} by {change} of their norm on average."
     kept = interval_of(arm, "ranking_agreement")
-    spread = "; no interval can be given for so few sentences"
+    spread = "; too few sentences for an interval"
     if kept.low is not None:
         spread = f" [{kept.low:.4f}, {kept.high:.4f}]"
     return (
-        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
-        f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
-        f"correlation of {_level(kept.estimate)}{spread}."
+        f"{name} changes the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of "
+        f"them by at most {arm['embedding_change_p95']:.2g}) ; relative to the model, the ranking of similarities has "
+        f"a Spearman correlation of {_level(kept.estimate)}{spread}."
     )
 
 
@@ -265,17 +265,17 @@ def _share(interval: Interval) -> str:
 
 
 def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
-    """The conclusion from the interval of the share of a change that the nearest control leaves.
+    """The conclusion from the interval of the share of a change not explained by the nearest control.
 
     Example:
         >>> share_left_in_words({"share_left_low": 0.22, "share_left_high": 7.4})
-        'whether any α comes nearer than the model itself cannot be told'
+        'it is undetermined whether any α is nearer than the model itself'
     """
     if smoothing["share_left_high"] < 1:
-        return "that part is not what one α for all heads gives"
+        return "no α shared by all heads reproduces that part"
     if smoothing["share_left_low"] > 1:
-        return "no α comes nearer than the model itself"
-    return "whether any α comes nearer than the model itself cannot be told"
+        return "no α is nearer than the model itself"
+    return "it is undetermined whether any α is nearer than the model itself"
 
 
 def _smoothed(smoothing: Mapping[str, Any], words: Wording) -> str:
@@ -284,6 +284,6 @@ def _smoothed(smoothing: Mapping[str, Any], words: Wording) -> str:
     if left.low is None:
         return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
     return (
-        f"Of the change of its {what}, {_share(left)} is left between it and the nearest control (first order at α = "
-        f"{_alphas(smoothing)}), so {share_left_in_words(smoothing)}."
+        f"The nearest control (first order at α = {_alphas(smoothing)}) leaves {_share(left)} of the change of its "
+        f"{what} unexplained: {share_left_in_words(smoothing)}."
     )
