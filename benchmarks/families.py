@@ -264,7 +264,7 @@ def _tried(model: Any, seed: int, found: Outcome, reasons: list[str]) -> bool:
 
 _REASONS = (
     ("without the attention registry|has no module that calls", "compute attention outside of the registry"),
-    ("passes 'softcap'", "cap their scores: first order alone, no audit"),
+    ("passes 'softcap'", "cap their scores: first order only, no audit"),
     ("causal and passes no mask", "are causal and make no mask"),
     ("times in one forward", "have a module that attends several times in a forward pass"),
     ("did not attend|which was never called", "have attention that the inputs do not reach"),
@@ -294,9 +294,10 @@ def page(found: Mapping[str, Any]) -> str:
     attending = sum(len(found[outcome]) for outcome in ("works", "refused", "wrong"))
     worst = max(found["works"].values(), default=0.0)
     lines = [
-        f"Of {attending} families of transformers {found['transformers']} of which a tiny random model could be built, "
-        f"{len(found['works'])} work: they are swapped and audited, and first order is their own output to {worst:.0e} "
-        "of the largest entry (`python -m benchmarks.families`; `benchmarks/results/families.json` names them all). "
+        f"Of {attending} families of transformers {found['transformers']} for which a tiny random model could be "
+        f"built, {len(found['works'])} work: they can be swapped and audited, and first order equals their own output "
+        f"to {worst:.0e} of the largest entry (`python -m benchmarks.families`; `benchmarks/results/families.json` "
+        "names them all). "
         "The others are refused:",
         "",
         "| They | Families |",
@@ -310,7 +311,7 @@ def page(found: Mapping[str, Any]) -> str:
     if found["wrong"]:
         lines += [f"**Known defects ({len(found['wrong'])}):** {_named(list(found['wrong']))}.", ""]
     lines.append(
-        f"Not tried: {len(unknown)} families of which no tiny model could be built or whose inputs are not known, and "
+        f"Not tried: {len(unknown)} families for which no tiny model could be built or whose inputs are not known, and "
         f"{len(found['no attention'])} without attention."
     )
     return "\n".join(lines)
