@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from fenchel.errors import FenchelError
 from tests.pages import Watched
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -36,6 +37,20 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+
+
+@pytest.fixture(autouse=True)
+def errors_are_one_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Checks every error of the package that a test raises, also where it looks at something else of it."""
+    said: list[str] = []
+
+    def noted(self: FenchelError, *args: Any, **options: Any) -> None:
+        super(FenchelError, self).__init__(*args, **options)
+        said.append(str(self))
+
+    monkeypatch.setattr(FenchelError, "__init__", noted)
+    yield
+    assert [message for message in said if "\n" in message] == []
 
 
 @pytest.fixture(scope="module")

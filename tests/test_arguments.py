@@ -48,7 +48,6 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
     with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} .*; expected ") as caught:
         checked(name, value)
     assert len(str(caught.value)) < 300
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,8 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
     "value", [float("nan"), HUGE, "", "many", "\udcff", b"1", object(), 1j, {}, [[]]], ids=shown
 )
 def test_nothing_else_takes_them_either(name, value):
-    with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} .*; expected ") as caught:
+    with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} .*; expected "):
         checked(name, value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,6 @@ def test_what_is_of_the_right_kind_may_be_out_of_range(name, value):
     with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} ") as caught:
         checked(name, value)
     assert len(str(caught.value)) < 300
-    assert "\n" not in str(caught.value)
 
 
 def test_the_caller_chooses_name_and_error():

@@ -95,7 +95,6 @@ def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("FENCHEL_DATA", raising=False)
     with pytest.raises(FenchelError) as caught:
         door(**{name: value})
-    assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
     assert list(tmp_path.iterdir()) == []
 

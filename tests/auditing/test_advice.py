@@ -115,8 +115,7 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     assert words[:2] == ["fenchel", "swap"]
     assert main([*words[1:], "--alphas", "0.8", "--bootstrap", "100"]) == 0
     swap = SwapReport.load(words[words.index("--out") + 1])
-    effects = report.beside_swap(swap).effects
-    assert effects is not None
+    effects: Any = report.beside_swap(swap).effects
     wanted = report.suggestions[0].heads[:MOST_HEADS]
     assert {head.key for head in effects.heads} >= set(wanted)
     assert main([*audited, "--out", "beside", "--swap", words[words.index("--out") + 1]]) == 0
@@ -134,8 +133,7 @@ def test_texts_of_python_and_images_get_a_call_that_runs(
     command = next(found.command for found in report.suggestions if found.command)
     assert command.startswith("fenchel.swap.swap(model, tokenizer, texts, per_head=True, layers=[")
     known = {"fenchel": fenchel, "model": model, "tokenizer": tokenizer, "texts": texts}
-    effects = report.beside_swap(eval(command, known)).effects  # noqa: S307 - what is printed for people to run
-    assert effects is not None
+    effects: Any = report.beside_swap(eval(command, known)).effects  # noqa: S307 - what is printed for people to run
     assert {head.key for head in effects.heads} >= set(report.suggestions[0].heads[:MOST_HEADS])
     removed = eval(str(report.importance.command), known)  # noqa: S307
     assert {one["estimator"] for one in removed.results["ranking"]} == {"zero", "mean"}

@@ -144,8 +144,7 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
 ) -> None:
     from scipy.stats import spearmanr
 
-    effects = audited.beside_swap(swapped).effects
-    assert effects is not None
+    effects: Any = audited.beside_swap(swapped).effects
     assert [head.key for head in effects.heads] == [HeadKey("encoder_self", 2, head) for head in (1, 2, 3, 4)]
     for head in effects.heads:
         record = next(r for r in audited.heads if (r["layer"], r["head"]) == head.key[1:])

@@ -106,9 +106,8 @@ def test_numbers_are_those_of_small_steps_and_other_maps(name: str) -> None:
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     model = small_model()
-    with pytest.raises(ModelError, match=r"uses softmax, but the audit was asked to measure") as caught:
+    with pytest.raises(ModelError, match=r"uses softmax, but the audit was asked to measure"):
         small_audit(model=model, closeness="entmax15")
-    assert "\n" not in str(caught.value)
     before = model.config._attn_implementation
     texts = some_texts(3)
     forced = small_audit(texts, model=model, closeness="entmax15", even_so=True)

@@ -72,8 +72,7 @@ def test_examples_have_their_image_and_the_weight_of_every_patch(model_folder: P
     with torch.no_grad():
         weights = model(pixels_of(model_folder, images).double(), output_attentions=True).attentions
     for key, example in report.examples.items():
-        picture = example.picture
-        assert picture is not None
+        picture: Any = example.picture
         assert (picture.rows * picture.columns, picture.extra) == (PATCHES, 1)
         own = weights[key.layer - 1][example.document - 1, key.head - 1, example.position - 1]
         assert unpacked(picture.first_order, Packing.FINE) == pytest.approx(own.tolist(), abs=1e-4)
@@ -123,9 +122,8 @@ def test_the_command_saves_what_is_read_back_and_shown(
 def test_models_and_what_they_read_have_to_fit(
     model_folder: Path, images: Path, model: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message) as raised:
+    with pytest.raises(InputError, match=message):
         fenchel.audit(model or str(model_folder), **{"images": images, **options})
-    assert "\n" not in str(raised.value)
 
 
 def test_a_model_that_cuts_its_images_into_windows_is_audited_window_by_window(tmp_path: Path) -> None:

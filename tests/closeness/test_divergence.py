@@ -65,9 +65,8 @@ def test_what_contradicts_itself_is_caught_where_it_meets_a_preference(
     name: str, wrong: Any, message: str
 ) -> None:
     parts = {**RIGHT, "curvature": curvature, name: wrong}
-    with pytest.raises(ProblemError, match=message) as caught:
+    with pytest.raises(ProblemError, match=message):
         InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=Divergence(**parts))
-    assert "\n" not in str(caught.value)
     with pytest.raises(ProblemError, match="check_closeness"):
         check_closeness(Divergence(**parts))
     if name in ("modulus", "value", "curvature") and wrong != 3 and "int" not in message:

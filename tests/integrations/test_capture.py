@@ -291,9 +291,8 @@ def test_heads_that_do_not_exist_are_named(place: Any, error: Any, message: str)
         with pytest.raises(CaptureError, match="layer 1 has not attended"):
             heads[1, 1]
         model(**tiny_inputs("bert"))
-        with pytest.raises(error, match=message) as raised:
+        with pytest.raises(error, match=message):
             heads[place]
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -270,9 +270,8 @@ def test_dataset_streams(hub):
     ],
 )
 def test_bad_dataset(hub, name, options, message):
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         list(open_documents(name, **options))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("module", "extra"), [("pyarrow", "report"), ("datasets", "hf")])

@@ -3,6 +3,7 @@
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -97,7 +98,6 @@ def test_images_that_cannot_be_read_are_all_named_in_one_line(tmp_path: Path) ->
     assert said.startswith(f"4 of 7 images in {folder} cannot be read: a.png (not an image), b.jpg")
     assert said.endswith("and 1 more. Fix or remove them.")
     assert "c.png (" in said
-    assert "\n" not in said
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tif", "webp"])
@@ -123,9 +123,8 @@ def test_an_image_that_lacks_its_last_bytes_is_not_whole(tmp_path: Path, ending:
     ],
 )
 def test_what_is_no_folder_of_images(tmp_path: Path, make: object, message: str) -> None:
-    with pytest.raises(InputError, match=message) as raised:
+    with pytest.raises(InputError, match=message):
         open_images(make(tmp_path))  # pyright: ignore[reportCallIssue]
-    assert "\n" not in str(raised.value)
 
 
 def test_batches_go_on_from_every_place_and_shards_share_the_images(tmp_path: Path) -> None:
@@ -162,8 +161,7 @@ def test_thumbnails_are_the_images_as_the_model_saw_them() -> None:
     smooth = torch.nn.functional.interpolate(
         torch.rand(1, 3, 3, 3, generator=generator), (210, 130), mode="bilinear"
     )
-    pictures = patch_images((smooth - 0.5) / 0.25, Whole, Whole)
-    assert pictures is not None
+    pictures: Any = patch_images((smooth - 0.5) / 0.25, Whole, Whole)
     uri = pictures.thumbnail(0)
     kind, _, content = uri.partition(",")
     assert kind == "data:image/jpeg;base64"
@@ -178,8 +176,7 @@ def test_thumbnails_are_the_images_as_the_model_saw_them() -> None:
 
 
 def test_patches_are_told_from_other_positions() -> None:
-    pictures = patch_images(torch.zeros(1, 3, 8, 12), Whole)
-    assert pictures is not None
+    pictures: Any = patch_images(torch.zeros(1, 3, 8, 12), Whole)
     assert pictures.grid(6) == PatchGrid(2, 3, 0)
     assert pictures.grid(8) == PatchGrid(2, 3, 2)
     assert pictures.grid(5) is None

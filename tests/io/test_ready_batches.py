@@ -122,9 +122,8 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     ],
 )
 def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         read(**known)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

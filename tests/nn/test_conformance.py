@@ -1,6 +1,7 @@
 """What holds for every layer: layouts, padding, half types, compilation, states, side effects, estimators."""
 
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from fenchel.nn import (
 from fenchel.nn.preference import Causal
 from tests.compiling import compiled_afresh
 from tests.side_effects import assert_unchanged
+from tests.tiny_models import ViT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::FutureWarning")
 
@@ -215,6 +217,44 @@ def test_an_estimator_is_built_in_assigned_and_switched_by_name_and_as_an_object
     same(found[0], found[1])
     if named != {"estimator": "exact"}:  # which leaves the tolerance to the layer
         same(found[0], output)
+
+
+@every_kind
+def test_the_inner_context_alone_counts_and_nothing_is_left_of_it_in_copies_or_after_an_error(
+    kind: str,
+) -> None:
+    layer, x, file = build(kind), tokens(), io.BytesIO()
+    first, state, inside = called(layer, x), dict(layer.__dict__), [layer]
+    with pytest.raises(KeyError), use_estimator(layer, "exact"):  # noqa: PT012
+        exact = called(layer, x)
+        assert float((exact - first).detach().abs().max()) > 1e-6
+        inside.append(copy.deepcopy(layer))
+        torch.save(layer, file)
+        with use_estimator(layer, "first_order", alpha=0.5):
+            same(called(layer, x), called(build(kind, alpha=0.5), x))
+        same(called(layer, x), exact)
+        raise KeyError
+    assert dict(layer.__dict__) == state
+    file.seek(0)
+    for made in (*inside, torch.load(file, weights_only=False)):
+        same(called(made, x), first)
+
+
+def test_layers_are_switched_by_number_or_name() -> None:
+    torch.manual_seed(1)
+    model = ViT(width=WIDTH, depth=3, heads=HEADS).double().eval()
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+
+    def built(*exact: int) -> Tensor:
+        made: Any = copy.deepcopy(model)
+        for number in exact:
+            made.layers[number].self_attn.estimator = "exact"
+        return made(images)
+
+    for layers, exact in ((None, (0, 1, 2)), ([2], (1,)), (["layers.0.self_attn", 3, 1], (0, 2))):
+        with use_estimator(model, "exact", layers=layers):
+            same(model(images), built(*exact))
+    same(model(images), built())
 
 
 def test_a_name_that_is_assigned_keeps_the_tolerance() -> None:

@@ -34,8 +34,7 @@ def grid_of(layer: ContinuousAttention) -> dict[str, Any]:
 
 
 def density_of(layer: ContinuousAttention, *given: Tensor, **options: Any) -> Gaussian:
-    density = layer(*given, **grid_of(layer), **options)[1]
-    assert density is not None
+    density: Any = layer(*given, **grid_of(layer), **options)[1]
     return density
 
 

@@ -368,8 +368,7 @@ def test_a_shift_turns_sinusoids_whatever_the_place(layout):
 
 def test_windows_of_pixels_are_what_a_hand_counts_also_by_index():
     inputs = AttentionInputs(1, PLACED_HEADS, 12, 12, torch.device("cpu"), torch.float64)
-    seen = GridWindow((3, 4), reach=1)(inputs)
-    assert seen is not None
+    seen: Any = GridWindow((3, 4), reach=1)(inputs)
     for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
         near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
         assert bool(seen[0, 0, i, j]) is near
@@ -380,8 +379,7 @@ def test_windows_of_pixels_are_what_a_hand_counts_also_by_index():
 def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
     position = GridPosition(PLACED_HEADS, (2, 3)).double()
     inputs = AttentionInputs(2, PLACED_HEADS, 4, 6, torch.device("cpu"), torch.float64, query_offset=2)
-    found = position(inputs)
-    assert found is not None
+    found: Any = position(inputs)
     assert found.shape == (1, PLACED_HEADS, 4, 6)
     weight = drawn(*found.shape)
     expected = torch.zeros_like(position.bias)

@@ -91,8 +91,7 @@ def test_variances_are_positive_and_start_where_they_are_told() -> None:
     for start in (1e-6, 0.1, 50.0, 800.0):
         for kind in ("input", "learned"):
             layer = MixtureAttention(WIDTH, HEADS, variances=kind, answer="memories", initial_variance=start)
-            raw = layer.raw_variance if layer.variance_proj is None else layer.variance_proj.bias
-            assert raw is not None
+            raw: Any = layer.raw_variance if layer.variance_proj is None else layer.variance_proj.bias
             torch.testing.assert_close(
                 nn.functional.softplus(raw), torch.full_like(raw, start), rtol=1e-3, atol=0
             )

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -80,8 +81,7 @@ def test_constant_dimensions_have_size_one(name):
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_are_masks(name):
     preference, inputs = MASKS[name](), attention_inputs()
-    log_u = preference(inputs)
-    assert log_u is not None
+    log_u: Any = preference(inputs)
     assert log_u.dtype == torch.bool
     assert log_u.any()
     assert not log_u.all()
@@ -227,8 +227,7 @@ def test_a_user_can_write_a_preference_of_indices():
 
     inputs = attention_inputs()
     preference = Stripes() * Causal()
-    log_u = Stripes()(inputs)
-    assert log_u is not None
+    log_u: Any = Stripes()(inputs)
     assert tuple(log_u.shape) == (1, HEADS, 5, 7)
     assert log_u[0, 1, 0, 1:].tolist() == [0, 0.5, 0, 0.5, 0, 0.5]
     assert (log_u[..., 0] == -torch.inf).all()
@@ -238,8 +237,7 @@ def test_a_user_can_write_a_preference_of_indices():
 def test_an_empty_batch_and_no_keys_give_empty_log_weights():
     inputs = AttentionInputs(0, 2, 0, 4, torch.device("cpu"), torch.float32)
     for preference in (ALiBi(2), Causal(), LearnedBias(2, 5, 5), EVERY["relative position, shared"]()):
-        log_u = preference(inputs)
-        assert log_u is not None
+        log_u: Any = preference(inputs)
         assert log_u.shape[-2:] == (0, 4)
 
 
@@ -249,9 +247,8 @@ def test_what_depends_on_distance_is_the_same_along_diagonals(name, queries, key
     preference, inputs = perturbed(LOWERED[name]()), attention_inputs(queries, keys, offset=1, padded=False)
     whole = preference(inputs)
     preference.depends_on_distance = False
-    entry_by_entry = preference(inputs)
+    entry_by_entry: Any = preference(inputs)
     assert whole is not None
-    assert entry_by_entry is not None
     assert same(whole, entry_by_entry)
 
 
@@ -261,9 +258,8 @@ def test_an_offset_is_read_and_not_compiled_in():
         later.query_position()(torch.arange(5)).tolist() == later.query_positions.tolist() == [3, 4, 5, 6, 7]
     )
     mask = Causal().mask_mod(later)
-    first = Causal().mask_mod(attention_inputs())
+    first: Any = Causal().mask_mod(attention_inputs())
     assert mask is not None
-    assert first is not None
     # A function that captures no tensor is known by its numbers; one that captures the offset is not.
     assert identity(mask) is None
     assert identity(first) is not None
@@ -300,8 +296,7 @@ def test_factors_of_distance_are_put_together_as_any_others(dtype):
     for queries, keys, offset in ((4, 6, 2), (6, 6, 0), (5, 3, 0), (1, 7, 6)):
         inputs = AttentionInputs(2, HEADS, queries, keys, torch.device("cpu"), dtype, query_offset=offset)
         for factors in products:
-            one_by_one = combined([factor(inputs) for factor in factors])
-            assert one_by_one is not None
+            one_by_one: Any = combined([factor(inputs) for factor in factors])
             # Log-weights of half types are added before they are rounded.
             rtol = 0.02 if dtype == torch.bfloat16 else 0
             torch.testing.assert_close(Product(*factors)(inputs), one_by_one, rtol=rtol, atol=rtol)
@@ -332,13 +327,11 @@ def test_a_learned_power_has_a_gradient_also_where_something_is_forbidden():
     inputs = attention_inputs()
     tempered = Tempered(Causal() * perturbed(QuadraticPosition(HEADS)), 0.7, learned=True)
     tempered.log_power.data = tempered.log_power.data.double()  # pyright: ignore[reportOptionalMemberAccess]
-    log_u = tempered(inputs)
-    assert log_u is not None
+    log_u: Any = tempered(inputs)
     fixed = (Causal() * perturbed(QuadraticPosition(HEADS)) ** 0.7)(inputs)
     torch.testing.assert_close(log_u, fixed, rtol=1e-6, atol=1e-6)
     log_u.softmax(-1).square().sum().backward()
-    gradient = tempered.log_power.grad  # pyright: ignore[reportOptionalMemberAccess]
-    assert gradient is not None
+    gradient: Any = tempered.log_power.grad  # pyright: ignore[reportOptionalMemberAccess]
     assert torch.isfinite(gradient)
     assert gradient != 0
     with torch.no_grad():

@@ -1,8 +1,11 @@
 """Each family against its formula, and against the implementation that people know."""
 
+import copy
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 
 from fenchel import functional as F
 from fenchel.nn.preference import (
+    AbstractPreference,
     Additive,
     ALiBi,
     AttentionInputs,
@@ -26,12 +30,12 @@ from fenchel.nn.preference import (
     Window,
 )
 from fenchel.nn.preference.positions import alibi_slopes, relative_position_bucket
-from tests.nn.preferences import HEADS, WIDTH, attention_inputs, by_index, perturbed
+from tests.nn.preferences import HEADS, WIDTH, as_log_weights, attention_inputs, by_index, perturbed
 
 
 def distances(inputs: AttentionInputs) -> Tensor:
     """Key position minus query position, (m, n)."""
-    return inputs.key_positions - inputs.query_positions[:, None]
+    return (inputs.key_positions - inputs.query_positions[:, None]).double()
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -77,143 +81,115 @@ def test_slopes_are_those_of_the_paper(heads):
     torch.testing.assert_close(alibi_slopes(heads), theirs)
 
 
-def test_alibi_is_linear_in_distance():
-    inputs = attention_inputs(offset=2)
-    slopes = alibi_slopes(HEADS).double()[:, None, None]
-    distance = distances(inputs).double()
-    torch.testing.assert_close(ALiBi(HEADS)(inputs)[0], -slopes * distance.abs(), rtol=0, atol=0)
-    one_way = ALiBi(HEADS, symmetric=False)(inputs)
-    torch.testing.assert_close(one_way[0], slopes * distance, rtol=1e-6, atol=0)
-    learned = ALiBi(HEADS, learned=True)
+def per_head(number: Tensor) -> Tensor:
+    return number[:, None, None]
+
+
+def bell(p: Any, apart: Tensor) -> Tensor:
+    return -((apart - per_head(p.shift)) ** 2) / (2 * per_head(p.log_width.exp()) ** 2)
+
+
+def around_predicted(p: Any, inputs: Any) -> Tensor:
+    """A share of the way from the first key to the last, which in the second example are padded."""
+    first, last = torch.tensor([[[0.0]], [[1.0]]]), torch.tensor([[[6.0]], [[5.0]]])
+    place = first + (last - first) * torch.sigmoid(p.location(inputs.query_inputs))
+    width = torch.exp(p.log_width + p.width_change(inputs.query_inputs))
+    apart = inputs.key_positions - place.transpose(1, 2)[..., None]
+    return -(apart**2) / (2 * width.transpose(1, 2)[..., None] ** 2)
+
+
+def bahdanau(p: Any, inputs: Any) -> Tensor:
+    of_query = inputs.query_inputs @ p.of_query.weight.T + p.of_query.bias
+    hidden = of_query.unsqueeze(2) + (inputs.key_inputs @ p.of_key.weight.T).unsqueeze(1)
+    return torch.einsum("bmnhw,hw->bhmn", hidden.unflatten(-1, (HEADS, 4)).tanh(), p.score)
+
+
+FORMULAS: dict[str, tuple[AbstractPreference, Callable[[Any, Any], Tensor]]] = {
+    "alibi": (ALiBi(HEADS), lambda p, x: -per_head(alibi_slopes(HEADS)) * distances(x).abs()),
+    "alibi, one way": (ALiBi(HEADS, symmetric=False), lambda p, x: per_head(alibi_slopes(HEADS)) * distances(x)),
+    "alibi, learned": (ALiBi(HEADS, learned=True), lambda p, x: -per_head(p.log_slopes.exp()) * distances(x).abs()),
+    "quadratic": (
+        QuadraticPosition(HEADS, width=2.0),
+        lambda p, x: -per_head(p.curvature) * distances(x) ** 2 - per_head(p.drift) * distances(x),
+    ),
+    "gaussian": (GaussianWindow(HEADS, width=2.0), lambda p, x: bell(p, distances(x))),
+    "gaussian, of another sequence": (
+        GaussianWindow(HEADS, width=2.0, pace=1.5),
+        lambda p, x: bell(p, x.key_positions - 1.5 * x.query_positions[:, None]),
+    ),
+    "gaussian, around a predicted place": (
+        GaussianWindow(HEADS, 2.0, predict_location=True, predict_width=True, query_dim=WIDTH), around_predicted
+    ),
+    "causal": (Causal(), lambda p, x: distances(x) <= 0),
+    "padding": (KeyPadding(), lambda p, x: ~x.key_padding[:, None, None]),
+    "window": (Window(2, 1), lambda p, x: (distances(x) >= -2) & (distances(x) <= 1)),
+    "window before": (Window(None, 1), lambda p, x: distances(x) <= 1),
+    "window after": (Window(0, None), lambda p, x: distances(x) >= 0),
+    "dilated": (Window(4, 4, dilation=2), lambda p, x: (distances(x).abs() <= 4) & (distances(x) % 2 == 0)),
+    "learned bias": (LearnedBias(HEADS, 9, 9), lambda p, x: p.bias[:, x.query_positions, : x.keys]),
+    "additive": (Additive(HEADS, WIDTH, WIDTH, hidden=4), bahdanau),
+    "additive, in blocks": (Additive(HEADS, WIDTH, WIDTH, hidden=4, block_entries=1), bahdanau),
+    "location": (
+        Location(HEADS, WIDTH, 9), lambda p, x: torch.einsum("hnw,bmw->bhmn", p.weight[:, :7], x.query_inputs)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_log_weights_are_those_of_the_formula(name, offset):
+    preference, formula = FORMULAS[name]
+    preference, inputs = perturbed(copy.deepcopy(preference)), attention_inputs(offset=offset)
+    found, expected = (
+        as_log_weights(log_u, inputs) for log_u in (preference(inputs), formula(preference, inputs))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, check_dtype=False)
+
+
+def test_without_padding_there_is_nothing_to_mask_and_places_are_predicted_among_all_keys():
+    inputs = attention_inputs()
+    unpadded = replace(inputs, key_padding=None)
+    assert KeyPadding()(unpadded) is None
+    given: Any = perturbed(copy.deepcopy(FORMULAS["gaussian, around a predicted place"][0]))
+    torch.testing.assert_close(given(unpadded)[0], given(inputs)[0])
+    assert not torch.allclose(given(unpadded)[1], given(inputs)[1])
+
+
+def test_a_fresh_preference_has_the_width_and_the_slopes_asked_for_or_is_uniform():
+    inputs = attention_inputs(dtype=torch.float32)
+    predicted = GaussianWindow(1, width=3.0, predict_width=True, query_dim=WIDTH)
+    for given in (QuadraticPosition(1, width=3.0), GaussianWindow(1, width=3.0), predicted):
+        torch.testing.assert_close(
+            as_log_weights(given(inputs), inputs)[0, 0], -(distances(inputs) ** 2) / 18, check_dtype=False
+        )
+    learned: Any = ALiBi(HEADS, learned=True)
     torch.testing.assert_close(learned(inputs), ALiBi(HEADS)(inputs))
     assert [name for name, _ in learned.named_parameters()] == ["log_slopes"]
-    assert list(ALiBi(HEADS).parameters()) == []
     with torch.no_grad():
-        learned.log_slopes.sub_(50.0)  # pyright: ignore[reportOptionalMemberAccess]
+        learned.log_slopes.sub_(50.0)
     assert (learned.slopes > 0).all()
-
-
-def test_quadratic_position_is_a_parabola():
-    preference, inputs = perturbed(QuadraticPosition(HEADS, width=2.0)), attention_inputs(offset=1)
-    assert isinstance(preference, QuadraticPosition)
-    back = -distances(inputs).double()
-    a, b = preference.curvature[:, None, None], preference.drift[:, None, None]
-    torch.testing.assert_close(preference(inputs)[0], -a * back**2 + b * back)  # pyright: ignore[reportOptionalSubscript]
-    assert (a > 0).all()
-    # Up to a constant a row, a Gaussian around i - b/2a.
-    rows = preference(inputs)[0].log_softmax(-1)  # pyright: ignore[reportOptionalSubscript]
-    gaussian = (-a * (back - b / (2 * a)) ** 2).log_softmax(-1)
-    torch.testing.assert_close(rows, gaussian)
-
-
-def test_width_is_what_the_quadratic_starts_with():
-    narrow, wide = QuadraticPosition(1, width=1.0), QuadraticPosition(1, width=10.0)
-    assert narrow.curvature.item() == pytest.approx(0.5)
-    assert wide.curvature.item() == pytest.approx(0.005)
-
-
-def test_gaussian_window_around_the_query():
-    preference, inputs = perturbed(GaussianWindow(HEADS, width=2.0)), attention_inputs(offset=1)
-    assert isinstance(preference, GaussianWindow)
-    assert preference.shift is not None
-    shift, width = preference.shift[:, None, None], preference.log_width.exp()[:, None, None]
-    expected = -((distances(inputs) - shift) ** 2) / (2 * width**2)
-    torch.testing.assert_close(preference(inputs)[0], expected)  # pyright: ignore[reportOptionalSubscript]
-
-
-def test_gaussian_window_around_a_place_of_another_sequence():
-    preference, inputs = GaussianWindow(HEADS, width=2.0, pace=1.5), attention_inputs(offset=1)
-    aligned = 1.5 * inputs.query_positions[:, None]
-    expected = -((inputs.key_positions - aligned) ** 2) / 8.0
-    found = preference(inputs)
-    assert found is not None
-    torch.testing.assert_close(found[0], expected.expand_as(found[0]), check_dtype=False)
-
-
-def test_gaussian_window_around_a_predicted_place():
-    preference = GaussianWindow(HEADS, 2.0, predict_location=True, predict_width=True, query_dim=WIDTH)
-    preference, inputs = perturbed(preference), attention_inputs()
-    assert isinstance(preference, GaussianWindow)
-    assert preference.location is not None
-    assert preference.width_change is not None
-    share = torch.sigmoid(preference.location(inputs.query_inputs))
-    first, last = (
-        torch.tensor([0.0, 1.0]),
-        torch.tensor([6.0, 5.0]),
-    )  # the second example is padded on both sides
-    place = first[:, None, None] + (last - first)[:, None, None] * share
-    width = torch.exp(preference.log_width + preference.width_change(inputs.query_inputs))
-    distance = inputs.key_positions - place.transpose(1, 2)[..., None]
-    expected = -(distance**2) / (2 * width.transpose(1, 2)[..., None] ** 2)
-    torch.testing.assert_close(preference(inputs), expected)
-    unpadded = preference(replace(inputs, key_padding=None))
-    assert unpadded is not None
-    torch.testing.assert_close(unpadded[0], expected[0])
-    assert not torch.allclose(unpadded[1], expected[1])
-
-
-def test_a_fresh_gaussian_window_has_the_width_asked_for():
-    inputs = attention_inputs()
-    for predict in (False, True):
-        preference = GaussianWindow(
-            1, width=3.0, predict_width=predict, query_dim=WIDTH if predict else None
-        ).double()
-        torch.testing.assert_close(preference(inputs)[0, 0], -(distances(inputs).double() ** 2) / 18.0)  # pyright: ignore[reportOptionalSubscript]
-
-
-def test_masks_are_their_definitions():
-    inputs = attention_inputs(offset=2)
-    distance = distances(inputs)
-    assert torch.equal(Causal()(inputs)[0, 0], distance <= 0)  # pyright: ignore[reportOptionalSubscript]
-    assert torch.equal(KeyPadding()(inputs)[:, 0, 0], ~inputs.key_padding)  # pyright: ignore[reportOptionalSubscript, reportOptionalOperand]
-    assert torch.equal(Window(2, 1)(inputs)[0, 0], (distance >= -2) & (distance <= 1))  # pyright: ignore[reportOptionalSubscript]
-    assert torch.equal(Window(None, 1)(inputs)[0, 0], distance <= 1)  # pyright: ignore[reportOptionalSubscript]
-    assert torch.equal(Window(0, None)(inputs)[0, 0], distance >= 0)  # pyright: ignore[reportOptionalSubscript]
-    dilated = (distance.abs() <= 4) & (distance % 2 == 0)
-    assert torch.equal(Window(4, 4, dilation=2)(inputs)[0, 0], dilated)  # pyright: ignore[reportOptionalSubscript]
-    assert KeyPadding()(replace(inputs, key_padding=None)) is None
-
-
-def test_learned_bias_starts_uniform_and_reads_its_own_place():
-    inputs = attention_inputs(3, 4, offset=2)
-    bias = LearnedBias(HEADS, 6, 5)
-    assert not bias(inputs).any()
-    with torch.no_grad():
-        bias.bias.copy_(torch.arange(HEADS * 30.0).reshape(HEADS, 6, 5))
-    assert torch.equal(bias(inputs)[0], bias.bias[:, 2:5, :4].double())
+    context: Any = Context(HEADS, WIDTH, hidden=5)
+    assert context.network.own.out_features == 5
+    for given in (LearnedBias(HEADS, 6, 7), context):
+        assert not as_log_weights(given(inputs), inputs).any()
+    context(inputs)[..., 0].sum().backward()
+    assert context.network.score.weight.grad.any()
 
 
 def test_context_sees_the_whole_sentence_but_no_padding():
-    inputs = attention_inputs()
-    context = perturbed(Context(HEADS, WIDTH))
-    assert inputs.key_inputs is not None
+    inputs: Any = attention_inputs()
+    context: Any = perturbed(Context(HEADS, WIDTH))
     before = context(inputs)
-    assert before is not None
     elsewhere = inputs.key_inputs.clone()
     elsewhere[:, 3] += 1.0
     after = context(replace(inputs, key_inputs=elsewhere))
-    assert after is not None
     assert (after[..., 2] != before[..., 2]).all()  # a token that did not change itself
     padding = inputs.key_inputs.clone()
     padding[inputs.key_padding] = torch.nan
     ignored = context(replace(inputs, key_inputs=padding))
-    assert ignored is not None
     assert torch.equal(ignored[1, ..., 1:-1], before[1, ..., 1:-1])
-    nothing_real = torch.ones(1, 2, WIDTH)
     all_padding = torch.ones(1, 2, dtype=torch.bool)
-    assert torch.isfinite(ContextNetwork(1, WIDTH)(nothing_real, all_padding)).all()
-
-
-def test_a_fresh_context_is_uniform_and_can_learn():
-    inputs = attention_inputs(dtype=torch.float32)
-    context = Context(HEADS, WIDTH)
-    log_u = context(inputs)
-    assert log_u is not None
-    assert not log_u.any()
-    log_u[..., 0].sum().backward()
-    assert isinstance(context.network, ContextNetwork)
-    assert context.network.score.weight.grad is not None
-    assert context.network.score.weight.grad.any()
+    assert torch.isfinite(ContextNetwork(1, WIDTH)(torch.ones(1, 2, WIDTH), all_padding)).all()
 
 
 def test_a_network_of_ones_own_may_ask_for_the_padding():
@@ -222,37 +198,8 @@ def test_a_network_of_ones_own_may_ask_for_the_padding():
             assert key_padding is not None
             return (~key_padding).sum(1)[:, None, None].expand(*tokens.shape[:2], 1).to(tokens)
 
-    log_u = Context(1, network=Counting())(attention_inputs())
-    assert log_u is not None
+    log_u: Any = Context(1, network=Counting())(attention_inputs())
     assert log_u[:, 0, 0, 0].tolist() == [7, 5]
-
-
-def test_hidden_is_the_width_in_between():
-    network = Context(HEADS, WIDTH, hidden=5).network
-    assert isinstance(network, ContextNetwork)
-    assert network.own.out_features == 5
-
-
-@pytest.mark.parametrize("block_entries", [1, 2**22])
-def test_additive_is_bahdanaus_score(block_entries):
-    preference = perturbed(Additive(HEADS, WIDTH, WIDTH, hidden=4, block_entries=block_entries))
-    assert isinstance(preference, Additive)
-    inputs = attention_inputs()
-    assert inputs.query_inputs is not None
-    assert inputs.key_inputs is not None
-    log_u = preference(inputs)
-    for b, h, i, j in [(0, 0, 0, 0), (1, 2, 4, 6), (0, 1, 3, 2)]:
-        rows = slice(4 * h, 4 * h + 4)
-        w, c = preference.of_query.weight[rows], preference.of_query.bias[rows]
-        hidden = w @ inputs.query_inputs[b, i] + preference.of_key.weight[rows] @ inputs.key_inputs[b, j] + c
-        torch.testing.assert_close(log_u[b, h, i, j], preference.score[h] @ hidden.tanh())
-    whole = Additive(HEADS, WIDTH, hidden=4).double()
-    whole.load_state_dict(preference.state_dict())
-    gradients = [
-        torch.autograd.grad(u(inputs).square().sum(), list(u.parameters())) for u in (preference, whole)
-    ]
-    for blocked, at_once in zip(*gradients, strict=True):
-        torch.testing.assert_close(blocked, at_once)
 
 
 def test_additive_keeps_one_block_of_hidden_units_at_a_time():
@@ -268,13 +215,6 @@ def test_additive_keeps_one_block_of_hidden_units_at_a_time():
     assert max(kept) < all_units / 4
 
 
-def test_location_is_linear_in_the_query():
-    preference, inputs = perturbed(Location(HEADS, WIDTH, 9)), attention_inputs()
-    assert isinstance(preference, Location)
-    expected = torch.einsum("hnw,bmw->bhmn", preference.weight[:, :7], inputs.query_inputs)
-    torch.testing.assert_close(preference(inputs), expected)
-
-
 GRID = (4, 5)
 
 
@@ -287,8 +227,7 @@ def inputs_of(
 
 
 def log_weights(preference: QuadraticGridPosition, inputs: AttentionInputs) -> Tensor:
-    found = preference(inputs)
-    assert found is not None
+    found: Any = preference(inputs)
     return found
 
 

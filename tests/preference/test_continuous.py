@@ -32,8 +32,7 @@ def both(k: int) -> tuple[Continuous1d | Continuous2d, Continuous1d | Continuous
 
 def inside(u: Continuous1d | Continuous2d, seed: int) -> Tensor:
     lam = drawn(3, M, u.dim, seed=seed)
-    reach = u.reach(torch.zeros_like(lam), lam)
-    assert reach is not None
+    reach: Any = u.reach(torch.zeros_like(lam), lam)
     return lam * (0.4 * reach).clamp(max=1).unsqueeze(-1)
 
 

@@ -66,8 +66,7 @@ class Page(HTMLParser):
 
 
 def embedded(html: str) -> dict:
-    match = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', html, re.DOTALL)
-    assert match is not None
+    match: Any = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', html, re.DOTALL)
     return json.loads(match.group(1))
 
 
