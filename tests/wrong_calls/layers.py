@@ -432,7 +432,7 @@ def kept() -> Iterator[Target]:
         "Linear": {"other": together(model=nn.Linear(9, 2))},
         "torch.nn.Module": {"text": together(model="demo")},
         "was not called": {"not called": together(model=MultiheadAttention(12, 3))},
-        "not called inside of use_estimator": {
+        "not called inside use_estimator": {
             "a layer": together(model=MultiheadAttention(12, 3), layers=[1])
         },
     }
@@ -443,7 +443,7 @@ def kept() -> Iterator[Target]:
             f"use_estimator of heads of {kind.__name__}",
             lambda heads, layer=layer: heads and entered(use_estimator(layer, "exact", heads=heads)),
             given(heads=None),
-            {"infer together": {"one": together(heads=[1])}},
+            {"solved together": {"one": together(heads=[1])}},
             InputError,
         )
 
