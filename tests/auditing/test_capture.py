@@ -68,16 +68,22 @@ def assert_weights(call: AttentionCall, scores: Tensor, expected: Tensor, tol: f
     torch.testing.assert_close(weights[rows], expected.to(weights)[rows], rtol=0, atol=tol)
 
 
+def inputs_of(family: str, padding: str, dtype: torch.dtype) -> dict[str, Any]:
+    inputs = tiny_inputs(family, padding="none" if padding == "no mask" else padding, dtype=dtype)
+    return {name: value for name, value in inputs.items() if padding != "no mask" or "mask" not in name}
+
+
 def exactness(family: str) -> tuple[torch.dtype, float]:
     """Where a family takes its softmax in float32, its eager attention makes NaN of float64's finfo.min."""
     return (torch.float32, 2e-5) if family in FLOAT32_SOFTMAX else (torch.float64, 1e-10)
 
 
-@pytest.mark.parametrize("padding", ["right", "left", "none"])
+@pytest.mark.parametrize("padding", ["right", "left", "none", "no mask"])
 @pytest.mark.parametrize("family", LINEAR_KEYS)
 def test_input_space_gives_the_models_weights(family: str, padding: str) -> None:
+    """Those of decoders are causal also where they are given no mask."""
     dtype, tol = exactness(family)
-    inputs = tiny_inputs(family, padding=padding, dtype=dtype)
+    inputs = inputs_of(family, padding, dtype)
     expected = eager_weights(family, inputs, dtype=dtype)
     calls = captured(family, inputs, space="input", dtype=dtype)
     assert [call.site.name for call in calls] == [name for name, _ in expected]
@@ -106,13 +112,10 @@ def test_rows_that_see_nothing_are_finite_and_not_counted(family: str) -> None:
             assert not sees.all()
 
 
-def shapes(family: str, *, padding: str, mask: bool = True) -> dict[str, tuple[int, ...] | None]:
-    inputs = tiny_inputs(family, padding=padding)
-    if not mask:
-        inputs = {name: value for name, value in inputs.items() if "mask" not in name}
+def shapes(family: str, *, padding: str) -> dict[str, tuple[int, ...] | None]:
     return {
         call.site.kind: None if call.log_preference is None else tuple(call.log_preference.shape)
-        for call in captured(family, inputs)
+        for call in captured(family, tiny_inputs(family, padding=padding))
     }
 
 
@@ -126,22 +129,6 @@ def test_the_preference_is_no_larger_than_it_varies() -> None:
     encoder_decoder = shapes("t5", padding="none")
     assert encoder_decoder == {"encoder_self": (1, 4, n, n), "decoder_self": (1, 4, m, m), "cross": None}
     assert shapes("t5", padding="right")["cross"] == (3, 1, 1, n)
-
-
-@pytest.mark.parametrize("mask", [True, False])
-@pytest.mark.parametrize(
-    ("family", "kind"), [(f, "decoder_self") for f in ("gpt2", "llama", "t5", "marian", "clip_text")]
-)
-def test_causality_is_never_lost(family: str, kind: str, mask: bool) -> None:
-    inputs = tiny_inputs(family, padding="none")
-    if not mask:
-        inputs = {name: value for name, value in inputs.items() if "mask" not in name}
-    calls = [call for call in captured(family, inputs) if call.site.kind == kind]
-    assert calls
-    for call in calls:
-        assert call.log_preference is not None
-        allowed = call.log_preference > -torch.inf
-        assert torch.equal(allowed, torch.ones_like(allowed).tril())
 
 
 def test_swins_shift_mask_stays_a_weight() -> None:

@@ -2,13 +2,11 @@
 
 import html
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import fenchel
 from fenchel import KL, Tsallis
@@ -16,17 +14,14 @@ from fenchel.auditing.report import render_html
 from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.closeness.tsallis import closeness_name
 from fenchel.errors import InputError, ModelError
-from fenchel.integrations.transformers import register, register_backend
+from fenchel.integrations.capture import Capture
+from fenchel.integrations.transformers import register
 from tests.auditing.small_audits import small_audit, small_model, some_texts
+from tests.auditing.test_measure import slow
 from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
 from tests.tiny_models import tiny_inputs, tiny_model
 
-entmax = pytest.importorskip("entmax")
-
-NAMED = {
-    "sparsemax": ("fenchel_sparsemax", lambda x: entmax.sparsemax(x, -1)),
-    "entmax15": ("fenchel_entmax15", lambda x: entmax.entmax15(x, -1)),
-}
+NAMED = {"sparsemax": Tsallis(2), "entmax15": Tsallis(1.5)}
 
 
 @pytest.fixture(autouse=True)
@@ -34,74 +29,22 @@ def registered() -> None:
     register()
 
 
-def numbers_by_ascent(
-    query: Tensor, templates: Tensor, allowed: Tensor, weights_of: Callable[[Tensor], Tensor], curved: float
-) -> dict[str, Tensor]:
-    """What an audit measures, by small steps up the dual in float64, with the maps of the entmax package."""
-
-    def weights(lam: Tensor) -> Tensor:
-        return weights_of((lam @ templates.mT).masked_fill(~allowed, -torch.inf))
-
-    believed = allowed.double() / allowed.double().sum(-1, keepdim=True)
-    mean = believed @ templates
-    lam = torch.zeros_like(query)
-    size = 1 / (1 + curved * float(torch.linalg.matrix_norm(templates, 2).square().max()))
-    for _ in range(5000):
-        gradient = mean + query - lam - weights(lam) @ templates
-        lam = lam + size * gradient
-        if float(gradient.abs().max()) < 1e-9:
-            break
-    first, exact = weights(query), weights(lam)
-    shift = (first @ templates - mean).norm(dim=-1)
-    room = query.norm(dim=-1) - shift
-    return {
-        "relative_deviation": (lam - query).norm(dim=-1) / lam.norm(dim=-1),
-        "total_variation": (first - exact).abs().sum(-1) / 2,
-        "mean_error": ((first - exact) @ templates).norm(dim=-1) / (exact @ templates).norm(dim=-1),
-        "gap": shift.square() / 2,
-        "certificate": torch.where(room > 0, shift / room, torch.inf),
-    }
-
-
 @pytest.mark.parametrize("name", NAMED)
-def test_numbers_are_those_of_small_steps_and_other_maps(name: str) -> None:
-    """The model is run by another attention function too: nothing of the audit is in what it is held against."""
-    implementation, weights_of = NAMED[name]
-    inputs = tiny_inputs("bert", padding="left")
-    taken: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def probe(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor,
-        *,
-        scaling: float,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        taken.append((query, scaling * key, mask))
-        scores = (query @ key.mT * scaling).masked_fill(~mask, -torch.inf)
-        return (weights_of(scores) @ value).transpose(1, 2).contiguous(), None
-
-    register_backend(f"probe_{name}", probe)
-    with torch.no_grad():
-        tiny_model("bert", attn_implementation=f"probe_{name}")(**inputs)
-    model = tiny_model("bert", attn_implementation=implementation)
-    report = fenchel.audit(model, None, [inputs], space="key", closeness=name, tol=1e-6)
-    real = inputs["attention_mask"] == 1
-    assert len(taken) == 2
-    for layer, (query, templates, mask) in enumerate(taken, start=1):
-        found = numbers_by_ascent(query, templates, mask[:, :, :1], weights_of, 1.0)
-        for head in range(4):
-            record = next(r for r in report.heads if (r["layer"], r["head"]) == (layer, head + 1))
-            for metric, values in found.items():
-                expected = float(values[:, head][real].mean())
-                if expected == torch.inf:
-                    assert record[f"{metric}_mean"] is None
-                    continue
-                assert record[f"{metric}_mean"] == pytest.approx(expected, rel=2e-4), (layer, head, metric)
-            assert record["queries"] == int(real.sum())
+def test_numbers_are_those_of_every_query_under_the_closeness(name: str) -> None:
+    inputs, calls = tiny_inputs("bert", padding="left"), []
+    model = tiny_model("bert", attn_implementation=f"fenchel_{name}")
+    with Capture(model, space="key", consume=calls.append) as capture:
+        capture.run(inputs)
+    for record in fenchel.audit(
+        model, None, [inputs], space="key", closeness=name, tol=1e-6, heads=[1, 3]
+    ).heads:
+        call, head = calls[record["layer"] - 1], record["head"] - 1
+        assert record["queries"] == int((inputs["attention_mask"] == 1).sum())
+        rows = [slow(call, "key", 1.0, b, head, k, NAMED[name]) for b, k in call.counted.nonzero().tolist()]
+        for metric in rows[0]:
+            expected = sum(row[metric] for row in rows) / len(rows)
+            found = torch.inf if record[f"{metric}_mean"] is None else record[f"{metric}_mean"]
+            assert found == pytest.approx(expected, rel=2e-4), (record["layer"], head, metric)
 
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:

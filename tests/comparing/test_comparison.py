@@ -27,6 +27,17 @@ BEFORE = known_values(0)
 AFTER = known_values(1, {RAISED: 2.0, LOWERED: 0.5})
 
 
+def ends_of(found: Interval) -> tuple[float, float]:
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
+
+
+def holds(found: Interval, truth: float) -> bool:
+    low, high = ends_of(found)
+    return low <= truth <= high
+
+
 @pytest.fixture(scope="module")
 def comparison() -> ComparisonReport:
     return compare(known_audit(BEFORE), known_audit(AFTER), names=["before", "after"])
@@ -40,9 +51,7 @@ def test_differences_are_those_of_the_queries(comparison: ComparisonReport, metr
         assert change.mean == pytest.approx(second.mean() - first.mean(), abs=1e-12)
         medians = [float(np.median(values)) for values in (first, second)]
         assert change.median == pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
-        assert change.interval.low is not None
-        assert change.interval.high is not None
-        assert change.interval.low < medians[1] - medians[0] < change.interval.high
+        assert holds(change.interval, medians[1] - medians[0])
 
 
 def test_documents_of_one_text_are_drawn_together(comparison: ComparisonReport) -> None:
@@ -56,9 +65,8 @@ def test_documents_of_one_text_are_drawn_together(comparison: ComparisonReport) 
         compare(known_audit(BEFORE), known_audit(BEFORE, **changes)).changes[RAISED]["gap"].interval
         for changes in ({}, {"text_sha256": "0" * 64})
     )
-    assert (pair.low, pair.high) == (0, 0)
-    assert alone.low is not None
-    assert alone.low < 0
+    assert ends_of(pair) == (0, 0)
+    assert ends_of(alone)[0] < 0
 
 
 def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
@@ -97,10 +105,8 @@ def test_the_other_way_round_everything_changes_sign(comparison: ComparisonRepor
         there, here = comparison.changes[key]["gap"], back.changes[key]["gap"]
         assert there.mean is not None
         assert here.mean == -there.mean
-        assert there.interval.low is not None
-        assert there.interval.high is not None
-        ends = pytest.approx([-there.interval.high, -there.interval.low])
-        assert [here.interval.low, here.interval.high] == ends
+        low, high = ends_of(there.interval)
+        assert ends_of(here.interval) == pytest.approx((-high, -low))
 
 
 def test_few_documents_tell_nothing() -> None:
@@ -262,12 +268,6 @@ def intervals(first: Tensor, last: Tensor, *, paired: bool, of: Tensor | None = 
     return median_intervals(pairs, paired=paired)  # pyright: ignore[reportArgumentType]
 
 
-def holds(found: Interval, truth: float) -> bool:
-    assert found.low is not None
-    assert found.high is not None
-    return found.low <= truth <= found.high
-
-
 @pytest.mark.parametrize("paired", [True, False])
 def test_intervals_of_documents_cover_as_often_as_they_say(paired: bool) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -350,10 +350,9 @@ def test_more_than_a_thousand_documents_are_drawn_in_groups() -> None:
     documents = torch.arange(2500)
     first, last = (torch.randn(1, 1, 2500, 1, generator=generator) for _ in range(2))
     ((found,),) = intervals(first, last, paired=False, of=documents)
-    assert found.low is not None
-    assert found.high is not None
+    low, high = ends_of(found)
     # Of two medians of N independent normal numbers.
-    assert found.high - found.low == pytest.approx(2 * 1.96 * math.sqrt(math.pi / 2500), rel=0.15)
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(math.pi / 2500), rel=0.15)
 
 
 @pytest.mark.parametrize("units", [3, 5, 30])

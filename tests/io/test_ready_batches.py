@@ -6,16 +6,20 @@ import pytest
 import torch
 
 from fenchel.errors import InputError
-from fenchel.io.batches import PADDING, Batch, TokenTexts
+from fenchel.io.batches import PADDING, TokenTexts
 from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches
 
 TEXTS = [["[CLS]", "un", "##told", "tales"], ["[CLS]", "tales"]]
 
 
-def read(**known: Any) -> Batch:
-    (batch,) = ReadyBatches([{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]).batches()
+def only(inputs: Any) -> Any:
+    (batch,) = ReadyBatches([inputs]).batches()
     return batch
+
+
+def read(**known: Any) -> Any:
+    return only({"inputs": {"x": torch.zeros(2, 4, 8)}, **known})
 
 
 def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -> None:
@@ -38,7 +42,7 @@ def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -
     assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
     many = ReadyBatches([{"x": torch.zeros(2, 4)}] * 100, max_tokens=4)
     assert [batch.fraction for batch in many.batches()] == [0.5, 1.0]
-    (batch,) = ReadyBatches([{"inputs": torch.zeros(2, 4, 8)}]).batches()
+    batch = only({"inputs": torch.zeros(2, 4, 8)})
     assert batch.inputs.keys() == {"inputs"}
 
 
@@ -48,19 +52,16 @@ def test_inputs_with_a_mask_count_what_it_says_and_the_decoders_ids_are_read() -
         "attention_mask": torch.tensor([[1, 1, 0]]),
         "decoder_input_ids": torch.tensor([[5, 6]]),
     }
-    (batch,) = ReadyBatches([inputs]).batches()
-    assert batch.counted is not None
-    assert batch.counted_decoder is not None
+    batch = only(inputs)
     assert batch.counted.tolist() == [[True, True, False]]
     assert (batch.counted_decoder.tolist(), batch.tokens) == ([[True, True]], 2)
     assert (batch.token(0, 1), batch.pieces(0)) == ("6", (" 5", " 6"))
-    (batch,) = ReadyBatches([{"inputs": inputs, "tokens": [["a", "b"]]}]).batches()
+    batch = only({"inputs": inputs, "tokens": [["a", "b"]]})
     assert (batch.pieces(0), batch.pieces(0, decoder=True)) == (("a", " b"), ("5", " 6"))
 
 
 def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
     batch = read(tokens=TEXTS)
-    assert batch.counted is not None
     assert batch.counted.tolist() == [[True] * 4, [True, True, False, False]]
     assert batch.tokens == 6
     assert batch.pieces(0) == ("[CLS]", " un", "told", " tales")
@@ -93,7 +94,6 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
         tokens_decoder=[["a"], ["b", "c"]],
         **measures,
     )
-    assert batch.counted is not None
     assert torch.equal(batch.counted, counted)
     assert (batch.documents, batch.windows, batch.tokens) == ((7, 7), (1, 2), 4)
     assert (batch.after.document, batch.after.documents, batch.after.tokens) == (1, 1, 4)
@@ -154,7 +154,7 @@ def test_the_digest_is_of_all_that_is_given() -> None:
 
 def test_three_rows_of_patches_are_no_image() -> None:
     inputs = {"pixel_values": torch.zeros(3, 16, 768), "spatial_shapes": torch.zeros(3, 2)}
-    (batch,) = ReadyBatches([inputs]).batches()
+    batch = only(inputs)
     assert batch.documents == (1, 2, 3)
     with pytest.raises(InputError, match="no batch dimension"):
         list(ReadyBatches([{"pixel_values": torch.zeros(3, 16, 768)}]).batches())

@@ -50,6 +50,11 @@ def windows(texts: Any, tokenizer: Any, **options: Any) -> TokenWindows:
     return TokenWindows(open_documents(texts), tokenizer, **options)
 
 
+def only(windows: TokenWindows) -> Any:
+    (batch,) = windows.batches()
+    return batch
+
+
 def counted_ids(batches: list[Batch]) -> list[int]:
     """The ids that count, in order, without the special ones."""
     ids = [
@@ -208,7 +213,7 @@ def test_padding_token_falls_back():
     assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=6)) == 6
     assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=None)) == 0
     without = word_tokenizer(None, **{"pad_token": None, "eos_token": "[SEP]"})
-    (batch,) = windows([text(1), text(2)], without).batches()
+    batch = only(windows([text(1), text(2)], without))
     assert batch.inputs["input_ids"].tolist() == [[4, 3], [4, 5]]
     assert batch.inputs["attention_mask"].tolist() == [[1, 0], [1, 1]]
 
@@ -266,13 +271,11 @@ ENCODER_DECODER = SimpleNamespace(is_encoder_decoder=True, decoder_start_token_i
 
 
 def test_decoder_reads_the_same_window_shifted_right(tokenizer):
-    (batch,) = windows([text(3), text(5)], tokenizer, config=ENCODER_DECODER, max_tokens=10).batches()
+    batch = only(windows([text(3), text(5)], tokenizer, config=ENCODER_DECODER, max_tokens=10))
     ids = batch.inputs["input_ids"]
     assert batch.inputs["decoder_input_ids"][1].tolist() == [1, *ids[1, :-1].tolist()]
     assert batch.inputs["decoder_input_ids"][0].tolist() == [1, 2, 4, 5, 6, 0, 0]
     assert torch.equal(batch.inputs["decoder_attention_mask"], batch.inputs["attention_mask"])
-    assert batch.counted is not None
-    assert batch.counted_decoder is not None
     assert torch.equal(batch.counted_decoder, batch.counted)
     assert batch.counted.sum(1).tolist() == [5, 5]
     assert batch.token(0, 2, decoder=True) == "w0"
@@ -292,12 +295,10 @@ def pairs(tmp_path: Any, *records: tuple[str, str]) -> Any:
 
 def test_decoder_reads_the_target_where_there_is_one(tokenizer, tmp_path):
     documents = pairs(tmp_path, (text(3), text(5, 20)), (text(4), text(1, 30)))
-    (batch,) = TokenWindows(documents, tokenizer, config=ENCODER_DECODER).batches()
+    batch = only(TokenWindows(documents, tokenizer, config=ENCODER_DECODER))
     assert batch.inputs["decoder_input_ids"].tolist() == [[1, 2, 24, 25, 26, 27, 28], [1, 2, 34, 0, 0, 0, 0]]
     assert batch.inputs["decoder_attention_mask"].sum(1).tolist() == [7, 3]
-    assert batch.counted_decoder is not None
     assert batch.counted_decoder.sum(1).tolist() == [7, 3]
-    assert batch.counted is not None
     assert batch.counted.sum(1).tolist() == [5, 6]
     assert batch.tokens == 11
 
@@ -359,7 +360,7 @@ def test_tokens_of_the_demo_are_read_as_its_tokenizer_makes_them():
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
     config = AutoConfig.from_pretrained(get_model_path())
     texts = ["A good loaf needs kneading, water, salt and time.", "Bees dance."]
-    (batch,) = windows(texts, tokenizer, config=config).batches()
+    batch = only(windows(texts, tokenizer, config=config))
     expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
     assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
     assert torch.equal(batch.inputs["attention_mask"], expected["attention_mask"])

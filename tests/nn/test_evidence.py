@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import fenchel
 from fenchel import functional
-from fenchel import functional as F
 from fenchel.errors import ModelError, ProblemError
 from fenchel.nn import MultiheadAttention, sinusoids
 from fenchel.nn.evidence import (
@@ -163,7 +162,7 @@ def placed(name: str) -> AbstractPositionalEvidence:
     return evidence
 
 
-def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
+def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int) -> Tensor:
     """The log-weight of key j for query i, (B, H), from the papers' formulas."""
     q, k = query[:, :, i], key[:, :, j]
     if name.startswith("rotary"):
@@ -175,50 +174,27 @@ def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, 
             paired = vector.unflatten(-1, (2, -1)).mT if "halves" in name else vector.unflatten(-1, (-1, 2))
             return torch.view_as_complex(paired.contiguous()) * torch.exp(1j * angles * place)
 
-        return (turned(q, i + offset) * turned(k, j).conj()).real.sum(-1) / PLACED_DIM**0.5
+        return (turned(q, i) * turned(k, j).conj()).real.sum(-1) / PLACED_DIM**0.5
     if name.startswith("relative keys"):
-        clipped = max(-evidence.max_distance, min(evidence.max_distance, j - i - offset))
+        clipped = max(-evidence.max_distance, min(evidence.max_distance, j - i))
         return (q * (k + evidence.weight[:, clipped + evidence.max_distance])).sum(-1) / PLACED_DIM**0.5
     if name == "grid":
-        row, column = j // 3 - (i + offset) // 3, j % 3 - (i + offset) % 3
+        row, column = j // 3 - i // 3, j % 3 - i % 3
         at = [max(-1, min(1, one)) + 1 for one in (row, column)]
         return (q * (k + torch.cat((evidence.rows[:, at[0]], evidence.columns[:, at[1]]), -1))).sum(-1)
-    code = torch.tensor([(i + offset - j) * 10_000.0 ** (-2 * c / 6) for c in range(3)], dtype=torch.float64)
+    code = torch.tensor([(i - j) * 10_000.0 ** (-2 * c / 6) for c in range(3)], dtype=torch.float64)
     r = evidence.distance_weight @ torch.cat((code.sin(), code.cos()))
     u, v = evidence.key_importance, evidence.distance_importance
     return ((q + u) * k + (q + v) * r).sum(-1) / PLACED_DIM**0.5
 
 
-def scores(evidence: Any, name: str, query: Tensor, key: Tensor, offset: int = 0) -> Tensor:
+def scores(evidence: Any, name: str, query: Tensor, key: Tensor) -> Tensor:
     """The log-weights of all keys for all queries, (B, H, m, n)."""
     rows = [
-        torch.stack([score(evidence, name, query, key, i, j, offset) for j in range(key.shape[2])], -1)
+        torch.stack([score(evidence, name, query, key, i, j) for j in range(key.shape[2])], -1)
         for i in range(query.shape[2])
     ]
     return torch.stack(rows, -2)
-
-
-@pytest.mark.parametrize("offset", [0, 2])
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_first_order_is_the_papers_score(name, offset):
-    evidence = placed(name)
-    query, key = (
-        drawn(2, PLACED_HEADS, TOKENS - offset, PLACED_DIM),
-        drawn(2, PLACED_HEADS, TOKENS, PLACED_DIM, seed=1),
-    )
-    z, templates, scale = evidence(query, key, query_offset=offset)
-    if isinstance(templates, RelativeTemplates):
-        found = F.relative_attention_weights(
-            z,
-            templates.key,
-            templates.relative,
-            templates.row_index,
-            log_preference=templates.log_preference,
-            scale=scale,
-        )
-    else:
-        found = F.attention_weights(z, templates, scale=scale)
-    torch.testing.assert_close(found, scores(evidence, name, query, key, offset).softmax(-1))
 
 
 def build(name: str, **options: Any) -> MultiheadAttention:

@@ -432,9 +432,7 @@ def kept() -> Iterator[Target]:
         "Linear": {"other": together(model=nn.Linear(9, 2))},
         "torch.nn.Module": {"text": together(model="demo")},
         "was not called": {"not called": together(model=MultiheadAttention(12, 3))},
-        "not called inside use_estimator": {
-            "a layer": together(model=MultiheadAttention(12, 3), layers=[1])
-        },
+        "not called inside use_estimator": {"a layer": together(model=MultiheadAttention(12, 3), layers=[1])},
     }
     yield Target("use_estimator of a model", switched, dict, models, ModelError)
     for kind in (TransportAttention, ContinuousAttention):
