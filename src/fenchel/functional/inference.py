@@ -405,6 +405,7 @@ def in_parts(
     return joined(zip(cut, map(of_part, rows.parts(cut), *pieces), strict=True), (0, 2))
 
 
+@untraced  # looks at values
 def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """λ of the second-order or exact estimator, (..., m, d), with gradients to all tensors of the problem.
 
@@ -420,7 +421,6 @@ def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tenso
     return solver.joined(problem, dual) if torch.is_grad_enabled() else dual
 
 
-@untraced
 @torch.no_grad()
 def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """λ without gradient."""

@@ -382,6 +382,7 @@ def _warn_once(given: TransportArguments, name: str) -> None:
 
 
 _refuse_overflow = untraced(refuse_overflow)
+_once_differentiable = untraced(once_differentiable)
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
@@ -389,8 +390,8 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     keep_freed_memory()
     if not torch.compiler.is_compiling():
         names, of = ("templates", "sources", "values", "log_weights", "gamma"), "transport attention"
-        dual = once_differentiable(dual, of)
-        given = replace(given, **{name: once_differentiable(getattr(given, name), of) for name in names})
+        dual = _once_differentiable(dual, of)
+        given = replace(given, **{name: _once_differentiable(getattr(given, name), of) for name in names})
     cut = [(slice(None), slice(None))]
     # On accelerators splitting saves nothing, and each part would synchronise.
     if is_on_host(dual):
