@@ -121,8 +121,7 @@ def test_columns_choose_the_text_and_the_target(command, tmp_path, name):
         assert queries["decoder_self"] == queries["cross"] == 6 + 3 != queries["encoder_self"]
 
 
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "there"), [("audit", True), ("swap", False)])
 def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name, there):
     out = tmp_path / "out"
     if there:

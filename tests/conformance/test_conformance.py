@@ -88,7 +88,7 @@ def test_exact_is_the_maximum_that_scipy_finds(family: Family) -> None:
         lam = torch.from_numpy(numbers).reshape(found.dual.shape)
         return -float(problem.dual(lam).sum()), -problem.dual_gradient(lam).flatten().numpy()
 
-    near = minimize(falling, (0.9 * flat).flatten().numpy(), jac=True, method="BFGS", options={"gtol": 1e-8})
+    near = minimize(falling, (0.9 * flat).flatten().numpy(), jac=True, method="BFGS", options={"gtol": 1e-6})
     torch.testing.assert_close(
         torch.from_numpy(near.x).reshape(found.dual.shape), found.dual, rtol=1e-4, atol=1e-5
     )
@@ -252,7 +252,9 @@ def test_one_query_is_answered_as_the_same_query_repeated(family: Family) -> Non
         one = family.problem(parts).queries(slice(0, 1))
         evidence = one.evidence.expand(*one.shape[:-1], 3, one.evidence.shape[-1])
         three = InferenceProblem(one.preference, evidence, one.alpha, one.closeness)
-        alone, repeated = (problem.solve("exact", tol=1e-6, throw=False) for problem in (one, three))
+        # Whoever can reach the tolerance does within eight steps.
+        options: dict[str, Any] = {"tol": 1e-6, "max_steps": 9, "throw": False}
+        alone, repeated = (problem.solve("exact", **options) for problem in (one, three))
         apart = (alone.dual - repeated.dual).norm(dim=-1)
         assert bool((apart <= alone.dual_error + repeated.dual_error).all())
 
