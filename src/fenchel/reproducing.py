@@ -273,7 +273,8 @@ def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
 
     Raises:
         InputError: If the figure is not one of them, or an option, the text or the folder cannot be used.
-        ModelError: If the model cannot be loaded, or has none of the attention that the figure shows.
+        ModelError: If the model cannot be loaded, cannot be audited in space ``input`` (rotary positions), or has none
+            of the attention that the figure shows.
         OutputError: If the folder cannot be written to.
     """
     figure = checked("figure", figure)
@@ -307,10 +308,19 @@ def _looked_at(found: RunModel) -> tuple[set[Kind], bool]:
         Its kinds of attention, and whether its template scale differs from the papers'.
     """
     options: dict[str, Any] = {"tol": 1e-2, "space": "input"}
-    scaled = [
-        audit(found.model, found.tokenizer, ["Attention is inference."], template_scale=scale, **options)
-        for scale in ("sqrt_d", "model")
-    ]
+    try:
+        scaled = [
+            audit(found.model, found.tokenizer, ["Attention is inference."], template_scale=scale, **options)
+            for scale in ("sqrt_d", "model")
+        ]
+    except ModelError as error:
+        reason, advised, _ = str(error).partition(" Use space='key'")
+        if not advised:
+            raise
+        raise ModelError(
+            f"{reason} The papers' figures are in that space, so they cannot be made with this model. Give one such as "
+            f"{BERT}"
+        ) from error
     theirs, own = ([head["gap_mean"] for head in report.heads] for report in scaled)
     return {kind for kind, _ in scaled[0].statistics.layers()}, theirs != own
 

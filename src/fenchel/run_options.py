@@ -410,7 +410,7 @@ class AuditOptions(SourceOptions):
     tol: float = _option(2e-4, "Relative tolerance of the exact solver.", recorded=True)
     memory_budget: int = _option(
         512 * 2**20,
-        "Working memory of the exact solver: bytes in Python, megabytes on the command line.",
+        "Working memory of the exact solver, in MB; in Python, in bytes.",
         "MB",
         command_default=512,
         unit=2**20,

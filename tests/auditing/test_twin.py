@@ -12,6 +12,7 @@ import torch
 from fenchel.auditing import run, twin
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
+from fenchel.auditing.report.html import command
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
 from fenchel.errors import ModelError
 from tests.auditing.small_audits import (
@@ -129,6 +130,7 @@ def test_a_folder_has_it_unless_it_is_given_up_which_leaves_no_parts(
 ) -> None:
     kept, alone = few(baseline=None, directory=tmp_path / "kept"), few(baseline=None)
     assert kept.manifest["baseline"] == "auto"
+    assert "baseline='auto'" in command(kept.manifest), "with which --resume agrees"
     assert kept.twin_heads == AuditReport.load(tmp_path / "kept").twin_heads != []
     assert list(json.loads((tmp_path / "kept" / "state.json").read_text())["twin"]) == ["parts"]
     assert (alone.manifest["baseline"], alone.manifest["twin"], alone.twin) == ("none", "not audited", None)

@@ -125,6 +125,15 @@ def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
+def test_models_with_rotary_positions_are_refused_without_advice_that_cannot_be_followed(
+    tmp_path: Path,
+) -> None:
+    folder = saved(tmp_path / "llama", "llama")
+    with pytest.raises(ModelError, match=r"rotary position.*cannot be made with this model") as raised:
+        reproduce("figure4", some_texts(), model=str(folder), **SMALL)
+    assert "space='key'" not in str(raised.value)
+
+
 def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
     options = {**SMALL, "max_tokens": 20, "seed": 3, "tol": 1e-3, "dtype": "float64"}
     report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, **options)

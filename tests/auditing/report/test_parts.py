@@ -110,8 +110,8 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     )
     assert line == (
         "fenchel audit 'a b; rm -rf /' --text pride-and-prejudice.txt --dtype float32 --space input --alpha 1 "
-        "--tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 --layers 1,3 --whole-file "
-        "--text-column c --seed 0 --queries all --baseline none --out audit"
+        "--tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 --layers 1,3 --baseline auto "
+        "--whole-file --text-column c --seed 0 --queries all --out audit"
     )
 
 

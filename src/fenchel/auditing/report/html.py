@@ -50,7 +50,6 @@ from fenchel.auditing.report.plots import (
     shown_statistic,
     strips,
 )
-from fenchel.auditing.twin import AUDITED
 from fenchel.drawing import LEVELS, SCALE, duration, ink, plain, stylesheet
 from fenchel.errors import require_packages
 from fenchel.run_options import AuditOptions
@@ -142,9 +141,7 @@ def rendered_page(
 
 # The others depend on the machine, or are handled separately.
 _OPTIONS = tuple(
-    name
-    for name in KEYS
-    if name in AuditOptions.model_fields and name not in ("device", "loader", "baseline")
+    name for name in KEYS if name in AuditOptions.model_fields and name not in ("device", "loader")
 )
 
 _ABSENT = {
@@ -185,8 +182,6 @@ def command(manifest: Mapping[str, Any]) -> str:
         given.pop("shard", None)
     if "tokens" in manifest:
         given.setdefault("queries", "all")
-    if manifest.get("twin") is not None:
-        given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
         return python_call("fenchel.audit", manifest, given, ready_made="inputs")
     return written_command("audit", manifest, given, "audit")
