@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, reason_of, shown
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.io.storage import PREFIX, digest_of_bytes, tensors_digest
 from fenchel.nn.inference import attention_layers
+from fenchel.run_options import ReadingOptions
 
 
 @dataclass(frozen=True)
@@ -245,16 +247,23 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
 
     Raises:
         InputError: If the model has no image inputs, or was given loaded and without a processor.
-        ModelError: If a named model was saved without one.
+        ModelError: If a named model was saved without one, or it cannot be loaded.
     """
-    from fenchel.integrations.transformers import check_reads_images, load_image_processor
+    from fenchel.integrations.registry import quiet, require_transformers
 
     if run.tokenizer is None and not hasattr(run.model, "config") and attention_layers(run.model):
         raise InputError(
             f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
             "tokenizer, or ready-made inputs such as [{'images': tensor}]."
         )
-    check_reads_images(run.model, getattr(run.tokenizer, "input_name", "pixel_values"))
+    takes = [
+        name for name in inspect.signature(run.model.forward).parameters if name not in ("args", "kwargs")
+    ]
+    if getattr(run.tokenizer, "input_name", "pixel_values") not in takes:
+        raise InputError(
+            f"{type(run.model).__name__} reads no images: its forward takes {', '.join(takes[:4])}. Give it a "
+            "text (--text)."
+        )
     if run.tokenizer is not None:
         return run.tokenizer
     if not run.named:
@@ -262,7 +271,16 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
             f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
             "tokenizer, or the name or folder of the model."
         )
-    return load_image_processor(run.name, revision)
+    options = {"local_files_only": True} if Path(run.name).is_dir() else {"revision": revision or "main"}
+    transformers = require_transformers()
+    try:
+        with quiet():
+            return transformers.AutoImageProcessor.from_pretrained(run.name, **options)
+    except Exception as error:  # broken configurations raise every kind of error
+        raise ModelError(
+            f"the image processor of {run.name} cannot be loaded: {reason_of(error)}. Save it beside the model "
+            "(preprocessor_config.json)"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -284,6 +302,31 @@ def seeded(seed: int, model: nn.Module) -> Iterator[None]:
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def running(
+    model: nn.Module, options: ReadingOptions, manifest: Mapping[str, Any], save: Callable[[], None]
+) -> Iterator[None]:
+    """Measure a model in evaluation mode from a seed, tell the observer, and save if the block is interrupted.
+
+    Args:
+        model: The model.
+        options: Options with the observer and the seed.
+        manifest: Manifest of the run.
+        save: Saves what is complete. It is not called if writing has failed: the last checkpoint remains.
+    """
+    options.told.started(manifest)
+    try:
+        with evaluating(model), seeded(options.seed, model):
+            yield
+    except BaseException as error:
+        if not isinstance(error, OutputError):
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                save()
+        raise
+    finally:
+        options.told.finished()
 
 
 def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
-from fenchel.integrations.backend import closeness_of, own_estimators
+from fenchel.integrations.backend import inference_of, own_estimators
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.transformers import language_head
 from fenchel.io.runs import versions
@@ -91,7 +91,9 @@ def _own_names(model: nn.Module) -> dict[str, str | None]:
     layers = attention_layers(model)
     if layers:
         return {name: name_of(getattr(layer, "effective_closeness", None)) for name, layer in layers.items()}
-    return {name: name_of(closeness_of(module)) for module, name in attention_modules(model).items()}
+    return {
+        name: name_of(inference_of(module).closeness) for module, name in attention_modules(model).items()
+    }
 
 
 SCHEMA = 4

@@ -23,13 +23,13 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, QueryTable, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
-from fenchel.errors import InputError, ModelError, OutputError
+from fenchel.errors import InputError, ModelError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, check_writable, claimed, differences
-from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
+from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
 
@@ -174,17 +174,9 @@ class AuditRun:
             InputError: If no batch has a token, or a requested head does not exist.
             ModelError: If the twin was requested and cannot be built.
         """
-        observer = self.options.told
         twin = self._twin()
-        observer.started(self.state.manifest)
-        try:
-            with evaluating(self.model), seeded(self.options.seed, self.model):
-                self._run(twin)
-        except BaseException as error:
-            self._save_what_is_complete(error)
-            raise
-        finally:
-            observer.finished()
+        with running(self.model, self.options, self.state.manifest, self._save_what_is_complete):
+            self._run(twin)
 
     def _twin(self) -> nn.Module | None:
         """Build the untrained twin if it is to be audited; otherwise the manifest says why not."""
@@ -322,11 +314,9 @@ class AuditRun:
         named = ((name, name or type(module).__name__) for name, module in self.model.named_modules())
         return [called for name, called in named if (name in own if own else called in used)]
 
-    def _save_what_is_complete(self, error: BaseException) -> None:
-        # If saving failed or a batch is half counted, the last checkpoint remains.
-        if self.options.folder is None or self._counting or isinstance(error, OutputError):
-            return
-        with contextlib.suppress(Exception):  # the first error is the one to report
+    def _save_what_is_complete(self) -> None:
+        # If a batch is half counted, the last checkpoint remains.
+        if self.options.folder is not None and not self._counting:
             self._save()
 
 

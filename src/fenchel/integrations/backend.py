@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.arguments import ESTIMATORS, checked, shown
 from fenchel.closeness import AbstractCloseness, Tsallis
-from fenchel.closeness.tsallis import closeness_of as closeness_object
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
@@ -46,7 +46,7 @@ from fenchel.integrations.registry import (
 )
 from fenchel.integrations.sites import AbstractCall
 from fenchel.nn.estimator_switch import chosen_layers
-from fenchel.nn.inference import Inferred, Problem, joined, preference_of_heads
+from fenchel.nn.inference import Inferred, Problem, joined, of_heads, preference_of_heads
 from fenchel.tensors import checked_argument, positive_tensor
 
 
@@ -211,28 +211,20 @@ class ModelCall(AbstractCall):
 
     def _of_heads(self, index: Tensor | None, how: Inference, weights: bool, certificate: bool) -> Inferred:
         """The inference of the heads of an index; None is all."""
-        query, key, value = self.problem.evidence, self.problem.templates, self.problem.values
-        u, alpha, closeness = self.preference, how.alpha, how.closeness
+        problem, u = replace(self.problem, alpha=how.alpha, closeness=how.closeness), self.preference
         if index is not None:
-            shared = torch.div(index, query.shape[1] // key.shape[1], rounding_mode="floor")
-            query, key, value = (
-                part.index_select(1, heads)
-                for part, heads in ((query, index), (key, shared), (value, shared))
-            )
-            u, closeness = preference_of_heads(u, index), closeness and closeness.heads(index)
-            if isinstance(alpha, Tensor) and alpha.ndim > 1 and alpha.shape[-2] > 1:
-                alpha = alpha.index_select(-2, index.to(alpha.device))
+            problem, u = of_heads(problem, index), preference_of_heads(u, index)
         result = functional.infer(
-            query,
-            key,
-            value,
+            problem.evidence,
+            problem.templates,
+            problem.values,
             log_preference=u,
-            alpha=alpha,
-            scale=self.problem.scale,
-            closeness=closeness,
+            alpha=problem.alpha,
+            scale=problem.scale,
+            closeness=problem.closeness,
             estimator=how.estimator,
             dropout_p=self.dropout,
-            enable_gqa=key.shape[1] != query.shape[1],
+            enable_gqa=problem.templates.shape[1] != problem.evidence.shape[1],
         )
         # The certificate first: it may compute the output in the same pass.
         bounds = result.certificate if certificate else None
@@ -285,11 +277,6 @@ def inference_of(module: nn.Module) -> Inference:
     """
     name: Any = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return _registered[name].how if name in _registered else OWN
-
-
-def closeness_of(module: nn.Module) -> AbstractCloseness | None:
-    """The closeness that an attention module attends under; None is softmax."""
-    return inference_of(module).closeness
 
 
 def own_estimators(model: nn.Module) -> dict[str, str]:
@@ -486,7 +473,7 @@ def _inference(
     if not isinstance(estimator, Estimator):
         checked("estimator", estimator)
     solver = estimator_object(estimator, tol, max_steps)
-    near: AbstractCloseness | None = closeness_object(closeness)
+    near: AbstractCloseness | None = closeness_of(closeness)
     check_kind(near, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
@@ -568,7 +555,7 @@ def use_backend(
     settings: dict[nn.Module, Setting] = {}
     for module, name in modules.items():
         current: Setting | None = getattr(module, _SETTING, None)
-        own = replace(OWN, closeness=closeness_of(module)) if current is None else current.own
+        own = replace(OWN, closeness=inference_of(module).closeness) if current is None else current.own
         near = how if closeness is not None else replace(how, closeness=own.closeness)
         if name in chosen:
             settings[module] = Setting(near, own, chosen_heads, name, certificate)

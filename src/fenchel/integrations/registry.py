@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
+from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import projected
-from fenchel.tensors import log_weights
+from fenchel.tensors import check_type, log_weights
 
 OLDEST = (5, 4)
 
@@ -153,10 +154,13 @@ def check_model(model: nn.Module) -> None:
     Raises:
         ModelError: If it is something else, such as a name or a class.
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"model is {shown(model)}; expected a model of transformers, such as from AutoModel.from_pretrained"
-        )
+    check_type(
+        "model",
+        model,
+        nn.Module,
+        "a model of transformers, such as from AutoModel.from_pretrained",
+        error=ModelError,
+    )
 
 
 def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
@@ -343,22 +347,6 @@ def _configurations(model: nn.Module) -> list[Any]:
     return list(result.values())
 
 
-def _mask_of(
-    layer: nn.MultiheadAttention, batch: int, attn_mask: Tensor | None, padding: Tensor | None
-) -> Tensor | None:
-    """Torch's masks, where True is masked, as one additive mask (B or 1, H or 1, m or 1, n)."""
-    masks = []
-    if attn_mask is not None:
-        heads = (batch, layer.num_heads) if attn_mask.ndim == 3 else (1, 1)
-        masks.append(attn_mask.view(*heads, *attn_mask.shape[-2:]))
-    if padding is not None:
-        masks.append(padding[:, None, None, :])
-    added = [
-        log_weights(~mask, torch.get_default_dtype()) if mask.dtype == torch.bool else mask for mask in masks
-    ]
-    return sum(added[1:], added[0]) if added else None
-
-
 def _torchs_attention(
     layer: nn.MultiheadAttention,
     name: str,
@@ -372,42 +360,22 @@ def _torchs_attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The forward of ``nn.MultiheadAttention`` with the attention function ``name``."""
-    if is_causal and attn_mask is None:
-        raise ModelError(
-            "an nn.MultiheadAttention was called with is_causal=True and without attn_mask, which torch refuses too; "
-            "give the causal mask as attn_mask"
-        )
     if query.is_nested:
         raise ModelError(
             "an nn.MultiheadAttention got a nested tensor, which is not supported. Build the encoder with "
             "enable_nested_tensor=False"
         )
-    unbatched = query.ndim == 2
-    if unbatched:
-        query, key, value = (given.unsqueeze(0) for given in (query, key, value))
-        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    elif not layer.batch_first:
-        query, key, value = (given.transpose(0, 1) for given in (query, key, value))
-    parts = [
-        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for part in projected(layer, query, key, value)
-    ]
-    mask = _mask_of(layer, len(query), attn_mask, key_padding_mask)
+    options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+    call = TorchCall(query, key, value, *options, layer.batch_first)
+    mask = call.checked_masks(layer).preference
+    if mask is not None and mask.dim() == 2:
+        mask = mask[None, None]
+    parts = [call.to_heads(part, layer.num_heads) for part in projected(layer, query, key, value)]
     function = require_transformers().AttentionInterface()[name]
-    output, p = function(
-        layer,
-        *parts,
-        mask,
-        scaling=layer.head_dim**-0.5,
-        dropout=layer.dropout,
-        is_causal=False,
-        output_attentions=need_weights,
-    )
-    output = layer.out_proj(output.flatten(2))
-    p = p.mean(1) if p is not None and average_attn_weights else p
-    if unbatched:
-        return output.squeeze(0), p if p is None else p.squeeze(0)
-    return output if layer.batch_first else output.transpose(0, 1), p
+    how = {"scaling": layer.head_dim**-0.5, "dropout": layer.dropout, "is_causal": False}
+    output, p = function(layer, *parts, mask, **how, output_attentions=need_weights)
+    output = layer.out_proj(call.from_heads(output.transpose(1, 2)))
+    return output, None if p is None else call.returned_weights(p)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ it and finds the linear map of the keys. Here models are loaded, and the inputs 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -161,47 +160,6 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
         )
     head: LanguageHead | None = next(iter(heads), None)
     return transformers.AutoModel if head is None else getattr(transformers, _LANGUAGE[head][0])
-
-
-def check_reads_images(model: nn.Module, name: str = "pixel_values") -> None:
-    """Check that a model takes pixels.
-
-    Args:
-        model: The model.
-        name: Their argument of its forward.
-
-    Raises:
-        InputError: If it does not.
-    """
-    takes = [name for name in inspect.signature(model.forward).parameters if name not in ("args", "kwargs")]
-    if name not in takes:
-        raise InputError(
-            f"{type(model).__name__} reads no images: its forward takes {', '.join(takes[:4])}. Give it a "
-            "text (--text)."
-        )
-
-
-def load_image_processor(name: str, revision: str | None = None) -> Any:
-    """Load the image processor of a model; needs no torchvision.
-
-    Args:
-        name: A local folder, or a name on the hub.
-        revision: A branch, tag or commit; for hub names only.
-
-    Raises:
-        ModelError: If there is none, or it cannot be loaded.
-        MissingExtraError: If transformers is not installed.
-    """
-    transformers = require_transformers()
-    options = {"local_files_only": True} if Path(name).is_dir() else {"revision": revision or "main"}
-    try:
-        with quiet():
-            return transformers.AutoImageProcessor.from_pretrained(name, **options)
-    except Exception as error:  # broken configurations raise every kind of error
-        raise ModelError(
-            f"the image processor of {name} cannot be loaded: {reason_of(error)}. Save it beside the model "
-            "(preprocessor_config.json)"
-        ) from error
 
 
 DEMO = "demo"

@@ -299,9 +299,9 @@ class AttendingLayer:
         chosen, rest = (
             torch.tensor(heads, dtype=torch.int64, device=problem.evidence.device) for heads in (chosen, rest)
         )
-        part, u = _of_heads(problem, chosen), preference_of_heads(log_u, chosen)
+        part, u = of_heads(problem, chosen), preference_of_heads(log_u, chosen)
         alpha, solver = self._for_now(part.alpha)
-        other_part, other_u = _of_heads(problem, rest), preference_of_heads(log_u, rest)
+        other_part, other_u = of_heads(problem, rest), preference_of_heads(log_u, rest)
         return joined(
             infer(replace(part, alpha=alpha), u, estimator=solver, **options),
             infer(other_part, other_u, estimator=self.solver, **options),
@@ -373,15 +373,19 @@ def lies_in(part: Tensor, whole: Tensor) -> bool:
     return whole.storage_offset() <= part.storage_offset() <= whole.storage_offset() + spread
 
 
-def _of_heads(problem: Problem, index: Tensor) -> Problem:
-    """The problem of the heads with these indices."""
+def of_heads(problem: Problem, index: Tensor) -> Problem:
+    """The problem of the heads with these indices; heads may share templates and values."""
+    heads = problem.evidence.shape[1]
 
     def selected(tensor: Tensor) -> Tensor:
-        return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
+        count = tensor.shape[1]
+        if count == 1:
+            return tensor
+        return tensor.index_select(1, index if count >= heads else index // (heads // count))
 
     alpha, closeness, variant = problem.alpha, problem.closeness, problem.variant
-    if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
-        alpha = alpha.index_select(0, index)
+    if isinstance(alpha, Tensor) and alpha.dim() > 1 and alpha.shape[-2] > 1:
+        alpha = alpha.index_select(-2, index.to(alpha.device))
     parts = {} if variant is None else vars(variant)
     tensors = {name: selected(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
     return replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from fenchel.auditing.manifest import described_model
 from fenchel.auditing.state import SavedCursor
 from fenchel.bootstrap import Bootstrap
-from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
+from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
 from fenchel.io.batches import Cursor
 from fenchel.io.runs import (
     ProgressClock,
@@ -41,7 +40,7 @@ from fenchel.io.storage import (
     read_tensors,
     write_tensors,
 )
-from fenchel.loading import evaluating, seeded
+from fenchel.loading import running
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
@@ -219,21 +218,12 @@ class SwapRun:
             ModelError: If outputs of the model cannot be compared.
             ConvergenceError: If an exact solve does not reach its tolerance.
         """
-        self.options.told.started(self.state.manifest)
-        try:
-            with evaluating(self.model), seeded(self.options.seed, self.model):
-                ablated = {arm.layer for arm in self.arms if arm.estimator == "mean"}
-                if chosen := [site for site in self.sites if site.number in ablated]:
-                    self._means = mean_outputs(self.model, self.task, chosen)
-                for step in self.task.steps(self.state.cursor):
-                    self._count(step)
-        except BaseException as error:
-            if not isinstance(error, OutputError):
-                with contextlib.suppress(Exception):  # the first error is the one to report
-                    self._save()
-            raise
-        finally:
-            self.options.told.finished()
+        with running(self.model, self.options, self.state.manifest, self._save):
+            ablated = {arm.layer for arm in self.arms if arm.estimator == "mean"}
+            if chosen := [site for site in self.sites if site.number in ablated]:
+                self._means = mean_outputs(self.model, self.task, chosen)
+            for step in self.task.steps(self.state.cursor):
+                self._count(step)
         self._save()
 
     def _count(self, step: Step) -> None:
