@@ -59,7 +59,7 @@ def tenths(values: Tensor) -> list[float]:
 
 
 def draw(numbers: dict[str, Any]) -> Figure:
-    """The deviation of λ on the left, the error of the output on the right."""
+    """The deviation of λ on the left, the error of the mean on the right."""
     figure = sheet(2.9)
     panels: Any = figure.subplots(1, 2)
     for axes, shown in zip(panels, (DEVIATIONS, ERRORS), strict=True):

@@ -16,7 +16,7 @@ from fenchel.auditing import AuditReport
 SHOWN = {
     "relative_deviation": ("deviation of λ", "‖λ* − αz‖ / ‖λ*‖"),
     "total_variation": ("weight that moves", "total variation"),
-    "mean_error": ("error of the output", "‖ĥ − h*‖ / ‖h*‖"),
+    "mean_error": ("error of the mean", "‖ĥ − h*‖ / ‖h*‖"),
 }
 CALLED = {"model": "trained model", "twin": "untrained twin"}
 

@@ -153,7 +153,7 @@ class PanelResult:
         panel: The panel of the papers.
         ours: Mean relative deviations, a row per layer with one number or a number per head, as in the panel.
         twin: Those of the untrained twin.
-        beside: Means of other metrics for each layer: predicted deviation, total variation and output error.
+        beside: Means of other metrics for each layer: predicted deviation, total variation and error of the mean.
         twin_beside: Those of the untrained twin.
         own_scale: As ``ours``, with the model's own scale; None where that is the papers'.
     """

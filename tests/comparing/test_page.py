@@ -105,7 +105,7 @@ def test_a_trajectory_has_lines_through_the_medians_and_its_metric_is_chosen(vis
     for group in ("moved", "trajectory"):
         parts = seen.page.locator(f"[data-choice={group}]:visible")
         assert parts.first.get_attribute("data-metric") == "total_variation"
-        seen.page.locator(f"fieldset[data-group={group}]").get_by_text("Output error").click()
+        seen.page.locator(f"fieldset[data-group={group}]").get_by_text("Error of the mean").click()
         metrics = {parts.nth(place).get_attribute("data-metric") for place in range(parts.count())}
         assert metrics == {"mean_error"}
     first = seen.page.locator("[data-choice=moved]:visible tbody tr").first

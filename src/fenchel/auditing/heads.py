@@ -29,7 +29,7 @@ METRIC_NAMES: dict[str, str] = {
     "relative_deviation": "Relative deviation",
     "second_order_deviation": "Second-order deviation",
     "total_variation": "Total variation",
-    "mean_error": "Output error",
+    "mean_error": "Error of the mean",
     "certificate": "Certificate",
     "gap": "Duality gap, at most",
     "predicted_deviation": "Predicted deviation",

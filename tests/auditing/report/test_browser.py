@@ -116,7 +116,7 @@ def test_the_table_is_sorted_and_filtered_and_statistics_are_chosen(visit: Any) 
     assert decimal(report.statistics.of(*key)["certificate_p95"]) in seen.column(7)
     panels = seen.page.locator(".panels.layers:visible")
     assert panels.first.get_attribute("data-metric") == "relative_deviation"
-    seen.page.locator("fieldset[data-group=by-layer]").get_by_text("Output error").click()
+    seen.page.locator("fieldset[data-group=by-layer]").get_by_text("Error of the mean").click()
     assert {panels.nth(i).get_attribute("data-metric") for i in range(panels.count())} == {"mean_error"}
 
     seen.page.select_option("#filter-kind", label="Cross-attention")

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,6 +75,10 @@ def test_sentences_have_the_numbers_of_the_audit() -> None:
         for metric in ("total_variation", "relative_deviation"):
             mean = sum(clean.statistics.mean(metric, "encoder_self", layer) for layer in (1, 2)) / 2
             assert percent(mean) in said
+        assert f"output before the value map is off by {percent(clean.statistics.mean('mean_error'))}" in said
+    keys = replace(clean, manifest=clean.manifest | {"space": "key"})
+    assert "and the mean of a head's keys is off by" in " ".join(headline(keys))
+    assert "the output of the head is the mean of its values" in render_html(keys)
     assert "all 300 exact" in summary_sentence(clean)
     assert "3 of 300 exact solves did NOT converge" in summary_sentence(missed)
     empty = AuditReport(manifest(), AuditStatistics())
@@ -95,7 +100,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
         ),
     )
     (card,) = farthest_heads(report)
-    assert card["reasons"] == ["largest total variation", "largest output error"]
+    assert card["reasons"] == ["largest total variation", "largest error of the mean"]
     _, _, body = render_html(report).partition('<table class="weights">')
     rows = re.findall(r"<tr.*?</tr>", body.partition("</table>")[0])[1:]
     texts = [[text for text in re.split(r"<[^>]*>", row) if text] for row in rows]

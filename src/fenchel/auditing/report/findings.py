@@ -38,6 +38,18 @@ def model_name(manifest: Mapping[str, Any]) -> str:
     return str(manifest.get("model") or "an unnamed model")
 
 
+def mean_of(whose: str, manifest: Mapping[str, Any]) -> str:
+    """What the mean of the templates of a head is in the audit's space.
+
+    Example:
+        >>> mean_of("its", {"space": "key"}), mean_of("its", {"space": "input"})
+        ('the mean of its keys', 'its output before the value map')
+    """
+    if manifest.get("space") == "input":
+        return f"{whose} output before the value map"
+    return f"the mean of {whose} keys"
+
+
 _LEARNED = 2.0  # ratio of the moved weight to the twin's above which it is attributed to training
 
 
@@ -48,8 +60,8 @@ def headline(report: AuditState) -> list[str]:
         report: The audit.
 
     Returns:
-        Whether the model attends under another closeness; the moved weight and the output error; the sample, if any;
-        the deviation of the dual point; certificates; whether the untrained twin was audited.
+        Whether the model attends under another closeness; the moved weight and the error of the mean; the sample, if
+        any; the deviation of the dual point; certificates; whether the untrained twin was audited.
 
     Raises:
         InputError: If the report has no heads.
@@ -57,7 +69,7 @@ def headline(report: AuditState) -> list[str]:
     statistics, twin = measured(report), report.twin
     sentences = (
         otherwise_sentence(report.manifest),
-        moved_sentence(statistics, twin),
+        moved_sentence(statistics, report.manifest, twin),
         sampled_sentence(statistics, report.sample),
         deviation_sentence(statistics, twin),
         certified_sentence(statistics, report.manifest["tol"]),
@@ -76,8 +88,10 @@ def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
     )
 
 
-def moved_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = None) -> str:
-    """The moved weight and the output error, compared with the untrained twin."""
+def moved_sentence(
+    statistics: AuditStatistics, manifest: Mapping[str, Any], twin: AuditStatistics | None = None
+) -> str:
+    """The moved weight and the error of the mean, compared with the untrained twin."""
     heads, counts = len(statistics.heads), {head["queries"] for head in statistics.heads}
     queries = counts.pop() if len(counts) == 1 else None
     number = queries or statistics.total("queries")
@@ -86,9 +100,10 @@ def moved_sentence(statistics: AuditStatistics, twin: AuditStatistics | None = N
         f"{count(heads)} head{'s' if heads != 1 else ''}"
     )
     moved, error = statistics.mean("total_variation"), statistics.mean("mean_error")
+    mean = mean_of("a head's", manifest)
     sentence = (
         f"Over {where}, {percent(moved)} of attention's weight would move to other tokens in the exact answer (total "
-        f"variation {short(moved)}), and the output is off by {percent(error)} of the exact output's length."
+        f"variation {short(moved)}), and {mean} is off by {percent(error)} of its exact length."
     )
     if twin is None:
         return sentence
@@ -108,15 +123,15 @@ def sampled_sentence(statistics: AuditStatistics, words: str | None) -> str | No
         f"Measured were {words}, {count(statistics.total('queries'))} of {count(statistics.total('population'))} "
         "problems: means are estimates for all of them"
     )
-    moved, output = (
+    moved, of_mean = (
         [error for head in statistics.heads if math.isfinite(error := head[f"{metric}_se"])]
         for metric in ("total_variation", "mean_error")
     )
-    if not (moved and output):
+    if not (moved and of_mean):
         return f"{sentence}; a single window gives no standard errors."
     return (
         f"{sentence}, with standard errors of at most {percent(max(moved))} in a head for the weight that would move "
-        f"and of at most {percent(max(output))} for the output."
+        f"and of at most {percent(max(of_mean))} for the error of the mean."
     )
 
 
@@ -172,16 +187,16 @@ def summary_sentence(report: AuditState) -> str:
 
     return (
         f"{model_name(manifest)}{under}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
-        f"{mean('total_variation')} of attention's weight would move{beside('total_variation')} and its output is off "
-        f"by {mean('mean_error')}{beside('mean_error')}; its dual point is {mean('relative_deviation')} off the exact "
-        f"one, where the covariance alone predicts {mean('predicted_deviation')}; {outcome} in float64 to "
-        f"{manifest['tol']:g}."
+        f"{mean('total_variation')} of attention's weight would move{beside('total_variation')} and "
+        f"{mean_of('its', manifest)} is off by {mean('mean_error')}{beside('mean_error')}; its dual point is "
+        f"{mean('relative_deviation')} off the exact one, where the covariance alone predicts "
+        f"{mean('predicted_deviation')}; {outcome} in float64 to {manifest['tol']:g}."
     )
 
 
 COLUMNS: dict[str, str] = {
     "total_variation": "Weight moved",
-    "mean_error": "Output error",
+    "mean_error": "Error\N{NO-BREAK SPACE}of the\N{NO-BREAK SPACE}mean",
     "relative_deviation": "Relative deviation",
     "predicted_deviation": "Predicted deviation",
     "certificate": "Deviation at most",

@@ -240,7 +240,7 @@ def _ordinal(rank: int) -> str:
 
 
 def farthest_heads(report: AuditState) -> list[dict[str, Any]]:
-    """The six farthest heads, taken in turn from the rankings by total variation and by output error.
+    """The six farthest heads, taken in turn from the rankings by total variation and by error of the mean.
 
     Returns:
         Statistics of each (``head``), the ``reasons`` for showing it, such as "2nd largest total variation", and its
