@@ -139,15 +139,15 @@ def test_batches_are_cut_and_given_in_any_form() -> None:
     assert "Output change" in render_html(alone)
 
 
-def test_a_swap_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"loss": LOSS, "score": hits, "directory": tmp_path, "checkpoint_seconds": 0}
+def test_other_inputs_and_other_weights_are_another_swap(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        small(observer=Interrupting(8, KeyboardInterrupt()), **options)
-    with pytest.raises(InputError, match=r"text sha256: .* there, .* asked for"):
-        small(given=batches(2), resume=True, **options)
-    with pytest.raises(InputError, match=r"revision: 'sha256:.* there"):
-        small(classifier(1), resume=True, **options)
-    assert small(resume=True, **options).arms == small(loss=LOSS, score=hits).arms
+        small(directory=tmp_path, observer=Interrupting(8, KeyboardInterrupt()))
+    for other, said in (
+        ({"given": batches(2)}, "text sha256: "),
+        ({"model": classifier(1)}, "revision: 'sha256:"),
+    ):
+        with pytest.raises(InputError, match=rf"{said}.* there, .* asked for"):
+            small(directory=tmp_path, resume=True, **other)
 
 
 def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fenchel.swap.run import SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.loaders import LAYERS, TRANSFORMERS, written
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
+from tests.swap.test_layers import LOSS, hits, small
 from tests.vision_models import image_folder, saved_vision_model
 
 
@@ -153,42 +155,35 @@ def test_the_demo_encoder_is_itself_under_the_control_at_one():
 
 
 @pytest.mark.parametrize(
-    ("family", "stops", "options"),
+    ("swapped", "stops", "options"),
     [
-        ("bert", 12, {"estimators": ["exact"], "pairs": SCORED, "batch_size": 5}),
-        ("gpt2", 12, {"estimators": ["none"], "ablations": ["mean"], "per_layer": True}),
+        (partial(small_swap, "bert"), 8, {"estimators": ["exact"]}),
+        (partial(small_swap, "bert"), 12, {"estimators": ["exact"], "pairs": SCORED, "batch_size": 5}),
+        (partial(small_swap, "gpt2"), 12, {"estimators": ["none"], "ablations": ["mean"], "per_layer": True}),
+        (small, 8, {"loss": LOSS, "score": hits}),
     ],
+    ids=["language", "sentences", "means", "own layers"],
 )
-def test_sentences_and_means_are_resumed_too(
-    tmp_path: Path, family: str, stops: int, options: dict[str, Any]
+def test_a_swap_that_was_stopped_goes_on_to_the_same_numbers(
+    tmp_path: Path, swapped: Any, stops: int, options: dict[str, Any]
 ):
-    options["checkpoint_seconds"] = 0.0
-    with pytest.raises(KeyboardInterrupt):
-        small_swap(family, **options, directory=tmp_path, observer=Interrupting(stops, KeyboardInterrupt()))
-    assert small_swap(family, **options, directory=tmp_path, resume=True) == small_swap(family, **options)
-
-
-def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
-    options: dict[str, Any] = {"estimators": ["exact"], "checkpoint_seconds": 0.0}
-    whole = small_swap("bert", **options, directory=tmp_path / "whole")
+    options, part = {**options, "checkpoint_seconds": 0.0}, tmp_path / "part"
+    whole = swapped(**options, directory=tmp_path / "whole")
     # One call a batch and arm: the second batch is under way.
-    stopping = Interrupting(8, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        small_swap("bert", **options, directory=tmp_path / "part", observer=stopping)
-    state = SwapState.read(tmp_path / "part")
+        swapped(**options, directory=part, observer=Interrupting(stops, KeyboardInterrupt()))
+    state = SwapState.read(part)
     assert not state.finished
-    assert len(state.measured()["documents"]) == 3
-    assert not (tmp_path / "part" / "swap.json").exists()
+    assert len(state.measured()["hidden"]) > 0
+    assert not (part / "swap.json").exists()
     with pytest.raises(InputError, match=r"interrupted after .* Continue it with --resume"):
-        small_swap("bert", **options, directory=tmp_path / "part")
+        swapped(**options, directory=part)
     with pytest.raises(InputError, match="another swap than the one asked for; they differ in seed: 0"):
-        small_swap("bert", **options, directory=tmp_path / "part", resume=True, seed=5)
-    resumed = small_swap("bert", **options, directory=tmp_path / "part", resume=True)
-    assert resumed == whole
-    assert files_of(tmp_path / "part") == files_of(tmp_path / "whole")
+        swapped(**options, directory=part, resume=True, seed=5)
+    assert swapped(**options, directory=part, resume=True) == whole
+    assert files_of(part) == files_of(tmp_path / "whole")
     observer = Interrupting(1, AssertionError("nothing is left to do"))
-    again = small_swap("bert", **options, directory=tmp_path / "part", resume=True, observer=observer)
-    assert again == whole
+    assert swapped(**options, directory=part, resume=True, observer=observer) == whole
     assert observer.seen == []
 
 
