@@ -21,9 +21,11 @@ from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import Content
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias
 from tests.auditing.test_measure import slow
+from tests.nn.small_layers import HEADS, WIDTH, build, heads
+from tests.normal import drawn
 from tests.tiny_models import AttentionPooling, Encoder, ViT, tiny_model
 
-WIDTH, HEADS, TOKENS = 12, 3, 5
+TOKENS = 5
 
 
 class LooksAtContent(AbstractPreference):
@@ -40,15 +42,14 @@ class LooksAtContent(AbstractPreference):
 
 
 def layer(**options: Any) -> Any:
-    made = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **options)
+    made = build(**options)
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.5)
     return made
 
 
-def tokens(batch: int = 2, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(batch, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+def tokens() -> Tensor:
+    return drawn(2, TOKENS, WIDTH)
 
 
 @contextmanager
@@ -71,14 +72,10 @@ def by_hand(
     closeness: Any = None,
 ) -> list[dict[str, float]]:
     """Means of each head's numbers from its weights and the definitions."""
-    weight, bias = made.in_proj_weight.detach(), made.in_proj_bias.detach()
-    query, key, _ = (
-        part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        for part in (x.detach() @ weight.T + bias).split(WIDTH, -1)
-    )
+    query, key, _ = (part.detach() for part in heads(made, x))
     counted = torch.ones(x.shape[:2], dtype=torch.bool) if counted is None else counted
     site = AttentionSite("layer", "encoder_self", 1, HEADS)
-    key_weight = weight[WIDTH : 2 * WIDTH].unflatten(0, (HEADS, -1))
+    key_weight = made.in_proj_weight.detach()[WIDTH : 2 * WIDTH].unflatten(0, (HEADS, -1))
     call = AttentionCall(
         site, query, key, (WIDTH // HEADS) ** -0.5, log_u, counted, x.detach(), key_weight, None
     )

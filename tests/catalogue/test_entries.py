@@ -247,17 +247,6 @@ def test_what_is_measured_is_measured_anew():
     assert [one["estimator"] for one in found["estimators"]] == ["first_order", "second_order", "exact"]
 
 
-def test_parts_are_the_inference_problem():
-    answer = entry("nadaraya-watson").run("exact")
-    (parts,) = answer.inferences
-    assert isinstance(parts.log_preference, Tensor)
-    assert isinstance(parts.alpha, Tensor)
-    problem = InferenceProblem(
-        Discrete(parts.templates, parts.log_preference.expand(1, 2, 1, 7)), parts.evidence, parts.alpha, KL()
-    )
-    torch.testing.assert_close(problem.solve("exact", tol=1e-10).weights, answer.weights[0])
-
-
 def test_kernels_that_all_underflow_still_find_the_nearest():
     key, value = torch.linspace(-3, 3, 30, dtype=torch.float64), drawn(30)
     query, w = torch.tensor([0.3, 9.0], dtype=torch.float64), torch.full((1, 1), 40.0, dtype=torch.float64)
@@ -325,15 +314,12 @@ def test_the_distance_of_two_normal_distributions_is_what_is_integrated():
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_parts_whose_templates_differ_by_query_are_a_problem_each(estimator):
-    templates, evidence, alpha = (
-        drawn(2, 3, 4, 5, 2),
-        drawn(2, 3, 4, 2, seed=1),
-        drawn(3, 4, seed=2).abs() + 0.5,
+def test_parts_are_the_inference_problem_of_each_query(estimator):
+    templates, values, log_u = drawn(2, 3, 4, 5, 2), drawn(2, 3, 5, 2, seed=3), drawn(2, 3, 4, 5, seed=4)
+    evidence, alpha = drawn(2, 3, 4, 2, seed=1), drawn(3, 4, seed=2).abs() + 0.5
+    parts = Parts(templates=templates, evidence=evidence, values=values, log_preference=log_u, alpha=alpha)
+    problem = InferenceProblem(
+        Discrete(templates, log_u.unsqueeze(-2)), evidence.unsqueeze(-2), alpha.unsqueeze(-1), KL()
     )
-    parts = Parts(templates=templates, evidence=evidence, values=drawn(2, 3, 5, 2, seed=3), alpha=alpha)
-    problem = InferenceProblem(Discrete(templates), evidence.unsqueeze(-2), alpha.unsqueeze(-1))
-    expected = problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {})).weights.squeeze(
-        -2
-    )
-    torch.testing.assert_close(parts.weights(estimator), expected, rtol=1e-6, atol=1e-8)
+    expected = problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {})).weights
+    torch.testing.assert_close(parts.weights(estimator), expected.squeeze(-2), rtol=1e-6, atol=1e-8)
