@@ -115,6 +115,11 @@ def test_the_command_saves_what_is_read_back_and_shown(
         (None, {"images": "nowhere"}, "there is no folder nowhere"),
         (None, {"images": None, "texts": ["a text"]}, r"texts without a tokenizer.*--images FOLDER"),
         (None, {"images": None}, "there is nothing to read"),
+        (
+            tiny_model("t5"),
+            {"images": None, "texts": ["a text"]},
+            r"\[\{'input_ids': tensor, 'decoder_input_ids': tensor\}\]\.$",
+        ),
         (tiny_model("bert"), {}, "BertModel reads no images: its forward takes input_ids"),
         (tiny_model("vit"), {}, "ViTModel was given images without an image processor"),
     ],

@@ -287,7 +287,7 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         ([(1, 2, 3)], {}, "batch 1 is a tuple of 3; expected"),
         ([{"y": torch.zeros(2, 5, 8)}], {}, "the forward of Classifier takes no 'y'; it takes x, scale"),
         ([(torch.zeros(2, 5, 8), torch.zeros(2)), torch.zeros(2, 5, 8)], {}, "batch 2 has no target"),
-        (["a text"], {}, "was given texts without a tokenizer"),
+        (["a text"], {}, r"was given texts without a tokenizer.*\{'x': tensor\}"),
         ([{"x": torch.full((2, 5, 8), float("nan"))}], {}, "NaN or infinity in its output"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,16 @@ def batches_of(
             source, processor, config=config or processor, batch_size=options.batch_size, shard=shard
         )
     if found.tokenizer is None:
+        names = [
+            getattr(found.model, "main_input_name", None)
+            or next(iter(signature(found.model.forward).parameters))
+        ]
+        names += ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
+        example = ", ".join(f"'{name}': tensor" for name in names)
+        images = ", or images (--images FOLDER)" if names == ["pixel_values"] else ""
         raise InputError(
-            f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
-            "inputs such as [{'pixel_values': tensor}], or images (--images FOLDER)."
+            f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or in Python "
+            f"ready-made inputs such as [{{{example}}}]{images}."
         )
     return TokenWindows(
         source,

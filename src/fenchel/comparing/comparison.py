@@ -86,7 +86,7 @@ class Audited:
 
 
 def same_text(*manifests: Mapping[str, Any]) -> bool:
-    """Whether audits are of the same text, so that their documents can be paired."""
+    """Whether audits are of the same file or texts, so that their documents can be paired."""
     digests = {manifest.get("text_sha256") for manifest in manifests}
     return len(digests) == 1 and None not in digests
 

@@ -158,7 +158,7 @@ _NAMES = {
     "transformers": "transformers version",
     "python": "Python version",
     "texts": "text",
-    "text_sha256": "SHA-256 of the text",
+    "text_sha256": "SHA-256 of the file or texts",
     "queries": "queries of each window",
     "tol": "tolerance",
     "seconds": "time",
