@@ -74,6 +74,26 @@ def test_what_contradicts_itself_is_caught_where_it_meets_a_preference(
         assert InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=unchecked).shape == (2,)
 
 
+def test_weight_on_masked_templates_is_refused() -> None:
+    def weights(f: Tensor, log_u: Tensor) -> Tensor:
+        return sparse_weights(f / 3 + log_u.exp(), None, 1.0)
+
+    def conjugate(f: Tensor, log_u: Tensor) -> Tensor:
+        p = weights(f, log_u)
+        return (p * f).sum(-1) - value(p, log_u)
+
+    def value(p: Tensor, log_u: Tensor) -> Tensor:
+        return 1.5 * (p - log_u.exp()).square().sum(-1)
+
+    own, u = Divergence(value, conjugate, weights, modulus=0.5), Discrete(drawn(6, 3))
+    InferenceProblem(u, drawn(2, 3), closeness=own).solve("exact")
+    x = drawn(1, 1, 6, 4)
+    with pytest.raises(ProblemError, match="masked"):
+        F.attention(x, x, x, log_preference=torch.ones(6, 6, dtype=torch.bool).tril(), closeness=own)
+    with pytest.raises(ProblemError, match="masked"):
+        check_closeness(own)
+
+
 def test_it_is_tried_once() -> None:
     calls: list[int] = []
 

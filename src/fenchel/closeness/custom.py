@@ -13,7 +13,7 @@ from typing_extensions import override
 from fenchel.closeness.abstract import AbstractCloseness, Operator, checked_positive
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.tensors import check_flags, check_type, checked_argument
+from fenchel.tensors import check_flags, check_type, checked_argument, values_are_known
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
@@ -26,9 +26,9 @@ class Divergence(AbstractCloseness):
 
     .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
 
-    The second argument of each is log u, normalised, (..., m or 1, n), -inf where masked. When first bound to a
-    preference the functions are checked at random points by :func:`fenchel.check_closeness`, which raises an error with
-    the point if they are inconsistent.
+    The second argument of each is log u, normalised, (..., m or 1, n), -inf where masked: weights have to be 0 there.
+    When first bound to a preference the functions are checked at random points by :func:`fenchel.check_closeness`,
+    which raises an error with the point if they are inconsistent.
 
     Args:
         value: D for weights (..., m, n), shape (..., m).
@@ -101,7 +101,16 @@ class Divergence(AbstractCloseness):
 
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return self._weights(potential, log_preference)
+        weights = self._weights(potential, log_preference)
+        # Results of another kind or shape are refused by check_closeness.
+        if isinstance(weights, Tensor) and weights.shape == potential.shape and values_are_known(weights):
+            masked = torch.isneginf(log_preference)
+            if bool(masked.any()) and bool((masked & (weights.abs() > 0)).any()):
+                raise ProblemError(
+                    f"weights of {self!r} are above 0 for templates with log_u = -inf, which are masked; expected 0 "
+                    "there: set f to -inf where log_u is"
+                )
+        return weights
 
     @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
