@@ -45,6 +45,18 @@ def test_the_same_problem_in_another_dtype() -> None:
     torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
 
 
+@pytest.mark.parametrize("alpha", [0.1, 1e-8])
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_bounds_include_the_rounding_of_alpha(estimator: str, alpha: float) -> None:
+    templates, evidence = T.float(), torch.cat([Z, Z.flip(0), -Z, 2 * Z]).float()
+    estimate = InferenceProblem(Discrete(templates), evidence, alpha).solve(estimator)
+    wide = InferenceProblem(Discrete(templates.double()), evidence.double(), alpha)
+    exact = wide.solve("exact", tol=1e-13, throw=False)
+    for name, error in (("dual", "dual_error"), ("mean", "mean_error")):
+        apart = (getattr(estimate, name).double() - getattr(exact, name)).norm(dim=-1)
+        assert bool((apart <= getattr(estimate, error).double() + getattr(exact, error)).all())
+
+
 def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
     problem = random_problem()
     evidence = problem.evidence.clone().requires_grad_()

@@ -119,6 +119,8 @@ class Problem(Generic[P_co]):
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
+        # Bounds are of the number, to which float32 rounds.
+        self._exact_alpha = None if isinstance(alpha, Tensor) else float(alpha)
         self._join()
 
     def _join(self) -> None:
@@ -353,7 +355,7 @@ class Problem(Generic[P_co]):
     def _with_alpha(self, alpha: Tensor) -> Self:
         """The same problem at another α (..., m), clamped to the range of float32."""
         numbers = torch.finfo(torch.float32)
-        return self._with(alpha=alpha.clamp(numbers.tiny, numbers.max).to(self.dtype))
+        return self._with(alpha=alpha.clamp(numbers.tiny, numbers.max).to(self.dtype), _exact_alpha=None)
 
     def queries(self, part: slice) -> Self:
         """The problem of some of the m queries."""
@@ -374,6 +376,8 @@ class Problem(Generic[P_co]):
             # The closeness recomputes its quantities from the templates in the new dtype.
             closeness = closeness.bind(preference)
         evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
+        if self._exact_alpha is not None:
+            alpha = torch.full_like(alpha, self._exact_alpha)
         return self._with(preference=preference, closeness=closeness, evidence=evidence, alpha=alpha)
 
     def _with(self, **changes: object) -> Self:

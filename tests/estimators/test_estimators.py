@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -239,3 +241,15 @@ def test_rows_without_evidence_take_no_steps() -> None:
     mixed = InferenceProblem(hard.preference, silent).solve("exact", tol=1e-8)
     assert int(mixed.steps[:56].max()) == 0
     assert int(mixed.steps[56:].min()) > 0
+
+
+def test_second_order_refuses_a_covariance_that_is_not_finite() -> None:
+    class Undefined(Exponential):
+        def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+            return lambda vector: vector * torch.nan
+
+    problem = InferenceProblem(
+        Undefined(torch.ones(2, dtype=torch.float64)), torch.full((1, 2), 0.1).double()
+    )
+    with pytest.raises(ProblemError, match="tilted_covariance of Undefined is not finite"):
+        problem.solve("second_order")

@@ -166,6 +166,13 @@ def infer(
         >>> torch.allclose(result.weights @ v, result.output)
         True
     """
+    for name in options:
+        if name not in Options.__annotations__:
+            known = ", ".join(Options.__annotations__)
+            raise ProblemError(
+                f"{name} is no option of attention; expected some of {known}. A mask is a log_preference, such as bool "
+                "with True = attend"
+            )
     if variant is None:
         return AttentionInference(query, key, value, **options)
     if not isinstance(variant, Variant):

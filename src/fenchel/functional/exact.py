@@ -38,7 +38,7 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.templates import TemplateFamily
-from fenchel.tensors import index_of, is_transformed, log_weights, values_are_known
+from fenchel.tensors import check_finite, index_of, is_transformed, log_weights, values_are_known
 
 Found = TypeVar("Found")
 
@@ -347,13 +347,30 @@ def dual_point(call: AttentionArguments, solver: Estimator) -> Tensor:
     dtype = compute_dtype(call.query.dtype)
     if isinstance(solver, Exact):
         dual = _exact_with_gradients(*call.problem_in(dtype), *limits(solver, dtype))
-    elif call.problem_is_shared:
-        wide = torch.float64 if dtype == torch.float32 and _loses_digits(call) else dtype
-        evidence, templates, preference, alpha = call.problem_in(wide)
-        dual = with_one_covariance(evidence, call.of_query_heads(templates), preference, alpha).to(dtype)
     else:
-        dual = _second_order_with_gradients(*call.problem_in(dtype))
+        if call.problem_is_shared:
+            wide = torch.float64 if dtype == torch.float32 and _loses_digits(call) else dtype
+            evidence, templates, preference, alpha = call.problem_in(wide)
+            dual = with_one_covariance(evidence, call.of_query_heads(templates), preference, alpha).to(dtype)
+        else:
+            dual = _second_order_with_gradients(*call.problem_in(dtype))
+        check_second_order(dual, query=call.query, key=call.key)
     return dual if isinstance(call.alpha, Tensor) or call.alpha > 1 else dual.to(call.query.dtype)
+
+
+def check_second_order(dual: Tensor, **arguments: Tensor) -> None:
+    """Raise if dual points are not finite, where values are known: for NaN kernels of the CPU return zeros.
+
+    Args:
+        dual: λ.
+        **arguments: What it was computed from, by name.
+    """
+    if values_are_known(dual) and not bool(torch.isfinite(dual).all()):
+        check_finite(always=True, **arguments)
+        raise ProblemError(
+            "second-order dual points are not finite, since alpha times the covariance of the templates is too large; "
+            "make alpha or the norms of the keys smaller"
+        )
 
 
 BLOCK_BYTES = 2**24

@@ -19,7 +19,7 @@ from fenchel.functional.arguments import (
     unit_of_products,
 )
 from fenchel.functional.attention import infer
-from fenchel.functional.exact import with_one_covariance
+from fenchel.functional.exact import check_second_order, with_one_covariance
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
 from fenchel.functional.output import (
     AttentionCertificate,
@@ -93,7 +93,9 @@ class MixtureInference(Inference):
         if isinstance(solver, SecondOrder) and call.problem_is_shared:
             rows = self._rows(torch.float64)
             problem = rows.evidence, rows.templates, rows.log_preference, rows.alpha, rows.variances
-            return with_one_covariance(*problem).to(call.query.dtype)
+            dual = with_one_covariance(*problem).to(call.query.dtype)
+            check_second_order(dual, query=call.query, means=call.key)
+            return dual
         check_not_mapped(f"{solver.name} mixture attention", call.query, call.key)
         return super()._make_point()
 
