@@ -59,7 +59,7 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
         "independent of order: permuting tokens together with their positions permutes the outputs. The model adds "
         "positions once, before its first layer, and normalises the sums, which is omitted here."
     ),
-    exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
+    exact_because="Positions change the mean and the spread of the templates, not only their scores.",
     example=lambda draw: {**_tokens(draw), "places": draw(5, 6)},
     symmetries=(Symmetry({"x": -2, "places": -2}),),
 )
@@ -88,7 +88,7 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
         "The last of the four terms depends on no token and could be a preference; the published model has all four in "
         "the query."
     ),
-    exact_because="Positions change the mean and the spread of the templates, not their scores alone.",
+    exact_because="Positions change the mean and the spread of the templates, not only their scores.",
     example=_tokens,
 )
 def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:

@@ -166,8 +166,8 @@ def _scene(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
     evidence="q_i",
     meaning=(
-        "A cue tells where a target will appear, and locations within the beam get a high preference whatever appears "
-        "there. The Gaussian form is our choice: the theory has no formula."
+        "A cue tells where a target will appear, and locations within the beam get a high preference for any content. "
+        "The Gaussian form is our choice: the theory has no formula."
     ),
     exact_because="Mean and covariance under u are those within the beam.",
     example=_scene,

@@ -436,7 +436,7 @@ class _Powers:
         if self._weight is not None:
             q = torch.mul(q, self._weight, out=self._q)
         if self._order is None:
-            # At a = 1 the power of a difference of 0 is 1, but q is 0 outside of the support.
+            # At a = 1 the power of a difference of 0 is 1, but q is 0 outside the support.
             q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 

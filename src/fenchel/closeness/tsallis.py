@@ -10,7 +10,7 @@ last dimension. ``Tsallis(1)`` uses KL.
 Proofs, with a = β - 1. Fact 12: with :math:`g(r) = (r^\beta - 1 - \beta(r - 1))/(\beta(\beta - 1))` the Bregman
 divergence of :math:`\Omega(p) = \sum p_i^\beta/(\beta(\beta - 1))` is :math:`\sum u_i^\beta g(p_i/u_i)`; the Csiszár
 form is :math:`\sum u_i g(p_i/u_i)`. As :math:`g'' = r^{\beta-2} > 0` and g(1) = g'(1) = 0, both are convex,
-and 0 at p = u only. As β → 1, :math:`\ln_a r \to \log r` and :math:`u^a \to 1`, so that both become
+and 0 at p = u only. As β → 1, :math:`\ln_a r \to \log r` and :math:`u^a \to 1`, so both become
 :math:`\sum p_i\log(p_i/u_i) - \sum(p_i - u_i)`, whose last sum is 0.
 
 Weights: the maximiser of :math:`\langle p, f\rangle - \theta D(p, u)` over the simplex has

@@ -118,7 +118,7 @@ class Hashing(Variant):
         after: Chunks after it.
         causal: Whether a token meets none that comes after it.
         key_padding: Bool (B, n), True where a token is padding.
-        same_bucket: Whether a token meets those of its own bucket only.
+        same_bucket: Whether a token meets only those of its own bucket.
         count_meetings: Whether a token that is met twice counts twice.
         self_last: Whether a token attends to itself only if it meets no other.
 
@@ -247,7 +247,7 @@ def hashing_log_preference(
         after: Chunks after it.
         causal: Whether a token meets none that comes after it.
         key_padding: Bool (B, n), True where a token is padding.
-        same_bucket: Whether a token meets those of its own bucket only.
+        same_bucket: Whether a token meets only those of its own bucket.
         count_meetings: Whether a token that is met twice counts twice.
         self_last: Whether a token attends to itself only if it meets no other.
         dtype: Of the result; None is torch's default.

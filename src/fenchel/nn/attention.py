@@ -72,7 +72,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned template and value are added to every sequence.
         add_zero_attn: Whether a template and value of zeros are added. Added templates have preference weight 1,
-            whatever the masks and the preference.
+            independent of masks and preference.
         kdim: Width of keys; ``embed_dim`` if None.
         vdim: Width of values; ``embed_dim`` if None.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
@@ -523,6 +523,6 @@ def _checked_answer(evidence: nn.Module, answer: Any) -> Answer:
     templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
     for name, tensor in (("evidence", answer[0]), ("templates", templates)):
         check_tensor(
-            f"the {name} that {type(evidence).__name__} answered with", tensor, "(N, num_heads, L, d)", dims=4
+            f"the {name} that {type(evidence).__name__} returned", tensor, "(N, num_heads, L, d)", dims=4
         )
     return answer

@@ -76,7 +76,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         basis: Number of bumps along each dimension.
         ridge: ρ > 0 of the regression.
         evidence: Source of the observed position: ``"content"``: mean and spread of positions in dot-product attention
-            to the keys; ``"query"``: a linear map of the query alone.
+            to the keys; ``"query"``: a linear map of the query.
         width: Standard deviation of the observation: for ``"content"`` added to the spread, for ``"query"`` its initial
             value.
         preference_width: Initial standard deviation of u, around the middle.

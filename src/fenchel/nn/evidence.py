@@ -327,7 +327,7 @@ class AbstractPositionalEvidence(AbstractEvidence):
 class Rotary(AbstractPositionalEvidence):
     r"""Rotary positions, :math:`z_i = R_i q_i` and :math:`t_j = R_j k_j / \sqrt d`.
 
-    :math:`R_s` rotates the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
+    :math:`R_s` rotates the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so the score
     :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` depends on positions only through their distance. All queries share
     the templates. Inference of any order depends only on distances too: a shift of all positions by s rotates every
     template and every z by the same :math:`R_s`.

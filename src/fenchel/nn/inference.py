@@ -490,7 +490,7 @@ class LastCall:
     def forget_last_call(self) -> None:
         """Delete the stored results and their graphs."""
         for attribute in _KEPT.values():
-            # A layer that stores nothing does not change when it is called, so that it can be exported.
+            # A layer that stores nothing is unchanged by a call and can be exported.
             if getattr(self, attribute) is not None:
                 setattr(self, attribute, None)
 

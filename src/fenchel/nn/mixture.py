@@ -138,8 +138,8 @@ class MixtureAttention(MultiheadAttention):
         self._reset_variances()
 
     def _reset_variances(self) -> None:
-        """Set every variance to its initial value, whatever the input."""
-        # softplus(log(eˢ - 1)) = s, written so that no eˢ overflows.
+        """Set every variance to its initial value, for any input."""
+        # softplus(log(eˢ - 1)) = s, in a form without overflow of eˢ.
         start = self.initial_variance + math.log(-math.expm1(-self.initial_variance))
         if self.raw_variance is not None:
             nn.init.constant_(self.raw_variance, start)

@@ -118,7 +118,7 @@ class LearnedTemplateBank(AbstractTemplateBank):
         embed_dim: Width E of the layer that uses the bank.
         classes: Number of classes; 1 is a bank without classes.
         per_class: Number of templates of each class.
-        own_class: Whether an input with a label may use the templates of its class alone.
+        own_class: Whether an input with a label may use only the templates of its class.
 
     Raises:
         ProblemError: If a size is below 1.
@@ -168,10 +168,10 @@ class RunningTemplateBank(AbstractTemplateBank):
         classes: Number of classes.
         per_class: Number of templates of each class.
         momentum: m, in [0, 1).
-        own_class: Whether an input with a label may use the templates of its class alone.
+        own_class: Whether an input with a label may use only the templates of its class.
 
     Raises:
-        ProblemError: On a size below 1, or a momentum outside of [0, 1).
+        ProblemError: On a size below 1, or a momentum outside [0, 1).
 
     Reference:
         Nearest templates as running means: van den Oord et al., Neural Discrete Representation Learning (2017), A.1.

@@ -63,7 +63,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
     Args:
         embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
         num_heads: Heads H; each has head dimension E / H.
-        gamma: γ > 0, the entropy of the transport; √E where None, as in the papers.
+        gamma: γ > 0, the strength of the entropy; √E if None, as in the papers.
         learn_gamma: Whether every head learns its γ, as the exponential of a parameter that starts at log ``gamma``.
         cost: M, ``"dot"`` (C - ⟨a, b⟩), ``"squared_euclidean"``, ``"cosine"``, or a symmetric matrix over the keys,
             then the atoms, the partner's keys and the memory's templates.
@@ -167,7 +167,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
             key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` if None.
             value: The same shape; ``key`` if None.
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
-            need_weights: Whether to return a tuple with the weights, as torch's layer does; None for the output alone.
+            need_weights: Whether to return a tuple with the weights, as torch's layer does; None for only the output.
             attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key gets
                 no weight at all. Neither mask applies to atoms.
             average_attn_weights: Whether returned weights are the mean over heads.

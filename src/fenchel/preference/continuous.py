@@ -180,7 +180,7 @@ class Continuous1d(AbstractContinuous):
         device: The Gaussian's, or else the CPU.
 
     Raises:
-        ProblemError: If arguments do not fit, or a function returns another shape or values that are not finite.
+        ProblemError: If arguments are inconsistent, or a function returns a wrong shape or non-finite values.
 
     Reference:
         Section 7, which leaves continuous attention open; Martins et al. (2020) for the Gaussian case.
@@ -219,7 +219,7 @@ class Continuous2d(AbstractContinuous):
         device: As for :class:`Continuous1d`.
 
     Raises:
-        ProblemError: If arguments do not fit, or a function returns another shape or values that are not finite.
+        ProblemError: If arguments are inconsistent, or a function returns a wrong shape or non-finite values.
 
     Reference:
         Section 7, which leaves continuous attention open.

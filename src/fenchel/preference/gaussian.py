@@ -117,7 +117,7 @@ class Gaussian(AbstractPreference):
         """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, depending on Σ.
 
         Raises:
-            ProblemError: If the covariance is singular, and there is no density.
+            ProblemError: If the covariance is singular, as there is no density.
         """
         self._covariance.check_definite()
         return self._covariance.normal(self._mean).expand(self.lead)
@@ -147,7 +147,7 @@ class Gaussian(AbstractPreference):
         """The log density at points (..., m, d), (..., m).
 
         Raises:
-            ProblemError: If the covariance is singular, and there is no density.
+            ProblemError: If the covariance is singular, as there is no density.
         """
         self.check_point("points", points)
         self._covariance.check_definite()
@@ -370,7 +370,7 @@ class GaussianMixture(AbstractPreference):
         """``MixtureSameFamily``.
 
         Raises:
-            ProblemError: If a covariance is singular, and there is no density.
+            ProblemError: If a covariance is singular, as there is no density.
         """
         self._covariances.check_definite()
         means = self._before_components(self.means, 1)
@@ -385,7 +385,7 @@ class GaussianMixture(AbstractPreference):
         """The log density at points (..., m, d), (..., m).
 
         Raises:
-            ProblemError: If a covariance is singular, and there is no density.
+            ProblemError: If a covariance is singular, as there is no density.
         """
         self.check_point("points", points)
         self._covariances.check_definite()
