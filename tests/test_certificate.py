@@ -183,7 +183,7 @@ def test_an_answer_that_float32_does_not_hold_is_refused() -> None:
     problem = InferenceProblem(Discrete(torch.eye(2)), torch.full((1, 2), 1e3), 1e37)
     for estimator in ("first_order", "exact"):
         with pytest.raises(
-            ProblemError, match=r"does not fit float32 \(first at index \(0,\).*give the problem in float64"
+            ProblemError, match=r"overflows float32 \(first at index \(0,\).*give the problem in float64"
         ):
             problem.solve(estimator)
     wide = problem.to(torch.float64).solve("first_order")

@@ -1,8 +1,8 @@
 """Rules for the values of arguments, and the table of arguments that several functions share.
 
 A rule checks and converts a value, and describes what is expected. Ranges are wider than any use needs, and narrow
-enough that an error is raised before memory or time run out. Numbers that become tensors have to be representable in
-float32, in which most computations run. Only the rules that need torch import it.
+enough to raise an error before memory or time run out. Numbers that become tensors have to be representable in float32,
+the dtype of most computations. Only the rules that need torch import it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rule:
         take: Converts a value to the type that the package uses; raises ``Unfit`` for an invalid one.
         kind: Type of the command-line option: ``bool``, ``int``, ``float``, ``str``, names to choose from, or a list of
             ``int``, ``float`` or ``str``; ``int`` among names is any whole number.
-        optional: Whether None is accepted too.
+        optional: Whether None is also accepted.
     """
 
     words: str | Callable[[], str]
@@ -93,7 +93,7 @@ class Rule:
 
 
 def maybe(rule: Rule) -> Rule:
-    """The same rule, which accepts None too."""
+    """The same rule, which also accepts None."""
     return replace(rule, optional=True)
 
 
@@ -149,7 +149,7 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
         hashable: Whether members have to be hashable.
 
     Raises:
-        Unfit: If it is no collection, or empty, or larger.
+        Unfit: If it is not a collection, or empty, or larger.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise Unfit
@@ -224,7 +224,7 @@ def number(
 
     named = {"above": above, "at least": least, "below": below, "at most": most}
     bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if math.isfinite(bound))
-    words = f"a finite number {bounds}".rstrip() + (" that float32 can hold" if in_float32 else "")
+    words = f"a finite number {bounds}".rstrip() + (" that float32 can represent" if in_float32 else "")
     return Rule(f"{words}, such as {example}", fit, float)
 
 
@@ -352,7 +352,7 @@ def _writable(text: str) -> str:
 
 
 def _as_device(value: Any) -> str:
-    """A device that computes, tested by a sum."""
+    """A device that can compute, tested by a sum."""
     import torch
 
     if not isinstance(value, str | torch.device):
@@ -363,9 +363,9 @@ def _as_device(value: Any) -> str:
         try:
             device = torch.device(value)
         except Exception:  # which type it is depends on the name
-            raise Unfit(f"is {shown(name)}, which torch does not know") from None
+            raise Unfit(f"is {shown(name)}, which is unknown to torch") from None
         if device.type == "meta":
-            raise Unfit(f"is {shown(name)}, which computes nothing")
+            raise Unfit(f"is {shown(name)}, which cannot compute")
         if device.type == "cpu" and device.index:
             raise Unfit(f"is {shown(name)}, but torch has only one cpu")
         try:

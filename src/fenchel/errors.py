@@ -1,4 +1,4 @@
-"""The errors of ``fenchel``, whose messages have the cause, the expected value and a remedy.
+"""The errors of ``fenchel``; messages have the cause, the expected value and a remedy.
 
 Each class has the exit code of the command line when it is raised; the table is in ``docs/command-line.md``.
 """
@@ -36,11 +36,11 @@ class ProblemError(FenchelError, ValueError):
 
 
 class DomainError(ProblemError):
-    """A dual point at which the preference has no tilted distribution, its log M being infinite there.
+    """A dual point at which log M of the preference is infinite, so there is no tilted distribution.
 
     Attributes:
-        query: Index of the query that is farthest outside, None where the error is not of a single query.
-        largest_alpha: The largest α that the estimator admits there, or None.
+        query: Index of the query farthest outside; None if the error is not about a single query.
+        largest_alpha: The largest admissible α of the estimator there, or None.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DomainError(ProblemError):
 class NotKeptError(ProblemError, AttributeError):
     """A result of the last call that the layer does not store: set ``keep_certificate`` or ``keep_gap``.
 
-    For ``hasattr`` such an attribute does not exist.
+    ``hasattr`` is False for such an attribute.
     """
 
 
@@ -104,7 +104,7 @@ def _with_extra(extra: str) -> str:
 
 
 class MissingExtraError(FenchelError, ImportError):
-    """An optional dependency is not installed; the message names the extra that brings it.
+    """An optional dependency is not installed; the message names the extra that installs it.
 
     Args:
         package: The import name that failed.
@@ -123,7 +123,7 @@ def require_packages(extra: str, *packages: str) -> None:
     """Raise unless packages are installed; they are not imported.
 
     Args:
-        extra: The extra of ``fenchel`` that brings them.
+        extra: The extra of ``fenchel`` that installs them.
         packages: Their import names.
 
     Raises:

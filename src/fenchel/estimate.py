@@ -1,7 +1,7 @@
 r"""Estimates and their certificates: bounds on the distance of any dual point from the solution.
 
 Facts 1 and 2 bound errors by :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` in exact arithmetic. Here the gradient is
-evaluated in float64 and results are rounded to the problem's dtype, so that every bound includes both rounding errors.
+evaluated in float64 and results are rounded to the problem's dtype; every bound includes both rounding errors.
 
 Let λ be the certified point, c the mean of the templates, :math:`\rho_i = \lVert t_i - c\rVert`, L = ‖λ‖, ε = 2⁻⁵³,
 :math:`\lVert x\rVert_p = (\sum p_i x_i^2)^{1/2}`, and κ_k ε the error of a sum of k terms relative to the sum of their
@@ -59,30 +59,30 @@ class Estimate:
 
     Attributes:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
-        inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use where the closeness
-            has atoms; None where p is no list of weights. See ``weights``.
+        inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use if the closeness has
+            atoms; None if p is not a list of weights. See ``weights``.
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
-            :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
-            is :math:`P(p) - P(p^\star)`: under KL for the ``weights`` that are returned, normalised; under other
-            closenesses for those before rounding, since no coupling may reach rounded ones.
+            :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). It bounds
+            :math:`P(p) - P(p^\star)`: under KL for the returned ``weights``, normalised; under other closenesses for
+            the weights before rounding, since rounded ones may have no coupling.
         mean_error: Bound on :math:`\lVert \hat h - h^\star\rVert`, shape (..., m).
         dual_error: Bound on :math:`\lVert \lambda - \lambda^\star\rVert`, shape (..., m).
         total_variation_error: Bound on :math:`\frac12\sum_i\lvert p_i - p^\star_i\rvert`, shape (..., m):
             :math:`\sqrt{\mathrm{gap}/2\sigma}` before rounding (fact 2; for KL Pinsker's inequality).
         steps: Steps of the iterative solver, int64, shape (..., m); 0 for the closed forms.
         converged: Whether ``dual_error`` meets the tolerance relative to ‖λ‖; for the closed forms, which have no
-            tolerance, whether it meets rounding. bool, shape (..., m). Where λ is zero to
-            rounding, below about :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then be wrong in
-            every digit. The bounds hold there too, and those on mean and weights are the relevant ones.
+            tolerance, whether it meets rounding. bool, shape (..., m). If λ is zero to rounding, below about
+            :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then have no correct digit. The bounds
+            still hold, and those on mean and weights are the relevant ones.
         alpha: α of each query, shape (..., m).
-        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport, and
-            for :class:`~fenchel.Tsallis` as documented there.
+        modulus: σ, the modulus of strong convexity of D in the 1-norm of the weights: 1 for KL, γ for optimal
+            transport, and for :class:`~fenchel.Tsallis` as documented there.
         conjugate: φ of the problem, which gives ``distribution``.
 
-    The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64
-    from the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that
-    evaluation may lose and how far rounding to float32 moved the tensors. Infinity means that there is no bound.
+    The bounds hold for the returned tensors, whether ``converged`` or not. They are evaluated in float64 from the
+    problem (its data in its dtype) and λ only, never from a solver's state, and include the rounding of this evaluation
+    and of the tensors to float32. Infinity means that there is no bound.
     """
 
     mean: Tensor
@@ -100,13 +100,13 @@ class Estimate:
 
     @property
     def distribution(self) -> AbstractPreference:
-        r"""P(λ), the inferred distribution of each query, with mean, samples and log density.
+        r"""The inferred distribution p(λ) of each query, with mean, samples and log density.
 
-        The preference tilted, within its family where that is closed; over templates a :class:`~fenchel.Discrete` of
-        the weights. It carries the gradients of ``dual`` and of the preference.
+        The tilted preference, in the same family if that is closed under tilting; over templates a
+        :class:`~fenchel.Discrete` with the weights. It has the gradients of ``dual`` and of the preference.
 
         Raises:
-            DomainError: Where rounding λ to the problem's dtype put it outside of the domain of log M.
+            DomainError: If rounding λ to the problem's dtype put it outside the domain of log M.
             ProblemError: If the estimate was not made by a problem.
 
         Example:
@@ -125,16 +125,16 @@ class Estimate:
 
     @property
     def weights(self) -> Tensor:
-        """P as a list of weights, shape (..., m, n).
+        """The weights p, shape (..., m, n).
 
         Raises:
-            ProblemError: Where the preference is no list of templates.
+            ProblemError: If the preference has no list of templates.
         """
         if self.inferred is None:
             raise ProblemError(
-                "the preference has no list of templates, so that there are no weights; expected a fenchel.Discrete "
-                "preference. The mean, the dual point and their bounds are in this estimate, and the inferred "
-                "distribution is estimate.distribution"
+                "the preference has no list of templates, so there are no weights; expected a fenchel.Discrete "
+                "preference. This estimate has the mean, the dual point and their bounds, and the inferred "
+                "distribution, estimate.distribution"
             )
         return self.inferred
 
@@ -158,10 +158,10 @@ def rounded_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def refuse_overflow(estimate: Estimate) -> Estimate:
-    """The estimate, if its dtype can hold it.
+    """The estimate, if its dtype can represent it.
 
     Raises:
-        ProblemError: With the number of queries that overflow, and the first.
+        ProblemError: If not; the message has the number of queries that overflow, and the first.
     """
     # A sum is cheap, and not finite where a term is not; weights are only where the mean is.
     if bool(torch.isfinite(estimate.dual.sum() + estimate.mean.sum())):
@@ -172,18 +172,18 @@ def refuse_overflow(estimate: Estimate) -> Estimate:
         dtype = str(estimate.dual.dtype).removeprefix("torch.")
         remedy = "give the problem in float64, or make" if dtype == "float32" else "make"
         raise ProblemError(
-            f"the dual point of {int(unfit.sum())} of {unfit.numel()} queries does not fit {dtype} (first at "
-            f"index {where}, where alpha is {float(estimate.alpha[where]):.2g}): {remedy} alpha, evidence or "
-            "templates smaller"
+            f"the dual point of {int(unfit.sum())} of {unfit.numel()} queries overflows {dtype} (first at index "
+            f"{where}, where alpha is {float(estimate.alpha[where]):.2g}): {remedy} alpha, evidence or templates "
+            "smaller"
         )
     return estimate
 
 
 def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
-    """The estimate, if the integrals that it is made of converge.
+    """The estimate, if its integrals converge.
 
     Raises:
-        ProblemError: With the number of queries for which they do not, and the first.
+        ProblemError: If not; the message has the number of these queries, and the first.
     """
     with torch.no_grad():
         unsettled = problem.preference.unsettled(estimate.dual)
@@ -192,8 +192,8 @@ def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
     unsettled = unsettled.expand(problem.shape)
     raise ProblemError(
         f"the integrals of {problem.preference!r} do not converge for {int(unsettled.sum())} of {unsettled.numel()} "
-        f"queries (first at index {first_index(unsettled)}): density or basis change too fast for these places. Make "
-        "alpha or the evidence smaller, give breaks= where they jump or bend, or a larger accuracy="
+        f"queries (first at index {first_index(unsettled)}): density or basis change too fast. Make alpha or the "
+        "evidence smaller, pass positions of jumps or kinks as breaks=, or a larger accuracy="
     )
 
 
@@ -202,8 +202,8 @@ class Certificate:
     r"""A dual point of a block of rows, rounded to the problem's dtype, and its bounds in float64, (g, r, ...).
 
     Attributes:
-        dual, weights, mean: In the problem's dtype; weights are None where p is no list of weights.
-        gap: Fact 1, for the weights that are returned.
+        dual, weights, mean: In the problem's dtype; weights are None if p is not a list of weights.
+        gap: Fact 1, for the returned weights.
         mean_error: Fact 2, :math:`\lVert h(\lambda)-h^\star\rVert \le \lVert\nabla\mathcal{D}(\lambda)\rVert`.
         dual_error: Fact 2, :math:`\lVert\lambda-\lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert`.
         total_variation_error: Fact 2, at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of p(λ).
@@ -221,15 +221,15 @@ class Certificate:
 
 
 def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
-    r"""The certificate of a dual point, from the data of its rows alone.
+    r"""The certificate of a dual point, from only the data of its rows.
 
     Args:
         block: The rows.
-        dual: λ, shape (g, r, d); that and the bounds are evaluated in float64.
+        dual: λ, shape (g, r, d); the bounds are evaluated in float64.
         dtype: The dtype to which the results are rounded.
 
     Returns:
-        The certificate, whose bounds are infinite where numbers overflow float64.
+        The certificate, with infinite bounds where numbers overflow float64.
     """
     block, dual = block.to(torch.float64), dual.double()
     alpha, point = block.alpha.squeeze(-1), block.family.at(dual)
@@ -254,7 +254,7 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     mean, rounded_dual = point.mean, dual.to(dtype)
     rounded_mean = mean.to(dtype)
     by_weights = size + by_weights
-    # A gap that float64 does not hold is not 0.
+    # A gap that underflows float64 is not 0.
     least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
     of_solution = (alpha / modulus).sqrt() * size / 2
     return Certificate(
@@ -300,9 +300,9 @@ def estimate_of(
     """
     wanted = problem.wants_gradients()
     if wanted:
-        # Without the gradient that a user relies on, training would silently do nothing.
+        # Without a gradient, training would silently do nothing.
         raise ProblemError(
-            f"{' and '.join(wanted)} require gradients, which a solver that is called by itself does not carry: call "
+            f"{' and '.join(wanted)} require gradients, which a solver called directly does not support: call "
             "problem.solve, solve under torch.no_grad(), or pass detached tensors"
         )
 
@@ -334,7 +334,7 @@ def estimate_of(
 def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
     """The estimate at a dual point (..., m, d), with its bounds.
 
-    ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
+    ``converged`` then says whether λ is the solution up to rounding in the problem's dtype.
     """
     tol = 64 * torch.finfo(problem.dtype).eps
     return estimate_of(problem, tol, lambda _, lam: (lam, None), dual, memory_budget=memory_budget)

@@ -4,9 +4,9 @@ r"""The convex function φ of a preference and a closeness, at rows of dual poin
           \mathcal{D}(\lambda) = \langle\lambda, \nabla\varphi(0) + z\rangle
           - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
 
-Problems, solvers, certificates and gradients know a preference and a closeness through φ alone. All is written in the
-shift of the mean, :math:`s(\lambda) = \nabla\varphi(\lambda) - \nabla\varphi(0)`: the gradient of the dual is
-:math:`z - \lambda/\alpha - s(\lambda)`, and two means are never subtracted. Solvers have g groups of r rows with k
+Problems, solvers, certificates and gradients use a preference and a closeness only through φ. Everything is expressed
+by the shift of the mean, :math:`s(\lambda) = \nabla\varphi(\lambda) - \nabla\varphi(0)`: the gradient of the dual is
+:math:`z - \lambda/\alpha - s(\lambda)`, without a difference of two means. Solvers have g groups of r rows with k
 coordinates, problems rows of any leading shape (..., m).
 """
 
@@ -61,7 +61,7 @@ class Point(ABC):
     """
 
     weights: Tensor | None = None
-    """p as a list of weights, (g, r, n); None where it is none."""
+    """p as a list of weights, (g, r, n); None if it is not."""
 
     def __init__(self, family: Family, lam: Tensor) -> None:
         self.family, self.lam = family, lam
@@ -91,7 +91,7 @@ class Point(ABC):
         return torch.stack(columns, -1)
 
     def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
-        r"""The function of t, (g, r, 1), that gives the following and its derivative.
+        r"""The following function of t, (g, r, 1), with its derivative.
 
         .. math:: t \mapsto \langle s(\lambda + t\,\mathtt{size}\,\delta) - s(\lambda), \delta\rangle / \mathtt{size}
 
@@ -112,7 +112,7 @@ class Point(ABC):
         return None
 
     def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`; None where it has no closed form."""
+        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`; None if it has no closed form."""
         del alpha, vector
         return None
 
@@ -121,13 +121,13 @@ class Family(ABC):
     """φ for rows of queries."""
 
     selectable: bool = False
-    """Whether some of the rows can be taken by themselves."""
+    """Whether some of the rows can be selected."""
 
     bounds_float32: bool = False
-    """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
+    """Whether rounding is also bounded in float32; otherwise Newton's method runs only in float64."""
 
     modulus: float | Tensor = 1.0
-    """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (g, r)."""
+    """σ > 0, the modulus of strong convexity of D in the 1-norm of the weights, broadcasting to (g, r)."""
 
     @property
     def inverts(self) -> bool:
@@ -142,7 +142,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers that a row of a point holds."""
+        """Count of numbers in memory for one row of a point."""
 
     @abstractmethod
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> Point:
@@ -151,8 +151,8 @@ class Family(ABC):
         Args:
             lam: λ.
             before: The point from which a step led here, or None.
-            short: Where that step ended early, bool (g, r, 1). Where the gradient has kinks the curvature is then the
-                mean of those on both sides: the last piece alone may lead back over the kink, in ever shorter steps.
+            short: Where that step ended early, bool (g, r, 1). If the gradient has kinks, the curvature is then the
+                mean of those on both sides: that of the last piece may lead back over the kink, in ever shorter steps.
         """
 
     def shift(self, lam: Tensor) -> Tensor:
@@ -185,10 +185,10 @@ class Family(ABC):
 
     @abstractmethod
     def smoothness(self) -> Tensor | None:
-        """A bound on the eigenvalues of every curvature, (g or 1, r or 1, 1); None where there is none."""
+        """A bound on the eigenvalues of every curvature, (g or 1, r or 1, 1); None if there is none."""
 
     def safe_alpha(self, lam: Tensor) -> Tensor:
-        """An α from which Newton's method arrives for evidence of any size along ``lam``, (g, r, 1)."""
+        """An α from which Newton's method converges for evidence of any size along ``lam``, (g, r, 1)."""
         bound = self.smoothness()
         if bound is None:
             bound = 1 + norm(self.at(torch.zeros_like(lam)).product(lam / norm(lam)))
@@ -201,12 +201,12 @@ class Family(ABC):
             lam: αz, (g, r, k).
             evidence: z, (g, r, k).
         """
-        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
+        # If the mean shifts much farther than the evidence, or numbers overflow, 0 is the better start.
         return torch.where(norm(self.shift(lam)) <= 10 * norm(evidence), lam, 0)
 
     def take(self, part: Part) -> Family:
         """The same for some of the rows."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
+        raise NotImplementedError(f"{type(self).__name__} does not support selecting rows")
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
@@ -215,14 +215,14 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries for a solver: g groups of r rows, or where rows are not taken apart of any leading shape.
+    """Some queries for a solver: g groups of r rows, or any leading shape if rows cannot be selected.
 
     Attributes:
         family: φ.
         evidence: z, (g, r, d).
         alpha: α, (g or 1, r or 1, 1).
-        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
-        wide: Gives the same block in a wider dtype, before it was rounded to this one.
+        beyond: ‖αz‖ outside the coordinates, (g, r, 1), if they do not contain all of it.
+        wide: Function that returns the same block in a wider dtype, before rounding to this one.
     """
 
     family: Family
@@ -242,7 +242,7 @@ class Block:
         return self._changed(self.family.take(part), part.pick, taken)
 
     def to(self, dtype: torch.dtype) -> Block:
-        """The same rows in another dtype; in a wider one as they were before they were rounded, where that is known."""
+        """The same rows in another dtype; in a wider one as they were before rounding, if known."""
         if dtype == self.evidence.dtype:
             return self
         narrower = torch.finfo(dtype).bits < torch.finfo(self.evidence.dtype).bits
@@ -253,15 +253,14 @@ class Block:
 
 
 OF_MEANS = 64
-"""Error of a mean, in roundings, where the preference has no bound of its own."""
+"""Error of a mean, in roundings, if the preference has no bound."""
 
 
 class CumulantFamily(Family):
-    r"""φ under Kullback and Leibler's closeness: the cumulant of a preference, log M(λ).
+    r"""φ under the Kullback-Leibler closeness: the cumulant of a preference, log M(λ).
 
-    The inferred distribution is the preference tilted by λ: it has a mean and no list of weights. Outside of the domain
-    of log M the value is infinite and the mean NaN, whatever formulas give there. Rows have the shape (..., m) of the
-    queries and cannot be taken apart.
+    The inferred distribution is the preference tilted by λ: it has a mean but no list of weights. Outside the domain of
+    log M the value is infinite and the mean NaN. Rows have the shape (..., m) of the queries and cannot be selected.
 
     Args:
         preference: u.
@@ -340,7 +339,7 @@ class CumulantPoint(Point):
     family: CumulantFamily
 
     def _where_finite(self, vectors: Tensor) -> Tensor:
-        """NaN outside of the domain, where formulas may give numbers that mean nothing."""
+        """NaN outside the domain, where formulas may give meaningless numbers."""
         inside = self.family.preference.inside(self.lam)
         return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
 
@@ -352,7 +351,7 @@ class CumulantPoint(Point):
     @cached_property
     @override
     def mean(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # A mean near 0 that is far from that at rest has digits that a sum with the shift would lose.
+        # A mean near 0, far from that at rest, would lose digits in a sum with the shift.
         if self.family.preference.resolves_shift:
             return self._where_finite(self.family.preference.tilted_mean(self.lam))
         return self.family.rest_mean() + self.shift

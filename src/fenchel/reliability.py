@@ -1,9 +1,9 @@
 r"""The three readings of α: a likelihood, a posterior, and a radius.
 
 The penalty form (3), the regularised likelihood (27) and the posterior of Appendix B are one problem with
-:math:`\alpha^{-1} = \eta\sigma^2`. The constrained form has a radius instead; its α is the multiplier of the
-constraint on half the squared distance, which :class:`fenchel.Constrained` finds, and the radius of a given α is
-read off the exact estimate.
+:math:`\alpha^{-1} = \eta\sigma^2`. The constrained form has a radius instead; its α is the multiplier of the constraint
+on half the squared distance, found by :class:`fenchel.Constrained`; the radius for a given α follows from the exact
+estimate.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def radius_of(estimate: Estimate) -> Tensor:
         estimate: An exact estimate.
 
     Returns:
-        The radius, shape (..., m); NaN where α is 0, at which a constraint did not bind. Its error is at most
-        ``estimate.dual_error / alpha``.
+        The radius, shape (..., m); NaN if α is 0 (an inactive constraint). Its error is at most ``estimate.dual_error /
+        alpha``.
 
     Example:
         >>> import torch

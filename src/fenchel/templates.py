@@ -25,7 +25,7 @@ def _column(number: float | Tensor, like: Tensor) -> Tensor:
 
 
 def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
-    """The mean (..., 1, d) of the templates (..., n, d) that are marked in ``usable`` (..., 1, n), or of all."""
+    """The mean (..., 1, d) of the templates (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
     if usable is None:
         return templates.mean(-2, keepdim=True)
     some = usable.to(templates.dtype)
@@ -36,7 +36,7 @@ class TemplateFamily(Family):
     r"""φ over templates under a closeness whose weights are functions of each query's logits.
 
     Their curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12). Derived quantities are computed once,
-    when first needed: where gradients matter, make a family for every use.
+    when first needed: create a new family for every use if gradients matter.
 
     Args:
         given: Templates, (g, n, d).
@@ -72,7 +72,7 @@ class TemplateFamily(Family):
 
     @cached_property
     def centre(self) -> Tensor:
-        """The mean of the usable templates, (g, 1, d); subtracting it changes nothing but rounding (fact 3)."""
+        """The mean of the usable templates, (g, 1, d); subtracting it changes only rounding (fact 3)."""
         return centre(self.given, self.usable)
 
     @cached_property
@@ -90,7 +90,7 @@ class TemplateFamily(Family):
 
     @cached_property
     def level(self) -> float | None:
-        """The largest absolute log weight that is finite; None where the preference is uniform."""
+        """The largest finite absolute log weight; None if the preference is uniform."""
         low, high = listed(torch.stack(self.log_preference.aminmax()))
         if low == high:
             return None
@@ -100,7 +100,7 @@ class TemplateFamily(Family):
 
     @cached_property
     def is_plain_softmax(self) -> bool:
-        """Whether weights are a softmax of logits alone: log weights are known, all equal and without gradient."""
+        """Whether weights are a softmax of only the logits: log weights are known, all equal and without gradient."""
         log_u = self.log_preference
         known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
         return known and self.level is None

@@ -1,6 +1,6 @@
-"""Checks of tensors, most of them without reading an element; norms and sums.
+"""Checks of tensors, mostly without reading elements; norms and sums.
 
-Checks run at every call of an attention, also while it is compiled, exported or transformed.
+Checks run in every call of attention, also while it is compiled, exported or transformed.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
     """Raise unless a tensor has the dtype of another; under autocast they may differ.
 
     Raises:
-        ProblemError: With both dtypes.
+        ProblemError: If not; the message has both dtypes.
     """
     if tensor.dtype != dtype and not is_under_autocast(tensor):
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
@@ -177,10 +177,10 @@ class Placed(Protocol):
 def check_vectors(
     name: str, tensor: Any, form: str, width: int, like: Placed, other: str = "templates"
 ) -> None:
-    """Raise unless a tensor holds vectors of the given length, with the dtype and device of another object.
+    """Raise unless a tensor contains vectors of the given length, with the dtype and device of another object.
 
     Raises:
-        ProblemError: With the argument's name, its value and the expected one.
+        ProblemError: If not; the message has the argument's name, its value and the expected one.
     """
     check_tensor(name, tensor, form)
     if tensor.dim() == 0 or tensor.shape[-1] != width:
@@ -220,7 +220,7 @@ def check_flags(**flags: Any) -> None:
     """Raise unless every flag is True or False.
 
     Raises:
-        ProblemError: With the name of the first that is not.
+        ProblemError: If not; the message names the first.
     """
     for name, flag in flags.items():
         if flag is not True and flag is not False:
@@ -298,10 +298,10 @@ def index_of(position: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
 def check_entries(
     name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
 ) -> None:
-    """Raise unless every entry of a tensor satisfies a condition; where values are not known nothing is checked.
+    """Raise unless every entry of a tensor satisfies a condition; unchecked if values are not known.
 
     Raises:
-        ProblemError: With the first entry that does not, and its index.
+        ProblemError: If not; the message has the first such entry and its index.
     """
     if not values_are_known(tensor):
         return
@@ -357,26 +357,26 @@ def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
         **tensors: By argument name.
 
     Raises:
-        ProblemError: With the name of the first tensor that has one.
+        ProblemError: If so; the message names the first such tensor.
     """
     if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
         return
     for name, tensor in tensors.items():
         if tensor is not None and values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
             raise ProblemError(
-                f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
+                f"{name} contains NaN or infinity; every entry must be finite, including masked ones"
             )
 
 
 def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
-    """Raise under ``torch.vmap`` where the computation depends on values, which it hides.
+    """Raise under ``torch.vmap``, which hides the values that the computation depends on.
 
     Raises:
         ProblemError: If a tensor is being mapped.
     """
     if any(tensor is not None and _is_mapped(tensor) for tensor in tensors):
         raise ProblemError(
-            f"torch.vmap cannot map {what}, which looks at values; pass the mapped dimension as one more leading "
+            f"torch.vmap cannot map {what}, which depends on values; pass the mapped dimension as one more leading "
             "dimension"
         )
 
@@ -391,19 +391,19 @@ is_onnx_export._dynamo_marked_constant = True  # pyright: ignore[reportFunctionM
 
 
 def refuse_onnx(what: str) -> None:
-    """Raise during ``torch.onnx`` export of a computation that ONNX lacks operations for.
+    """Raise during ``torch.onnx`` export of a computation for which ONNX lacks operations.
 
     Raises:
         ProblemError: If it is exporting.
     """
     if is_onnx_export():
         raise ProblemError(
-            f"{what} cannot be exported to ONNX, which lacks operations that it needs; use torch.export"
+            f"{what} cannot be exported to ONNX, which lacks the required operations; use torch.export"
         )
 
 
 def is_transformed() -> bool:
-    """Whether this runs uncompiled inside of a transform of ``torch.func``, such as ``grad`` or ``vmap``."""
+    """Whether this runs uncompiled inside a transform of ``torch.func``, such as ``grad`` or ``vmap``."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
@@ -533,7 +533,7 @@ def norm(x: Tensor) -> Tensor:
 
 
 def reference_norm(length: Tensor, first_order: Tensor) -> Tensor:
-    r"""The norm that a relative tolerance refers to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+    r"""The norm that a tolerance is relative to: ‖λ‖, or ‖αz‖ if λ is zero to rounding."""
     rounding = 16 * torch.finfo(length.dtype).eps
     return torch.where(length > rounding * first_order, length, first_order)
 

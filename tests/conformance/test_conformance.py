@@ -176,7 +176,7 @@ def test_a_solver_called_by_itself_refuses_gradients_that_it_would_drop(family: 
         if name == "evidence" or name.startswith("alpha"):
             continue
         parts = {**drawn, name: drawn[name].clone().requires_grad_()}
-        with pytest.raises(ProblemError, match="require gradients, which a solver that is called by itself"):
+        with pytest.raises(ProblemError, match="require gradients, which a solver called directly"):
             Exact()(family.problem(parts))
 
 

@@ -64,7 +64,7 @@ class Discrete(AbstractPreference):
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         self.templates = checked_parameter(
-            "templates", templates, "(..., n, d)", dims=2, remedy="masked ones too"
+            "templates", templates, "(..., n, d)", dims=2, remedy="including masked ones"
         )
         n = self.templates.shape[-2]
         if log_weights is None:
