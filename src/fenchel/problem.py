@@ -136,7 +136,7 @@ class Problem(Generic[P_co]):
         check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
             raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}; expected at least one query (m = 0)"
+                f"evidence z has shape {tuple(evidence.shape)}, so m = 0; expected at least one query"
             )
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
             raise ProblemError(

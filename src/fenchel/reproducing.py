@@ -391,7 +391,7 @@ def finding(found: Reproduction) -> str:
     )
     return (
         f"The layers' mean relative deviation is {_range(ours)} in {_called(found.model)} and {_range(twin)} in its "
-        f"untrained twin; the weight that would have to move is {short(fmean(moved))} and {short(fmean(twin_moved))}. "
+        f"untrained twin; the weight that would move is {short(fmean(moved))} and {short(fmean(twin_moved))}. "
         f"{solved}."
     )
 

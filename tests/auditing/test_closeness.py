@@ -49,7 +49,7 @@ def test_numbers_are_those_of_every_query_under_the_closeness(name: str) -> None
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     model = small_model()
-    with pytest.raises(ModelError, match=r"uses softmax, but the audit was asked to measure"):
+    with pytest.raises(ModelError, match=r"uses softmax, but the audit measures"):
         small_audit(model=model, closeness="entmax15")
     before = model.config._attn_implementation
     texts = some_texts(3)
@@ -85,7 +85,7 @@ def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
     report = small_audit(model=model, baseline="twin", **options)
     assert report.manifest["twin"] == "audited"
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
-    assert "Tsallis' closeness of order 1.5 (1.5-entmax)" in page
+    assert "the closeness is Tsallis of order 1.5 (1.5-entmax)" in page
     assert "closeness='tsallis:1.5'" in page
     assert "fenchel.swap.swap" in page
     records = json.loads((tmp_path / "out" / "heads.json").read_text())

@@ -144,7 +144,7 @@ class TemplateWeight:
         position: Its position in the window, from 1.
         token: Its text.
         first_order: Its weight in the model's attention.
-        exact: Its weight in the exact answer.
+        exact: Its weight in the exact solution.
     """
 
     __pydantic_config__ = STRICT

@@ -43,9 +43,8 @@ def closeness_sentence(name: str | None) -> str:
     form = "Csiszár's" if near.relative == "csiszar" else "Bregman's"
     warm = "" if near.temperature == 1 else f", times {near.temperature:g}"
     return (
-        "Instead of softmax, weights are kept near the preference by Tsallis' closeness of order "
-        f"{near.order:g}{called}, in {form} sense{warm}: attention is the first-order answer under it, and weights "
-        "may be exactly zero."
+        f"Instead of softmax, the closeness is Tsallis of order {near.order:g}{called}, {form} form{warm}: attention "
+        "is its first-order solution, and weights may be exactly zero."
     )
 
 
@@ -70,14 +69,14 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
             remedy = "an audit measures one for all heads; pass --even-so (even_so=True) to do so anyway"
         elif own is None:
             remedy = (
-                "the audit would not measure the attention it computes. Leave closeness out; or, if it was trained "
-                "under that, load it with the attn_implementation that it was trained with ('fenchel_sparsemax' or "
-                "'fenchel_entmax15'), which its config.json may say; or pass --even-so (even_so=True)"
+                "the audit would not measure the attention of the model. Omit closeness; or, if the model was trained "
+                "with it, load it with the attn_implementation of its training ('fenchel_sparsemax' or "
+                "'fenchel_entmax15'; see its config.json); or pass --even-so (even_so=True)"
             )
         else:
             remedy = f"pass --closeness {own} (closeness={own!r}), or --even-so (even_so=True)"
         raise ModelError(
-            f"{where} uses {own or 'softmax'}, but the audit was asked to measure {name or 'softmax'}: {remedy}."
+            f"{where} uses {own or 'softmax'}, but the audit measures {name or 'softmax'}: {remedy}."
         )
 
 
@@ -127,8 +126,8 @@ LAYER_CONVENTIONS: dict[str, str] = {
         "layer's own."
     ),
     "key": (
-        "Templates, evidence, alpha and preference are those that the attention layer itself infers with: "
-        "t_i = k_i * scale and z = q unless its evidence says otherwise."
+        "Templates, evidence, alpha and preference are those of the attention layer itself: t_i = k_i * scale and z = "
+        "q unless its evidence says otherwise."
     ),
 }
 
@@ -289,7 +288,7 @@ def _own_estimators(model: Any) -> str:
         return ""
     return (
         f"The model itself uses the {' and '.join(others).replace('_', ' ')} estimator: attention here is the "
-        "first-order answer to the problems of its own forward pass."
+        "first-order solution of the problems of its own forward pass."
     )
 
 

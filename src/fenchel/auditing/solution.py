@@ -173,7 +173,7 @@ def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
     if bool(empty.any()):
         if bool((empty.squeeze(-1) & call.counted.unsqueeze(1)).any()):
             raise ProblemError(
-                f"{call.site.name}: a query that is not padding may attend to nothing; it has no answer"
+                f"{call.site.name}: a query that is not padding may attend to nothing and has no solution"
             )
         preference = (
             preference | empty if preference.dtype == torch.bool else preference.masked_fill(empty, 0)
@@ -190,7 +190,7 @@ class Solving:
         alpha: α > 0.
         tol: Relative tolerance of λ, met by the float64 certificate of an exact point.
         memory_budget: Bytes of working memory.
-        closeness: D, under which attention is the first-order answer; None for softmax.
+        closeness: D, of which attention is the first-order solution; None for softmax.
         max_steps: Maximum number of steps of a query.
     """
 

@@ -138,14 +138,14 @@ def swap_effects(
     notes, space = [], swap.manifest.get("space")
     if manifest.get("space") != space:
         notes.append(
-            f"The audit takes its templates in {manifest.get('space')} space, and a swap infers in {space} space: two "
-            f"problems with the same first-order answer. Audit with --space {space} for deviations of the "
-            "swapped problem."
+            f"The audit takes its templates in {manifest.get('space')} space, and a swap uses {space} space: two "
+            f"problems with the same first-order solution. Audit with --space {space} for deviations of the swapped "
+            "problem."
         )
     if manifest.get("even_so"):
         notes.append(
             f"The audit is under {manifest.get('closeness') or 'softmax'}, but the model and the swap use another "
-            "closeness: two problems with different answers."
+            "closeness: two problems with different solutions."
         )
     correlation = {
         name: rank_correlation([(head.deviations[name], head.effect) for head in heads])

@@ -1,4 +1,4 @@
-r"""Weight moved between attention and the exact answer, by class of key and type of query.
+r"""Weight moved between attention and the exact solution, by class of key and type of query.
 
 Of every query, :math:`\max(\hat p_i - p^\star_i, 0)` *leaves* key i and :math:`\max(p^\star_i - \hat p_i, 0)`
 *reaches* it; either sums to the total variation. Every key is of one class, the first that fits:

@@ -363,7 +363,7 @@ def print_list(entries: Iterable[Entry]) -> None:
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
-    """Print one entry, and how far its estimators are from the exact answer on its example."""
+    """Print one entry, and how far its estimators are from the exact solution on its example."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -193,8 +193,8 @@ class Bernoulli(AbstractProduct):
 
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
-            which = "neither is" if probs is None else "both are"
-            raise ProblemError(f"{which} of probs and logits given; expected one of them")
+            given = "neither probs nor logits is" if probs is None else "both probs and logits are"
+            raise ProblemError(f"{given} given; expected one of them")
         if probs is None:
             self._set(logits=logits)
             return

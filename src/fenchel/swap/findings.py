@@ -253,8 +253,8 @@ def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
         spread = f" [{kept.low:.4f}, {kept.high:.4f}]"
     return (
         f"{name} changes the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of "
-        f"them by at most {arm['embedding_change_p95']:.2g}) ; relative to the model, the ranking of similarities has "
-        f"a Spearman correlation of {_level(kept.estimate)}{spread}."
+        f"them by at most {arm['embedding_change_p95']:.2g}); relative to the model, the ranking of similarities has a "
+        f"Spearman correlation of {_level(kept.estimate)}{spread}."
     )
 
 

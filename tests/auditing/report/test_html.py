@@ -134,7 +134,7 @@ def test_an_unbounded_certificate_is_shown_as_such() -> None:
         report.statistics.median("certificate", "encoder_self", 1, 1)
     )
     assert page.rows[1][6] == "∞"
-    assert "says nothing (∞)" in html
+    assert "no bound (∞)" in html
     assert "mean (certificate: median)" in html
     place = embedded(html)["columns"].index("certificate_mean")
     assert embedded(html)["rows"][0][place] == "inf"
@@ -145,12 +145,12 @@ def test_what_did_not_converge_is_said_first() -> None:
         render_html(sample_report({"encoder_self": (2, 2)}, queries=10, missed=n)) for n in (0, 3)
     )
     assert 'id="not-converged"' not in clean
-    assert "All 40 exact answers are certified" in clean
+    assert "All 40 exact solutions are certified" in clean
     assert "3 of 40 problems did not converge" in missed
-    assert "37 of 40 exact answers are certified, 3 are not" in missed
+    assert "37 of 40 exact solutions are certified, 3 are not" in missed
     assert "(7.5\u202f%)" in missed
     assert missed.index("did not converge") < missed.index('id="summary"')
-    assert "All 40 exact answers" not in missed
+    assert "All 40 exact solutions" not in missed
     assert missed.count('class="missed"') == 1
 
 

@@ -102,7 +102,7 @@ def moved_sentence(
     moved, error = statistics.mean("total_variation"), statistics.mean("mean_error")
     mean = mean_of("a head's", manifest)
     sentence = (
-        f"Over {where}, {percent(moved)} of attention's weight would move to other tokens in the exact answer (total "
+        f"Over {where}, {percent(moved)} of attention's weight would move to other tokens in the exact solution (total "
         f"variation {short(moved)}), and {mean} is off by {percent(error)} of its exact length."
     )
     if twin is None:
@@ -148,16 +148,16 @@ def deviation_sentence(statistics: AuditStatistics, twin: AuditStatistics | None
 
 
 def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
-    """The number of certified exact answers, and their tolerance."""
+    """The number of certified exact solutions, and their tolerance."""
     missed, problems = statistics.total("not_converged"), statistics.total("queries")
     certified = (
-        f"{count(problems - missed)} of {count(problems)} exact answers are certified, {count(missed)} are not"
+        f"{count(problems - missed)} of {count(problems)} exact solutions are certified, {count(missed)} are not"
         if missed
-        else f"All {count(problems)} exact answers are certified"
+        else f"All {count(problems)} exact solutions are certified"
     )
     return (
-        f"{certified}: a bound computed in float64 from the answer itself, not trust in the solver, puts its dual "
-        f"point within {tolerance:g} of the true one, relative to its length."
+        f"{certified}: by a bound computed in float64, independent of the solver, the dual point is within "
+        f"{tolerance:g} of the true one, relative to its norm."
     )
 
 
