@@ -69,7 +69,7 @@ def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     own = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_sparsemax")
     for asked, said in (
         ({}, r"uses tsallis:2, .* pass --closeness tsallis:2"),
-        ({"closeness": "tsallis:1.5"}, r"measure tsallis:1\.5: pass --closeness tsallis:2"),
+        ({"closeness": "tsallis:1.5"}, r"measures tsallis:1\.5: pass --closeness tsallis:2"),
     ):
         with pytest.raises(ModelError, match=said):
             small_audit(model=own, **asked)

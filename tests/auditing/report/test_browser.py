@@ -167,7 +167,7 @@ def test_the_page_is_readable_without_scripts_and_dark_but_not_on_paper(
     assert not light.page.locator("#heat-statistic").is_visible()
     assert light.page.locator("#heads-table tbody tr").count() == 20
     assert light.page.locator(cell("certificate", 0)).is_visible()
-    assert light.page.get_by_text("With scripts allowed, a head opens here").is_visible()
+    assert light.page.get_by_text("With scripts enabled, a head opens here").is_visible()
     assert not light.page.locator("#opened").is_visible()
     dark = visit(html, color_scheme="dark")
     assert light.page.evaluate(ink) != dark.page.evaluate(ink)
