@@ -139,7 +139,7 @@ def test_layers_with_a_closeness_are_audited_under_it(space: str) -> None:
     report = audited(model, {"tokens": tokens()}, space=space, closeness=spec)
     expected = by_hand(made, tokens(), space=space, alphas=[0.8] * HEADS, log_u=causal, closeness=near)
     agree(report, expected, rel=1e-4)
-    with pytest.raises(ModelError, match=r"uses tsallis:1\.3:csiszar.*measure softmax: pass"):
+    with pytest.raises(ModelError, match=r"uses tsallis:1\.3:csiszar.*measures softmax: pass"):
         audited(model, {"tokens": tokens()}, space=space)
     learned = layer(closeness=Tsallis(1.5), learn_order=True).eval()
     with pytest.raises(ModelError, match=r"uses a separate order for each head"):
