@@ -48,14 +48,31 @@ def with_norms_in_float64(model: nn.Module) -> Any:
 
 @pytest.mark.parametrize(("family", "padding"), PADDED)
 def test_first_order_in_float32_is_the_familys_own_attention(family, padding):
+    """And so are its weights, where output_attentions asks for them."""
+    # In float64, eager attention of several families gives NaN for rows that see nothing.
     inputs = tiny_inputs(family, padding=padding, dtype=torch.float32)
     model, real = tiny_model(family, dtype=torch.float32, attn_implementation="eager"), real_rows(inputs)
     with torch.no_grad():
-        expected = model(**inputs).last_hidden_state[real]
+        expected = model(**inputs, output_attentions=True)
         with use_backend(model, "first_order"):
-            found = model(**inputs).last_hidden_state[real]
-    # MobileBERT's hidden states are in the ten thousands; all others are of the order of 1.
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5 * max(1.0, float(expected.abs().max())))
+            plain, found = (model(**inputs, output_attentions=asked) for asked in (False, True))
+    own = expected.last_hidden_state[real]
+    for output in (plain, found):
+        # MobileBERT's hidden states are in the ten thousands; all others are of the order of 1.
+        atol = 2e-5 * max(1.0, float(own.abs().max()))
+        torch.testing.assert_close(output.last_hidden_state[real], own, rtol=0, atol=atol)
+    names = [name for name in expected if name.endswith("attentions")]
+    assert names == [name for name in found if name.endswith("attentions")]
+    assert any(expected[name] for name in names)
+    for name in names:
+        assert len(found[name]) == len(expected[name])
+        of_decoder = "decoder_input_ids" in inputs and name != "encoder_attentions"
+        mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
+        real = slice(None) if mask is None else mask == 1
+        for one, other in zip(found[name], expected[name], strict=True):
+            rows = one.transpose(1, 2)[real]
+            torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
+            torch.testing.assert_close(rows, other.transpose(1, 2)[real], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -74,29 +91,6 @@ def test_half_precision_runs_by_every_estimator(family, autocast):
             assert bool(found.isfinite().all())
             near = (found - expected).abs().mean() < 0.02 * expected.abs().mean()
             assert near == (estimator == "first_order")
-
-
-@pytest.mark.parametrize(("family", "padding"), PADDED)
-def test_weights_are_the_familys_own_where_output_attentions_asks(family, padding):
-    # In float64, eager attention of several families gives NaN for rows that see nothing.
-    inputs = tiny_inputs(family, padding=padding, dtype=torch.float32)
-    model = tiny_model(family, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        expected = model(**inputs, output_attentions=True)
-        with use_backend(model, "first_order"):
-            found = model(**inputs, output_attentions=True)
-    names = [name for name in expected if name.endswith("attentions")]
-    assert names == [name for name in found if name.endswith("attentions")]
-    assert any(expected[name] for name in names)
-    for name in names:
-        assert len(found[name]) == len(expected[name])
-        of_decoder = "decoder_input_ids" in inputs and name != "encoder_attentions"
-        mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
-        real = slice(None) if mask is None else mask == 1
-        for one, other in zip(found[name], expected[name], strict=True):
-            rows = one.transpose(1, 2)[real]
-            torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
-            torch.testing.assert_close(rows, other.transpose(1, 2)[real], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", DISPATCHING)
