@@ -34,11 +34,6 @@ from tests.nn.small_layers import (
 ESTIMATORS = ("first_order", "second_order", "exact")
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def by_hand(layer: MultiheadAttention, x: Tensor, **options: Any) -> Tensor:
     output = functional.reference.attention(*heads(layer, x), estimator=layer.estimator, **options)
     return layer.out_proj(output.transpose(1, 2).flatten(2))
@@ -208,7 +203,6 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("closeness", [None, Tsallis(2), Tsallis(1.3, relative="csiszar", temperature=0.5)])
 def test_it_is_attention_under_that_closeness(closeness: Tsallis | None, estimator: str) -> None:
-    torch.manual_seed(0)
     layer = build(closeness=closeness, estimator=estimator, preference=Causal(), learn_alpha=True, alpha=1.7)
     x = tokens()
     padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
@@ -230,7 +224,6 @@ def test_it_is_attention_under_that_closeness(closeness: Tsallis | None, estimat
 
 
 def test_every_head_learns_its_order() -> None:
-    torch.manual_seed(0)
     layer = build(closeness=Tsallis(1.25, temperature=0.3), learn_order=True)
     assert layer.raw_order is not None
     near = layer.effective_closeness

@@ -23,11 +23,6 @@ READS_ALL_KEYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def layer_with(preference, **options) -> MultiheadAttention:
     layer = (
         MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=preference, **options).double().eval()

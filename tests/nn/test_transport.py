@@ -15,11 +15,6 @@ WIDTH, HEADS, QUERIES, KEYS, ATOMS, BATCH = 12, 3, 4, 6, 5, 2
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def build(**options: Any) -> TransportAttention:
     layer = TransportAttention(WIDTH, HEADS, **{"dtype": torch.float64, **options})
     nn.init.normal_(layer.in_proj_weight, std=0.5)
