@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from fenchel.arguments import Kind
@@ -63,7 +62,7 @@ class ModelSource(AbstractSource):
         self._decoder = self._modules_of_decoder() if self._has_decoder else frozenset()
         self._checked: set[nn.Module] = set()
         self._preferences = LogPreferences()
-        self._tracer = Tracer({})
+        self._visits: dict[nn.Module, Visit] = {}
         self._key_maps: dict[nn.Module, KeyMap] = {}
         self._saw_single_key = self._knows_key_maps = False
 
@@ -83,7 +82,7 @@ class ModelSource(AbstractSource):
         def answer(own: Setting, call: ModelCall) -> Inferred:
             own.called = True  # inside use_backend this is its attention, too
             result = handler(replace(call, hides_sinks=False))
-            self._tracer.forget(call.module)
+            self._visits.pop(call.module, None)
             if result.weights is not None and call.sinks:
                 return result._replace(weights=result.weights[..., : -call.sinks])
             return result
@@ -97,12 +96,10 @@ class ModelSource(AbstractSource):
                 "checked": self._checked,
             }
             settings[module] = replace(own, site=name, **capture)
-        self._tracer = Tracer(self.modules)
         try:
-            with attending_by(self._model, settings):
+            with _traced(self.modules) as self._visits, attending_by(self._model, settings):
                 yield
         finally:
-            self._tracer.remove()
             self._forget()
 
     @override
@@ -113,7 +110,7 @@ class ModelSource(AbstractSource):
     def _forget(self) -> None:
         self._saw_single_key = False
         self._preferences.clear()
-        self._tracer.clear()
+        self._visits.clear()
 
     @override
     def finish(self, *, all_called: bool) -> None:
@@ -126,7 +123,7 @@ class ModelSource(AbstractSource):
     def kind(self, call: ModelCall) -> Kind:
         problem, preference = call.problem, call.reduced
         assert preference is not None  # noqa: S101 -- captures reduce it
-        visit = self._tracer.visit(call.module)
+        visit = self._visits.get(call.module, Visit())
         queries, keys = problem.evidence.shape[2], problem.templates.shape[2] - call.sinks
         # Keys in a cache are of the same sequence.
         longer = queries != keys and not any(name.startswith("past_key_value") for name in visit.arguments)
@@ -165,24 +162,23 @@ class ModelSource(AbstractSource):
     def _projection(self, call: ModelCall) -> KeyProjection:
         """The linear map of the keys of a call, with its input."""
         module, key = call.module, call.problem.templates
-        name, visit = self.modules[module], self._tracer.visit(module)
+        name, visit = self.modules[module], self._visits.get(module, Visit())
         if call.sinks:
             raise ModelError(
                 f"{name} ({type(module).__name__}) has an attention sink, a template that is not a linear map of the "
                 "layer's input. Use space='key' for this model"
             )
         if not self._knows_key_maps:
-            inputs, key_map = find_key_map(name, module, visit, key)
-            self._key_maps[module] = key_map
+            projection, self._key_maps[module] = find_key_map(name, module, visit, key)
             self._saw_single_key |= key.shape[2] == 1
-            return KeyProjection(inputs, key_map.weight, key_map.bias)
+            return projection
         key_map = self._key_maps[module]
         trace = next((trace for trace in visit.traces if trace.map is key_map.map), None)
         if trace is None:
             raise CaptureError(
                 f"{name} attended without calling its key map {key_map.name}, as it did in the first forward"
             )
-        return KeyProjection(key_map.inputs(trace.input, key), key_map.weight, key_map.bias)
+        return key_map.projection(trace.input, key)
 
 
 @dataclass(frozen=True)
@@ -254,55 +250,33 @@ class Visit:
         return len(sources) > 1
 
 
-class Tracer:
-    """Hooks that record, per attention module, its arguments and its linear maps' inputs and outputs.
+@contextmanager
+def _traced(modules: Mapping[nn.Module, str]) -> Iterator[dict[nn.Module, Visit]]:
+    """Record the current call of each attention module until the block ends.
 
-    Records end with the call of the attention function and are kept until they are forgotten.
+    A record ends with the call of the attention function and is kept until it is removed or the module is called again.
 
     Args:
         modules: Attention modules with their qualified names.
     """
+    visits: dict[nn.Module, Visit] = {}
 
-    def __init__(self, modules: Mapping[nn.Module, str]) -> None:
-        self._visits: dict[nn.Module, Visit] = {}
-        self._handles: list[RemovableHandle] = []
-        for module, site in modules.items():
-            self._handles.append(module.register_forward_pre_hook(self._open, with_kwargs=True))
-            for linear, name in _linear_maps(module).items():
-                hook = self._linear_hook(module, f"{site}.{name}")
-                self._handles.append(linear.register_forward_hook(hook))
-
-    def _open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {name for name, value in kwargs.items() if value is not None}
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        self._visits[module] = Visit(given, tensors, module=module)
+        visits[module] = Visit(given, tensors, module=module)
 
-    def _linear_hook(self, owner: nn.Module, name: str) -> Any:
-        def note(linear: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            visit = self._visits.get(owner)
-            if visit is not None and args:
-                visit.traces.append(Trace(name, linear, args[0], output))
+    def note(owner: nn.Module, name: str, linear: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        if owner in visits and args:
+            visits[owner].traces.append(Trace(name, linear, args[0], output))
 
-        return note
-
-    def visit(self, module: nn.Module) -> Visit:
-        """The record of the current call of ``module``."""
-        return self._visits.get(module, Visit())
-
-    def forget(self, module: nn.Module) -> None:
-        """Drop the record of the current call of ``module``."""
-        self._visits.pop(module, None)
-
-    def clear(self) -> None:
-        """Drop all records."""
-        self._visits.clear()
-
-    def remove(self) -> None:
-        """Remove all hooks and records."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._visits.clear()
+    with ExitStack() as stack:
+        for module, site in modules.items():
+            stack.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            for linear, name in _linear_maps(module).items():
+                hook = partial(note, module, f"{site}.{name}")
+                stack.callback(linear.register_forward_hook(hook).remove)
+        yield visits
 
 
 @dataclass(frozen=True)
@@ -321,9 +295,10 @@ class KeyMap:
     weight: Tensor
     bias: Tensor | None
 
-    def inputs(self, traced: Tensor, key: Tensor) -> Tensor:
-        """The traced input of the map for ``key`` (B, H_kv, n, d_h), as (B, n, width)."""
-        return traced.reshape(key.shape[0], key.shape[2], self.weight.shape[-1])
+    def projection(self, traced: Tensor, key: Tensor) -> KeyProjection:
+        """The map, with its traced input for ``key`` (B, H_kv, n, d_h) as (B, n, width)."""
+        inputs = traced.reshape(key.shape[0], key.shape[2], self.weight.shape[-1])
+        return KeyProjection(inputs, self.weight, self.bias)
 
     def disagreement(self, inputs: Tensor, key: Tensor) -> float:
         """Largest |k - (W x + b)|, as a multiple of the bound on rounding in the key's dtype.
@@ -398,7 +373,7 @@ def _cause(module: nn.Module, arguments: set[str]) -> str:
     return " and ".join(causes) or "something changes the keys"
 
 
-def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tuple[Tensor, KeyMap]:
+def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tuple[KeyProjection, KeyMap]:
     """The linear map inside ``module`` that computed ``key``, and its input.
 
     Args:
@@ -408,7 +383,7 @@ def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tup
         key: (B, H_kv, n, d_h) as it reached the attention function.
 
     Returns:
-        The input x of the map, (B, n, width), and the map, for which k = W x + b has been verified.
+        The map with its input x, for which k = W x + b has been verified, and where it was found.
 
     Raises:
         ModelError: If the key is not a linear map of the input: rotary positions, key norms, adapters,
@@ -434,12 +409,12 @@ def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tup
     trace, rows = result[0]
     weight, bias = _weights(trace.map, rows)
     key_map = KeyMap(trace.name, trace.map, weight, bias)
-    inputs = key_map.inputs(trace.input, key)
-    disagreement = key_map.disagreement(inputs, key)
+    projection = key_map.projection(trace.input, key)
+    disagreement = key_map.disagreement(projection.inputs, key)
     if not disagreement <= 1:
         raise ModelError(
             f"{site} ({family}): its keys are not {trace.name}'s weight times its input, plus its bias: the "
             f"difference is {disagreement:.1g} times what rounding explains, as with quantised or adapted "
             f"weights. {advice}"
         )
-    return inputs, key_map
+    return projection, key_map

@@ -100,7 +100,8 @@ def heads(outputs: Tensor) -> Tensor:
 
 
 def find(key: Tensor, *traces: Trace, arguments: tuple[str, ...] = ()) -> Any:
-    return find_key_map("layer.0", nn.Linear(1, 1), Visit(set(arguments), [], list(traces)), key)
+    projection, found = find_key_map("layer.0", nn.Linear(1, 1), Visit(set(arguments), [], list(traces)), key)
+    return projection.inputs, found
 
 
 @pytest.mark.parametrize("bias", [True, False])
