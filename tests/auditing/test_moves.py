@@ -21,6 +21,7 @@ from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor
 from tests.auditing.test_measure import call, measure
+from tests.normal import drawn
 
 IDS = [[2, 9, 4, 5, 9, 6, 3, 0, 0], [2, 7, 8, 4, 4, 3, 0, 0, 0]]
 TEXTS = {0: "[PAD]", 2: "[CLS]", 3: "[SEP]", 4: "the", 5: "##ing", 6: "1957", 7: ".", 8: "river", 9: ","}
@@ -125,9 +126,7 @@ def test_an_audit_sums_what_moves_by_definition(preference: str, key_heads: int)
 
 def test_entropy_and_output_error_are_those_of_the_weights() -> None:
     given = call("causal padding")
-    value = torch.randn(
-        *given.key.shape[:3], 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
+    value = drawn(*given.key.shape[:3], 5)
     first, exact = weights(given)
     found = measure(replace(given, value=value), space="key", tol=1e-10).values
     rows = given.counted.unsqueeze(1).expand(-1, 4, -1)

@@ -20,15 +20,14 @@ from fenchel.functional.output import SLOW_IN_HALF_BELOW
 from fenchel.nn.preference import Causal, KeyPadding, Window
 from tests.functional.ops import OPS, infer
 from tests.nn.preferences import HEADS, LOWERED, attention_inputs, perturbed
+from tests.normal import drawn
 
 DIM = 16
 
 
 def tensors(dtype: torch.dtype = torch.float64, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = (2, HEADS, 5, DIM), (2, key_heads, 7, DIM), (2, key_heads, 7, DIM)
-    query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-    return query.to(dtype), key.to(dtype), value.to(dtype)
+    key, value = (drawn(2, key_heads, 7, DIM, seed=seed).to(dtype) for seed in (1, 2))
+    return drawn(2, HEADS, 5, DIM).to(dtype), key, value
 
 
 INDEXED = [

@@ -11,6 +11,7 @@ from fenchel import DomainError, Gaussian
 from fenchel.nn import ContinuousAttention
 from fenchel.nn.continuous import evidence_of, grid_places
 from tests.functional.calls import directional_derivatives
+from tests.normal import drawn
 
 WIDTH, HEADS, GRID = 12, 3, (5, 7)
 CASES = [(1, "content"), (1, "query"), (2, "content"), (2, "query")]
@@ -25,8 +26,7 @@ def build(dimensions: int, **options: Any) -> Any:
 
 
 def tokens(queries: int = 4) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return tuple(torch.randn(2, n, WIDTH, generator=generator, dtype=torch.float64) for n in (queries, 35))  # type: ignore[return-value]
+    return drawn(2, queries, WIDTH, seed=1), drawn(2, 35, WIDTH, seed=2)
 
 
 def grid_of(layer: ContinuousAttention) -> dict[str, Any]:

@@ -37,13 +37,8 @@ BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
 
 def tensors(key_heads: int = HEADS, key_dim: int = DIM) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    key, value = drawn(BATCH, key_heads, KEYS, key_dim), drawn(BATCH, key_heads, KEYS, 3)
-    return drawn(BATCH, HEADS, QUERIES, DIM), key, value
+    key, value = drawn(BATCH, key_heads, KEYS, key_dim), drawn(BATCH, key_heads, KEYS, 3, seed=1)
+    return drawn(BATCH, HEADS, QUERIES, DIM, seed=2), key, value
 
 
 def attend(evidence: AbstractEvidence, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -52,11 +47,10 @@ def attend(evidence: AbstractEvidence, query: Tensor, key: Tensor, value: Tensor
 
 
 def randomised(evidence: AbstractEvidence) -> AbstractEvidence:
-    generator = torch.Generator().manual_seed(1)
     evidence.double()
     with torch.no_grad():
-        for parameter in evidence.parameters():
-            parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        for seed, parameter in enumerate(evidence.parameters()):
+            parameter.add_(0.5 * drawn(*parameter.shape, seed=seed))
     return evidence
 
 
@@ -137,7 +131,7 @@ def test_sharpness_stays_positive_and_templates_on_the_sphere():
 def test_without_evidence_weights_are_the_preference(estimator):
     query, key, _ = tensors(key_dim=3)
     z, templates, scale = NoEvidence()(query, key)
-    log_u = torch.randn(HEADS, QUERIES, KEYS, dtype=query.dtype, generator=torch.Generator().manual_seed(1))
+    log_u = drawn(HEADS, QUERIES, KEYS, seed=1)
     found = functional.attention_weights(z, templates, scale=scale, log_preference=log_u, estimator=estimator)
     torch.testing.assert_close(found, log_u.softmax(-1).expand_as(found))
 

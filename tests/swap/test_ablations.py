@@ -18,6 +18,7 @@ from fenchel.swap.conditions import Arm, sites_of
 from fenchel.swap.findings import share_left_in_words
 from fenchel.swap.report import rankings, render_html
 from fenchel.swap.statistics import ranking
+from tests.normal import drawn
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import batches, classifier
 from tests.vision_models import saved_vision_model
@@ -86,8 +87,7 @@ def parts(family: str, model: Any) -> tuple[nn.Module, nn.Module]:
 def loaded(family: str, folder: Path) -> tuple[Any, dict[str, Tensor]]:
     if family == "vit":
         model = saved_vision_model(folder).double()
-        pixels = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        return model, {"pixel_values": pixels}
+        return model, {"pixel_values": drawn(3, 3, 8, 8)}
     return language_model(family), text_inputs(family)
 
 
@@ -104,9 +104,7 @@ def test_an_ablation_is_what_a_hook_gives(family: str, how: str, head: int | Non
         values = values[..., -values.shape[-1] // 3 :] if family == "gpt2" else values
         values = values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
     heads = [head - 1] if head else list(range(HEADS))
-    mean = torch.randn(
-        HEADS, values.shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    mean = drawn(HEADS, values.shape[-1], seed=1)
 
     def change(output: Tensor) -> Tensor:
         seen = visible(family, inputs, output.shape[1], values.shape[2])
