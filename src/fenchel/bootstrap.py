@@ -17,6 +17,8 @@ _ELEMENTS_AT_ONCE = 500_000
 _LEVEL = 0.95
 FEWEST = 3
 """Minimum number of units of an interval; with two there are only three resamples."""
+CONCLUSIVE = 10
+"""Minimum number of units for a conclusion from a percentile interval, which covers less than 95 % with few units."""
 
 
 @dataclass(frozen=True)

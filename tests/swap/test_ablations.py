@@ -297,4 +297,6 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
     [(0.29, 0.31, "reproduces that part"), (0.22, 7.4, "undetermined"), (1.2, 10.9, "no α is nearer")],
 )
 def test_what_is_left_follows_the_interval(low: float, high: float, said: str) -> None:
-    assert said in share_left_in_words({"share_left_low": low, "share_left_high": high})
+    record = {"measure": "hidden_change", "share_left_low": low, "share_left_high": high}
+    assert said in share_left_in_words(record, {"units": {"texts": 10}})
+    assert share_left_in_words(record, {"units": {"texts": 9}}) == "too few texts for a conclusion"

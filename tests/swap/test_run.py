@@ -245,6 +245,11 @@ def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
         }
         return finding(results, wording(masked.manifest))
 
+    assert set(masked.results["units"]) == {"windows", "documents"}
+    masked.results["units"]["documents"] = 9
+    assert changed(-0.3, 0.2, 0.0).count("over 9 documents): too few documents for a conclusion") == 1
+    assert "improvement" not in changed(-0.3, 0.2, 0.0)
+    masked.results["units"]["documents"] = 10
     assert "not distinguishable from no change" in changed(-0.1, 0.2, 0.0)
     assert "an improvement" in changed(-0.3, 0.2, 0.0)
     assert "for the worse" in changed(0.3, 0.2, 0.0)

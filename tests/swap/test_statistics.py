@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fenchel.bootstrap import Bootstrap, Interval
+from fenchel.bootstrap import CONCLUSIVE, Bootstrap, Interval
 from fenchel.correlation import midranks, spearman
 from fenchel.swap.conditions import Arm
 from fenchel.swap.statistics import (
@@ -19,6 +19,7 @@ from fenchel.swap.statistics import (
     token_mean,
 )
 from fenchel.swap.tasks import sampled_pairs
+from tests.pages import page
 
 
 def values_with_ties(n: int = 80, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,6 +133,16 @@ def test_ranking_agreement_draws_sentences():
     kept = (pairs != 0).all(1)
     expected = by_scipy(similarities["m"][kept], similarities["a"][kept])
     assert float(metric.of("a", without_first)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("units", "coverage"), [(5, 0.83), (CONCLUSIVE, 0.90), (30, 0.93)])
+def test_intervals_of_few_units_cover_less_than_they_say(units: int, coverage: float):
+    sample = torch.randn(10_000, units, generator=torch.Generator().manual_seed(units), dtype=torch.float64)
+    means = Bootstrap(1000).samples(lambda weights: weights @ sample.T, [torch.arange(units)], units) / units
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    covered = float(((low <= 0) & (high >= 0)).double().mean())
+    assert covered == pytest.approx(coverage, abs=0.01)
+    assert f"{coverage * 100:.0f}" in page("docs/swap.md").partition("covered the mean in")[2][:20]
 
 
 def test_sampled_pairs_are_different_pairs_of_different_things():

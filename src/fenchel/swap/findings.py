@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fenchel.bootstrap import Interval
+from fenchel.bootstrap import CONCLUSIVE, Interval
 from fenchel.drawing import bracketed, count, percent, signed
 from fenchel.run_options import ABLATIONS
 
@@ -96,6 +96,29 @@ def interval_of(record: Mapping[str, Any], name: str) -> Interval:
     return Interval(record[name], record[f"{name}_low"], record[f"{name}_high"])
 
 
+def resampled(results: Mapping[str, Any], measure: str) -> tuple[str, int]:
+    """Name, in the plural, and number of the units that the intervals of a measure resample.
+
+    Example:
+        >>> resampled({"units": {"windows": 40, "documents": 12}}, "loss")
+        ('documents', 12)
+    """
+    units, usual = results["units"], "pairs" if measure == "score_correlation" else "documents"
+    unit = usual if usual in units else next(iter(units))
+    return unit, units[unit]
+
+
+def too_few(results: Mapping[str, Any], measure: str) -> str:
+    """Statement that there are too few units for a conclusion from the intervals of a measure; empty if there are not.
+
+    Example:
+        >>> too_few({"units": {"windows": 5}}, "loss"), too_few({"units": {"windows": 10}}, "loss")
+        ('too few windows for a conclusion', '')
+    """
+    unit, number = resampled(results, measure)
+    return f"too few {unit} for a conclusion" if number < CONCLUSIVE else ""
+
+
 def within(interval: Interval) -> str:
     """An interval of a difference in brackets, after a space; empty without one.
 
@@ -142,7 +165,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
         measured = [_changed(name, arm, results, words)]
         measured += (f"{_taken(name, other, arm, arms[0], words)}{_spread(arm, other)}." for other in others)
-    smoothed = [] if smoothing is None else [_smoothed(smoothing, words)]
+    smoothed = [] if smoothing is None else [_smoothed(smoothing, results, words)]
     return " ".join([*measured, *smoothed, *removed])
 
 
@@ -165,7 +188,7 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         )
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
-        if known and quality:
+        if known and quality and not too_few(results, quality):
             sentence += (
                 f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
                 f"95 % interval that excludes 0 (about {0.05 * known:.2g} expected by chance)"
@@ -190,20 +213,21 @@ def _spread(arm: Mapping[str, Any], quality: str) -> str:
 
 
 def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
-    quality, units = results["quality"], results["units"]
-    resampled = "pairs" if quality == "score_correlation" else "documents"
-    unit = resampled if resampled in units else next(iter(units))
-    number = units[unit]
+    quality = results["quality"]
+    unit, number = resampled(results, quality)
     taken, spread = _taken(name, quality, arm, results["arms"][0], words), _spread(arm, quality)
     if not spread:
         few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
         return f"{taken}; {few} no interval, so this may be chance."
+    taken = f"{taken}{spread} (95 % over {count(number)} {unit})"
+    if few := too_few(results, quality):
+        return f"{taken}: {few}."
     verdict = _verdict(
         interval_of(arm, f"{quality}_difference"),
         quality,
         (", an improvement", ", not distinguishable from no change", ", for the worse"),
     )
-    return f"{taken}{spread} (95 % over {count(number)} {unit}){verdict}. {_controlled(arm, results)}"
+    return f"{taken}{verdict}. {_controlled(arm, results)}"
 
 
 def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) -> str:
@@ -264,13 +288,16 @@ def _share(interval: Interval) -> str:
     return f"{percent(interval.estimate)}{spread}"
 
 
-def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
+def share_left_in_words(smoothing: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """The conclusion from the interval of the share of a change not explained by the nearest control.
 
     Example:
-        >>> share_left_in_words({"share_left_low": 0.22, "share_left_high": 7.4})
+        >>> smoothing = {"measure": "hidden_change", "share_left_low": 0.22, "share_left_high": 7.4}
+        >>> share_left_in_words(smoothing, {"units": {"texts": 20}})
         'it is undetermined whether any α is nearer than the model itself'
     """
+    if few := too_few(results, smoothing["measure"]):
+        return few
     if smoothing["share_left_high"] < 1:
         return "no α shared by all heads reproduces that part"
     if smoothing["share_left_low"] > 1:
@@ -278,12 +305,12 @@ def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
     return "it is undetermined whether any α is nearer than the model itself"
 
 
-def _smoothed(smoothing: Mapping[str, Any], words: Wording) -> str:
+def _smoothed(smoothing: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
     what = words.output if smoothing["measure"] == "hidden_change" else "embeddings"
     left = interval_of(smoothing, "share_left")
     if left.low is None:
         return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
     return (
         f"The nearest control (first order at α = {_alphas(smoothing)}) leaves {_share(left)} of the change of its "
-        f"{what} unexplained: {share_left_in_words(smoothing)}."
+        f"{what} unexplained: {share_left_in_words(smoothing, results)}."
     )

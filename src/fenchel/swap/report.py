@@ -34,6 +34,7 @@ from fenchel.swap.findings import (
     finding,
     interval_of,
     share_left_in_words,
+    too_few,
     within,
     wording,
 )
@@ -113,7 +114,7 @@ def render_html(report: SwapReport) -> str:
     return rendered_page(
         "fenchel.swap",
         "swap.html.jinja",
-        filters={"signed": signed, "left": share_left_in_words},
+        filters={"signed": signed, "left": lambda record: share_left_in_words(record, report.results)},
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
@@ -251,9 +252,10 @@ def rankings(report: SwapReport) -> list[Record]:
 
     Returns:
         For each estimator what is ranked (``where``), the ``measure`` of the effect in words and whether that is a loss
-        or a score (``of_quality``), the position of 0 (``zero_at``), the number of intervals without 0 (``sure``), and
-        ``rows``: for each place its entry of ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the
-        smallest and largest change under its controls (``by_alpha``).
+        or a score (``of_quality``), the position of 0 (``zero_at``), in words whether there are too ``few`` units for a
+        conclusion, the number of intervals without 0 (``sure``), and ``rows``: for each place its entry of
+        ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the smallest and largest change under its
+        controls (``by_alpha``).
     """
     words = wording(report.manifest)
     arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
@@ -279,6 +281,7 @@ def rankings(report: SwapReport) -> list[Record]:
                 "of_quality": measure in words.qualities,
                 "rows": rows,
                 "zero_at": zero_at,
+                "few": too_few(report.results, measure),
                 "sure": sum(interval.direction != 0 for interval in intervals),
             }
         )
