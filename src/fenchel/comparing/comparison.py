@@ -283,14 +283,13 @@ class _Medians:
 
 
 def median_intervals(
-    pairs: Sequence[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]], *, paired: bool, seed: int = 0
+    pairs: Sequence[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]], *, paired: bool
 ) -> list[list[Interval]]:
     """Simultaneous 95 % intervals, for each metric, of the differences of medians, by resampling documents.
 
     Args:
         pairs: For each of H heads, values (N, M) and document numbers (N,) of the first and of the last audit.
         paired: Whether documents with the same number are identical, and drawn together.
-        seed: Seed of the resamples.
 
     Returns:
         For each of M metrics, an interval per head. More than a thousand documents are resampled in a thousand groups.
@@ -302,7 +301,7 @@ def median_intervals(
     units = starts[1] + sizes[1]
     strata = torch.arange(units).split(sizes[:1] if paired else sizes)
     fewest = min(min(size, len(numbers)) for size, numbers in zip(sizes, seen, strict=True))
-    bootstrap, estimates, samples = Bootstrap(_RESAMPLES, seed), [], []
+    bootstrap, estimates, samples = Bootstrap(_RESAMPLES), [], []
     for first, last in pairs:
         medians = [
             _Medians(values, torch.searchsorted(numbers, of) % size + start, units)
