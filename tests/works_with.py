@@ -29,6 +29,7 @@ from fenchel.nn.preference import ALiBi, Causal, RelativePosition
 
 PAGE = Path(__file__).parent.parent / "docs" / "works-with.md"
 EXCEPTIONS = ("refused", "no", "–")  # outcomes other than "yes": the columns of the table
+MOST = "all but "  # before the subjects without an outcome
 WIDTH, HEADS, BATCH, TOKENS = 12, 3, 2, 6
 
 
@@ -83,6 +84,13 @@ SUBJECTS: dict[str, Callable[[], nn.Module]] = {
     "mixture": lambda: SelfAttention(MixtureAttention(WIDTH, HEADS, batch_first=True), need_weights=False),
     "transport": lambda: SelfAttention(TransportAttention(WIDTH, HEADS)),
     "continuous": lambda: SelfAttention(ContinuousAttention(WIDTH, HEADS), need_density=False),
+    "exact entmax15": lambda: layer(closeness="entmax15", estimator="exact"),
+    "exact mixture": lambda: SelfAttention(
+        MixtureAttention(WIDTH, HEADS, batch_first=True, estimator="exact"), need_weights=False
+    ),
+    "exact continuous": lambda: SelfAttention(
+        ContinuousAttention(WIDTH, HEADS, estimator="exact"), need_density=False
+    ),
     "relative": lambda: Op(_relative),
     "hashing": lambda: Op(_hashing),
 }
@@ -286,7 +294,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def recorded() -> dict[tuple[str, str], str]:
     """The outcome of every cell, from the exceptions in the table of the docs."""
     found: dict[tuple[str, str], str] = {}
-    rows = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("|")
+    ]
     for tools, *cells in (map(_listed, row) for row in rows[2:]):
         for tool in tools:
             found |= dict.fromkeys(((subject, tool) for subject in SUBJECTS), "yes")
@@ -296,15 +308,24 @@ def recorded() -> dict[tuple[str, str], str]:
 
 
 def _listed(cell: str) -> list[str]:
-    return [one.strip() for one in cell.split(",") if one.strip() not in ("", "–")]
+    names = [one.strip() for one in cell.removeprefix(MOST).split(",") if one.strip() not in ("", "–")]
+    return [subject for subject in SUBJECTS if subject not in names] if cell.startswith(MOST) else names
+
+
+def _cell(found: dict[str, str], one: str) -> str:
+    """The subjects with an outcome, as a cell of the table."""
+    named, others = (
+        ", ".join(subject for subject in found if (found[subject] == one) is wanted)
+        for wanted in (True, False)
+    )
+    return named if len(named) <= len(MOST + others) else MOST + others
 
 
 def main() -> None:
     rows: dict[tuple[str, ...], list[str]] = {}
     for tool in TOOLS:
         found = {subject: outcome(subject, tool) for subject in SUBJECTS}
-        named = (", ".join(subject for subject in found if found[subject] == one) for one in EXCEPTIONS)
-        rows.setdefault(tuple(cell or "–" for cell in named), []).append(tool)
+        rows.setdefault(tuple(_cell(found, one) or "–" for one in EXCEPTIONS), []).append(tool)
     lines = ["| | Refused | Error of torch | Does not apply |", "|---|---|---|---|"]
     lines += [f"| {', '.join(tools)} | {' | '.join(cells)} |" for cells, tools in rows.items()]
     page = PAGE.read_text()

@@ -402,6 +402,20 @@ def refuse_onnx(what: str) -> None:
         )
 
 
+def refuse_export(what: str, instead: str = "torch.compile") -> None:
+    """Raise during ``torch.export`` of a computation that depends on values.
+
+    Args:
+        what: The computation, for the message.
+        instead: What to use instead.
+
+    Raises:
+        ProblemError: If it is exporting.
+    """
+    if torch.compiler.is_exporting():
+        raise ProblemError(f"{what} depends on values and cannot be exported; use {instead}")
+
+
 def is_transformed() -> bool:
     """Whether this runs uncompiled inside a transform of ``torch.func``, such as ``grad`` or ``vmap``."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()

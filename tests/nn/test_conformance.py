@@ -111,9 +111,15 @@ def test_half_types_and_autocast(kind: str, estimator: str) -> None:
         torch.testing.assert_close(half.float(), expected, rtol=0.1, atol=0.1)
 
 
-def test_a_compiled_training_step_of_exact_densities_is_that_of_eager() -> None:
-    """In parts; ``tests/works_with.py`` has first order in one graph, and ops have other exact inference."""
-    layer, x, found = build("continuous", estimator="exact", learn_alpha=True), tokens(), []
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("continuous", {"estimator": "exact"}), ("mixture", {}), ("mixture", {"spherical": True})],
+)
+def test_a_compiled_training_step_with_all_results_is_that_of_eager(
+    kind: str, options: dict[str, Any]
+) -> None:
+    """Exact densities in parts; ``tests/works_with.py`` has first order, and ops have other exact inference."""
+    layer, x, found = build(kind, **options, learn_alpha=True), tokens(), []
     with compiled_afresh():
         for run in (copy.deepcopy(layer), layer):
             step = torch.compile(run, backend="aot_eager") if run is not layer else run

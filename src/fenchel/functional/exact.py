@@ -38,7 +38,14 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.templates import TemplateFamily
-from fenchel.tensors import check_finite, index_of, is_transformed, log_weights, values_are_known
+from fenchel.tensors import (
+    check_finite,
+    index_of,
+    is_transformed,
+    log_weights,
+    refuse_export,
+    values_are_known,
+)
 
 Found = TypeVar("Found")
 
@@ -277,6 +284,9 @@ def with_row_gradients(
 
 COMPILER = "torch._dynamo"
 
+UNTRACED = "steps depend on values: compile without fullgraph=True; torch.export is not supported"
+"""Reason in errors of the compiler."""
+
 
 def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
     """`torch.compiler.disable` that costs nothing until something is compiled.
@@ -285,7 +295,8 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
     itself.
 
     Args:
-        function: Never compiled, even when called by compiled code; for example a data-dependent iteration.
+        function: Never compiled, even when called by compiled code, and refused by ``torch.export``: second-order or
+            exact inference by steps that depend on values.
 
     Returns:
         The same function.
@@ -302,6 +313,7 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
         nonlocal disabled
+        refuse_export("this second-order or exact inference", "estimator='first_order', or torch.compile")
         if COMPILER not in sys.modules:
             return function(*args, **kwargs)
         # Once the compiler is loaded, functions called from here must not be compiled either.
@@ -311,6 +323,7 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
 
     # The compiler reads these before it traces a call of the function.
     call._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    call._torchdynamo_disable_msg = UNTRACED  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
     call._torchdynamo_disable_recursive = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
     return call
 

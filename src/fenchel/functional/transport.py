@@ -48,6 +48,7 @@ from fenchel.tensors import (
     checked_scale,
     is_on_host,
     may_attend,
+    refuse_export,
     values_are_known,
 )
 
@@ -88,10 +89,7 @@ class TransportInference(Inference):
             x for x in (*vars(transport).values(), self._evidence, self._alpha) if isinstance(x, Tensor)
         )
         check_not_mapped("transport attention", *tensors)
-        if torch.compiler.is_exporting():
-            raise ProblemError(
-                "transport attention depends on values and cannot be exported; use torch.compile"
-            )
+        refuse_export("transport attention")
 
     @property
     @override
@@ -211,7 +209,7 @@ def transport_attention(
         Differentiable in all tensors, including γ and α.
 
     Raises:
-        ProblemError: If the arguments are inconsistent.
+        ProblemError: If the arguments are inconsistent, or there are no keys.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Warns:

@@ -240,7 +240,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             sequence gives zeros before the output projection.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, or a wrong grid.
+            ProblemError: On a wrong shape, dtype or device, no keys, or a wrong grid.
             DomainError: If u has no moments at the second-order point; the exact estimator stays inside the domain.
         """
         key = query if key is None else key

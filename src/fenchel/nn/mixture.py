@@ -189,7 +189,7 @@ class MixtureAttention(MultiheadAttention):
             ``answer`` is ``"values"`` and before it where it is ``"memories"``.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, and on missing or unexpected variances.
+            ProblemError: On a wrong shape, dtype or device, no keys, and missing or unexpected variances.
         """
         if self.keep_gap or self.keep_norm_penalty:
             kept = "keep_gap" if self.keep_gap else "keep_norm_penalty"
@@ -241,8 +241,13 @@ class MixtureAttention(MultiheadAttention):
             return nn.functional.softplus(self.raw_variance.unsqueeze(0))
         assert self.variance_proj is not None  # noqa: S101 -- variances are given, learned or projected
         assert inputs.key_inputs is not None  # noqa: S101 -- the layer's own call has them
-        raw = self.variance_proj(inputs.key_inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        return nn.functional.softplus(raw)
+        # Of rows: compiled by aot_eager, torch mispredicts the strides of softplus's gradient, which matter elsewhere.
+        variances = nn.functional.softplus(self.variance_proj(inputs.key_inputs.flatten(0, 1)))
+        return (
+            variances.unflatten(0, inputs.key_inputs.shape[:2])
+            .unflatten(-1, (self.num_heads, -1))
+            .transpose(1, 2)
+        )
 
     def extra_repr(self) -> str:
         """Options that the child modules do not show."""

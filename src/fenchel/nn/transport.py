@@ -187,7 +187,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
             unbatched.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, or ``labels`` without a memory.
+            ProblemError: On a wrong shape, dtype or device, no keys, or ``labels`` without a memory.
         """
         key = query if key is None else key
         value = key if value is None else value
