@@ -216,8 +216,8 @@ def mixture_attention(
         float32. A query with nothing to attend to gets zeros and no gradient.
 
     Raises:
-        ProblemError: If the arguments are inconsistent, there are no keys, a variance is negative, or a score leaves the
-            dtype's range.
+        ProblemError: If the arguments are inconsistent, there are no keys, a variance is negative, or a score leaves
+            the dtype's range.
         ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
 
     Reference:
