@@ -25,6 +25,9 @@ SCALE: Final = (
 
 LEVELS: Final = len(SCALE)
 
+STEPS: Final = 8
+"""Number of steps on each side of the scale of differences, the CSS classes ``less by8`` to ``more by8``."""
+
 
 def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
@@ -61,6 +64,21 @@ def ink(colour: str) -> str:
         ('#10131a', '#fff')
     """
     return "#fff" if (luminance(colour) + 0.05) ** 2 < 1.05 * 0.05 else "#10131a"
+
+
+def change_style(value: float | None, highest: float | None) -> str:
+    """CSS class of a difference, where ``highest`` is the upper end of the scale.
+
+    Example:
+        >>> [change_style(value, 1.0) for value in (0.5, -1.0, 0.001, 0.0, None)]
+        ['more by4', 'less by8', 'more by1', '', 'missing']
+    """
+    if value is None:
+        return "missing"
+    if value == 0 or not highest:
+        return ""
+    step = min(STEPS, math.ceil(STEPS * abs(value) / highest - 1e-9))
+    return f"{'more' if value > 0 else 'less'} by{step}" if step > 0 else ""
 
 
 def stylesheet(colours: tuple[str, ...]) -> str:
@@ -167,6 +185,32 @@ def signed(value: float | None) -> str:
     digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
     text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
     return ("+" if value > 0 else "−") + text
+
+
+def short_size(value: float | None) -> str:
+    """The size of a difference for a cell: without its sign, and without a zero before the point.
+
+    Example:
+        >>> [short_size(v) for v in (0.0123, -1.5, 0.0034, 0.00013, 0.0, None)]
+        ['.012', '1.50', '.0034', '1e-4', '0', '–']
+    """
+    if value is None or value == 0:
+        return MISSING if value is None else "0"
+    size = abs(value)
+    if size < 1e-3:
+        mantissa, exponent = f"{size:.0e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return (f"{size:.4f}" if size < 0.01 else short(size)).removeprefix("0")
+
+
+def signed_short(value: float | None) -> str:
+    """A difference for a cell: its sign and its size.
+
+    Example:
+        >>> [signed_short(v) for v in (0.0123, -1.5, 0.0, 0.0001, None)]
+        ['+.012', '−1.50', '0', '+1e-4', '–']
+    """
+    return ("" if not value else "+" if value > 0 else "−") + short_size(value)
 
 
 def bracketed(low: float | None, high: float | None) -> str:

@@ -474,8 +474,10 @@ class SwapOptions(SourceOptions):
     )
     alphas: tuple[float, ...] = _option(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
-        "Values of alpha for the control, first-order attention.",
+        "Values of alpha for the control, first-order attention; ablations alone have none unless given.",
         rule=numbers(number("0.8", above=0.0, in_float32=True)),
+        command_default=None,
+        default_text="0.5,0.6,...,1.3",
         recorded=True,
     )
     per_layer: bool = _option(False, "Also swap one layer at a time, with every control.", recorded=True)
@@ -547,13 +549,20 @@ class SwapOptions(SourceOptions):
 
     @field_validator("alphas", mode="after")
     @classmethod
-    def _with_a_control(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not set(value) - {1.0}:
-            raise InputError(
-                f"alphas is {list(value)}; expected at least one other than 1. Without a control a better estimator "
-                "cannot be told from softer attention."
-            )
+    def _sorted(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted(set(value)))
+
+    @model_validator(mode="after")
+    def _with_a_control(self) -> Self:
+        if self.estimators == ("none",) and self.ablations:
+            if "alphas" not in self.model_fields_set:
+                object.__setattr__(self, "alphas", (1.0,))
+        elif not set(self.alphas) - {1.0}:
+            raise InputError(
+                f"alphas is {list(self.alphas)}; expected at least one other than 1. Without a control a better "
+                "estimator cannot be told from softer attention."
+            )
+        return self
 
 
 class ReproduceOptions(ReadingOptions):

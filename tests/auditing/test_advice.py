@@ -79,10 +79,10 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     }
     manifest = {"model": "demo", "texts": "a b.txt", "space": "input"}
     found = importance(heads, manifest, modules)
-    assert found.passes == 3 * 4 + 3
+    assert found.passes == 2 * 4 + 2
     assert f"{found.passes} passes" in found.said
     assert found.command == (
-        "fenchel swap demo --text 'a b.txt' --per-head --estimators none --alphas 0.5 --ablations zero,mean "
+        "fenchel swap demo --text 'a b.txt' --per-head --estimators none --ablations zero,mean "
         "--out which-heads"
     )
     some = importance(heads[2:], {**manifest, "layers": [2]}, modules)

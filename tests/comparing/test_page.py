@@ -6,7 +6,8 @@ import pytest
 
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.comparing import ComparisonReport, compare
-from fenchel.comparing.report import STEPS, path, render_html, signed_short, style, trajectories
+from fenchel.comparing.report import path, render_html, trajectories
+from fenchel.drawing import STEPS, change_style, signed_short
 from tests.auditing.report.samples import HOSTILE
 from tests.comparing.small_comparisons import known_audit, known_values
 from tests.pages import cell
@@ -59,7 +60,7 @@ def test_a_map_is_read_by_pointer_and_keyboard_and_its_statistic_chosen(visit: A
         name = "mean" if statistic == "mean" else "median"
         values = [getattr(found.changes[key]["gap"], name) for key in found.keys]
         highest = max(abs(value or 0.0) for value in values)
-        return [(signed_short(value), style(value, highest)) for value in values]
+        return [(signed_short(value), change_style(value, highest)) for value in values]
 
     assert shown() == expected("p50")
     seen.page.select_option("#statistic", "mean")
@@ -69,7 +70,7 @@ def test_a_map_is_read_by_pointer_and_keyboard_and_its_statistic_chosen(visit: A
     assert shown() == expected("p50")
     assert seen.page.locator("td.moved").count() == len(METRICS)
     values = (-2.0, -0.1, 0.0, 0.1, 2.0, None)
-    assert [style(value, 2.0) for value in values] == [
+    assert [change_style(value, 2.0) for value in values] == [
         "less by8",
         "less by1",
         "",

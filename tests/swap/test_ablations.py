@@ -1,24 +1,32 @@
 """Ablations of heads and layers: against forward hooks written by hand, and what a swap says of them."""
 
+import io
 import json
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
 from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
-from fenchel.swap.findings import share_left_in_words
-from fenchel.swap.report import rankings, render_html
+from fenchel.swap.findings import interval_of, share_left_in_words
+from fenchel.swap.report import rankings, render_html, terminal_table
 from fenchel.swap.statistics import ranking
 from tests.normal import drawn
+from tests.pages import page, run_blocks
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import batches, classifier
 from tests.vision_models import saved_vision_model
@@ -194,12 +202,18 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     for name in ("no output", "mean output", "equal weights", "preference alone"):
         assert f"With {name} in place of one head, the loss per token is worst for layer" in ablated.finding
+    spans = [interval_of(one, "effect") for one in ablated.ranking[0]["order"]]
+    rise, fall = (sum(span.direction == sign for span in spans) for sign in (1, -1))
+    raised = f"{rise} raise{'s' if rise == 1 else ''} and {fall} lower{'s' if fall == 1 else ''} the loss per token"
+    assert rise + fall > 0
+    many = replace(ablated, results=ablated.results | {"units": {"documents": 30}})
+    assert f"interval that excludes 0 ({raised}; about 0.4" in many.finding
     ablated.save(tmp_path)
     assert json.loads((tmp_path / "swap.json").read_text())["ranking"] == ablated.ranking
     assert SwapReport.load(tmp_path) == ablated
-    page = render_html(ablated)
-    assert "Which heads matter" in page
-    assert page.count("<td>Layer 2, head 3</td>") == len(rankings(ablated)) == 4
+    html = render_html(ablated)
+    assert "Which heads matter" in html
+    assert html.count("<td>Layer 2, head 3</td>") == len(rankings(ablated)) == 4
 
 
 def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
@@ -222,6 +236,19 @@ def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
     for quality, order in (("score", [2, 1]), (None, [1, 2])):
         assert [one["head"] for one in ranking(arms, quality)[0]["order"]] == order
     assert ranking([{**arms[0], "where": "model"}], "score") == []
+
+
+def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fenchel.swap.report._MOST", 2)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal_table(ablated))
+    shown = console.export_text()
+    assert "the 2 of 8 that raise the loss per token most, and" in shown
+    rows = [
+        tuple(map(int, found)) for found in re.findall(r"^ +(\d+) +(\d+) +no output", shown, re.MULTILINE)
+    ]
+    order = [(one["layer"], one["head"]) for one in ablated.ranking[0]["order"]]
+    assert rows == order[:2] + order[-2:]
 
 
 def saved_classifier(folder: Path) -> Any:
@@ -252,7 +279,7 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
     (tmp_path / "texts.jsonl").write_text("\n".join(rows))
     report = swap(
         str(tmp_path / "model"), None, str(tmp_path / "texts.jsonl"), label_column="mood", dtype="float64",
-        estimators=["none"], ablations=["zero"], per_head=True, alphas=[0.5], bootstrap=100, batch_size=3,
+        estimators=["none"], ablations=["zero"], per_head=True, bootstrap=100, batch_size=3,
     )  # fmt: skip
     numbers = torch.tensor([0, 1, 1, 0])
     tokenizer = tokenizer_of("bert")
@@ -265,6 +292,44 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
     assert report.manifest["measures"] == {"loss": "loss", "score": "accuracy"}
     assert report.ranking[0]["measure"] == "loss"
     assert report.arm("zero", layer=1, head=1)["hidden_change"] > 0
+    assert not any(arm["control"] for arm in report.arms)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal_table(report))
+    assert "One head with no output: all, by the effect on the loss" in (shown := console.export_text())
+    assert "The same" not in shown
+    assert all(word not in render_html(report) for word in ("By α", "gainst the control"))
+
+
+def test_the_page_removes_heads_of_a_classifier_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = saved_classifier(tmp_path / "MODEL")
+    with torch.no_grad():
+        model.classifier.weight.mul_(100)
+    model.save_pretrained("MODEL")
+    texts, labels = ["w1 w2 w3", "w5 w6", "w9", "w2 w4 w6 w8"], [0, 1, 1, 0]
+    for name in ("sst", "test"):
+        polars.DataFrame({"sentence": texts, "label": labels}).write_parquet(f"{name}.parquet")
+    command = re.search(r"```console\nfenchel (.*?)```", page("docs/which-heads.md"), re.DOTALL)
+    assert command is not None
+    assert main([*command[1].replace("\\", "").split(), "--device", "cpu"]) == 0
+    capsys.readouterr()
+    removed = [(one["module"], one["head"]) for one in run_blocks("docs/which-heads.md")["ranking"][-3:]]
+    inputs = tokenizer_of("bert")(texts, padding=True, return_tensors="pt")
+
+    def without(output: Tensor, numbers: list[int]) -> Tensor:
+        output[:, :, numbers] = 0
+        return output
+
+    with torch.no_grad(), ExitStack() as stack:
+        for number, layer in enumerate(model.bert.encoder.layer):
+            name = f"bert.encoder.layer.{number}.attention.self"
+            numbers = [head - 1 for module, head in removed if module == name]
+            stack.enter_context(hooked(layer.attention.output.dense, partial(without, numbers=numbers)))
+        loss = float(model(**inputs, labels=torch.tensor(labels)).loss)
+    assert float(re.findall(r"[\d.]+", capsys.readouterr().out)[0]) == pytest.approx(loss, rel=1e-3)
+    assert abs(loss - SwapReport.load("which-heads").arm("model")["loss"]) > 1e-3
 
 
 def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:

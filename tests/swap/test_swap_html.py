@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.drawing import decimal, level, position, short, signed
+from fenchel.drawing import change_style, decimal, position, signed, signed_short
 from fenchel.swap import SwapReport
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
@@ -92,10 +92,9 @@ def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapRe
     exact = head_maps(masked)[1][1]
     for layer, row in exact.rows:
         for head, cell in zip(exact.heads, row, strict=True):
-            change = masked.arm("exact", layer=layer, head=head)["hidden_change"]
+            change = masked.arm("exact", layer=layer, head=head)["loss_difference"]
             assert cell is not None
-            assert exact.highest is not None
-            assert (cell.style, cell.text) == (f"q{level(change, exact.highest)}", short(change))
+            assert (cell.style, cell.text) == (change_style(change, exact.highest), signed_short(change))
     assert head_maps(embedded) == []
     assert 'id="heads"' not in render_html(embedded)
 

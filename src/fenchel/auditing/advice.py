@@ -212,7 +212,7 @@ _NOT_IMPORTANCE = (
     "reliably predicted the effect of removing heads (docs/which-heads.md)."
 )
 
-_ABLATIONS = {"estimators": ["none"], "alphas": [0.5], "ablations": ["zero", "mean"]}
+_ABLATIONS = {"estimators": ["none"], "ablations": ["zero", "mean"]}
 
 
 @dataclass(frozen=True)
@@ -269,8 +269,8 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     if manifest.get("layers") or manifest.get("heads"):
         how |= _numbers(heads, modules)
     command = _command(heads, manifest, modules, how, "which-heads")
-    # Two ablations and a control for each head; the model, its control, and its mean outputs.
-    passes = 3 * len(heads) + 3
+    # Two ablations of each head; the model, and its mean outputs.
+    passes = 2 * len(heads) + 2
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
     by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"

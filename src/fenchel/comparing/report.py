@@ -13,7 +13,19 @@ from fenchel.auditing.heads import KIND_NAMES, METRIC_NAMES, METRICS, SHORT_KIND
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, STATISTICS, Change, Comparison, comparable
-from fenchel.drawing import bracketed, count, json_number, short, signed, stacked, titled_table, whiskers
+from fenchel.drawing import (
+    bracketed,
+    change_style,
+    count,
+    json_number,
+    short,
+    short_size,
+    signed,
+    signed_short,
+    stacked,
+    titled_table,
+    whiskers,
+)
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, read_document, write_document
@@ -21,9 +33,6 @@ from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-
-STEPS = 8
-"""Number of steps on each side of the scale, the CSS classes ``less by8`` to ``more by8``."""
 
 METRIC = "total_variation"
 """The metric that is shown first: the share of attention's weight that would move."""
@@ -49,36 +58,6 @@ _FORM = Form(
 )
 
 
-def signed_short(value: float | None) -> str:
-    """Format a difference for a cell: sign and three digits.
-
-    Example:
-        >>> [signed_short(v) for v in (0.0123, -1.5, 0.0, 0.0001, None)]
-        ['+.012', '−1.50', '0', '+.000', '–']
-    """
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    written = short(abs(value))
-    return ("+" if value > 0 else "−") + written.removeprefix("0")
-
-
-def style(value: float | None, highest: float | None) -> str:
-    """CSS class of a difference, where ``highest`` is the upper end of the scale.
-
-    Example:
-        >>> style(0.5, 1.0), style(-1.0, 1.0), style(0.001, 1.0), style(0.0, 1.0), style(None, 1.0)
-        ('more by4', 'less by8', 'more by1', '', 'missing')
-    """
-    if value is None:
-        return "missing"
-    if value == 0 or not highest:
-        return ""
-    step = min(STEPS, math.ceil(STEPS * abs(value) / highest - 1e-9))
-    return f"{'more' if value > 0 else 'less'} by{step}" if step > 0 else ""
-
-
 def render_html(comparison: Comparison) -> str:
     """Render a comparison as one self-contained HTML page.
 
@@ -101,7 +80,7 @@ def render_html(comparison: Comparison) -> str:
         scripts=("numbers", "grid", "choices", "compare"),
         data=_data(comparison),
         scale=False,
-        filters={"signed": signed, "signed_short": signed_short},
+        filters={"signed": signed, "signed_short": signed_short, "short_size": short_size},
         comparison=comparison,
         first=comparison.first,
         last=comparison.last,
@@ -132,7 +111,7 @@ def _maps(comparison: Comparison, kind: Kind) -> list[tuple[str, HeadGrid]]:
             if key.kind == kind:
                 moved = " moved" if change.interval.direction else ""
                 cells[key.layer, key.head] = Cell(
-                    place, style(change.median, highest) + moved, signed_short(change.median)
+                    place, change_style(change.median, highest) + moved, signed_short(change.median)
                 )
         made.append((metric, HeadGrid.of(cells, highest)))
     return made

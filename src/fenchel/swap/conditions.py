@@ -158,7 +158,10 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
         InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
     """
     layers, heads, ablations = options.layers, options.heads, options.ablations or ()
-    per_layer, per_head, alphas = options.per_layer, options.per_head, options.alphas
+    per_layer, per_head = options.per_layer, options.per_head
+    alphas = (
+        options.alphas if set(options.alphas) != {1.0} else ()
+    )  # α = 1 alone is the model itself, no control
     either = ("--per-layer or --per-head", per_layer or per_head)
     for option, asked, (flags, wanted) in (
         ("layers", layers, either),

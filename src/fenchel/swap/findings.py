@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,11 +189,24 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
         if known and quality and not too_few(results, quality):
+            which = f"{directions(effects, measure)}; " if sure else ""
             sentence += (
                 f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
-                f"95 % interval that excludes 0 (about {0.05 * known:.2g} expected by chance)"
+                f"95 % interval that excludes 0 ({which}about {0.05 * known:.2g} expected by "
+                "chance)"
             )
         yield f"{sentence}."
+
+
+def directions(effects: Sequence[Interval], measure: str) -> str:
+    """The number of effects whose intervals are above 0, and below.
+
+    Example:
+        >>> directions([Interval(0.2, 0.1, 0.3), Interval(0.1, -0.1, 0.3), Interval(0.4, 0.3, 0.5)], "the loss")
+        '2 raise and 0 lower the loss'
+    """
+    above, below = (sum(effect.direction == sign for effect in effects) for sign in (1, -1))
+    return f"{count(above)} raise{'s' * (above == 1)} and {count(below)} lower{'s' * (below == 1)} {measure}"
 
 
 def _level(value: float | None) -> str:

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.auditing.swap_effects import by_alpha
-from fenchel.drawing import LEVELS, MISSING, level, short, signed, stacked, titled_table, whiskers
+from fenchel.drawing import (
+    LEVELS,
+    MISSING,
+    change_style,
+    level,
+    short,
+    short_size,
+    signed,
+    signed_short,
+    stacked,
+    titled_table,
+    whiskers,
+)
 from fenchel.errors import InputError
 from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import (
@@ -31,6 +43,7 @@ from fenchel.swap.findings import (
     ESTIMATORS,
     Wording,
     arm_name,
+    directions,
     finding,
     interval_of,
     share_left_in_words,
@@ -38,6 +51,7 @@ from fenchel.swap.findings import (
     within,
     wording,
 )
+from fenchel.swap.statistics import effect_measure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,7 +128,11 @@ def render_html(report: SwapReport) -> str:
     return rendered_page(
         "fenchel.swap",
         "swap.html.jinja",
-        filters={"signed": signed, "left": lambda record: share_left_in_words(record, report.results)},
+        filters={
+            "signed": signed,
+            "short_size": short_size,
+            "left": lambda record: share_left_in_words(record, report.results),
+        },
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
@@ -128,10 +146,16 @@ def render_html(report: SwapReport) -> str:
         stacks=stacks(report),
         maps=head_maps(report),
         rankings=rankings(report),
+        controlled=_controlled(report, "model"),
         names={name: words[:1].upper() + words[1:] for name, words in ESTIMATORS.items()},
         levels=range(LEVELS),
         entries=sorted(manifest_entries({**report.manifest, "stacks": listed})),
     )
+
+
+def _controlled(report: SwapReport, *where: str) -> bool:
+    """Whether there are controls of the whole model, or of single layers and heads."""
+    return any(arm["control"] and arm["where"] in where for arm in report.arms)
 
 
 def _role(record: Record) -> str:
@@ -227,20 +251,24 @@ def stacks(report: SwapReport) -> list[Record]:
 
 
 def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
-    """Heat maps of the effect of single heads on the output for each estimator and ablation.
+    """Heat maps of the effect of single heads for each estimator and ablation: on the loss or score, else the output.
 
     Estimators share a scale, and so do ablations.
     """
-    changes: dict[str, dict[tuple[int, int], float]] = {}
+    quality = report.results["quality"]
+    name = "hidden_change" if quality is None else f"{quality}_difference"
+    changes: dict[str, dict[tuple[int, int], float | None]] = {}
     for arm in report.arms:
         if arm["where"] == "head" and not arm["control"]:
-            changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm["hidden_change"]
+            changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm[name]
     result = []
     for estimator, by_head in changes.items():
         alike = (changes[other] for other in changes if (other in ABLATIONS) == (estimator in ABLATIONS))
-        most = max(change for other in alike for change in other.values())
+        most = max(abs(change or 0.0) for other in alike for change in other.values())
         cells = {
-            key: Cell(number, f"q{level(change, most)}", short(change))
+            key: Cell(number, f"q{level(change or 0.0, most)}", short(change))
+            if quality is None
+            else Cell(number, change_style(change, most), signed_short(change))
             for number, (key, change) in enumerate(by_head.items())
         }
         result.append((estimator, HeadGrid.of(cells, most)))
@@ -252,8 +280,9 @@ def rankings(report: SwapReport) -> list[Record]:
 
     Returns:
         For each estimator what is ranked (``where``), the ``measure`` of the effect in words and whether that is a loss
-        or a score (``of_quality``), the position of 0 (``zero_at``), in words whether there are too ``few`` units for a
-        conclusion, the number of intervals without 0 (``sure``), and ``rows``: for each place its entry of
+        or a score (``of_quality``), the position of 0 (``zero_at``), whether there are controls (``controlled``), in
+        words whether there are too ``few`` units for a conclusion, the number of intervals without 0 (``sure``) and
+        their ``directions``, and ``rows``: for each place its entry of
         ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the smallest and largest change under its
         controls (``by_alpha``).
     """
@@ -282,7 +311,9 @@ def rankings(report: SwapReport) -> list[Record]:
                 "rows": rows,
                 "zero_at": zero_at,
                 "few": too_few(report.results, measure),
+                "controlled": any(row["by_alpha"] for row in rows),
                 "sure": sum(interval.direction != 0 for interval in intervals),
+                "directions": directions(intervals, words.sentences.get(measure, "it")),
             }
         )
     return result
@@ -418,38 +449,54 @@ def terminal_table(report: SwapReport) -> RenderableType:
     """
     whole = [record for record in report.arms if record["where"] == "model"]
     units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
-    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
+    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", [whole], report, [])]
+    words = wording(report.manifest)
     for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
         arms = [arm for arm in report.arms if arm["where"] == where and not arm["control"]]
         groups = {"swapped alone": [arm for arm in arms if arm["estimator"] not in ABLATIONS]}
         for name in ABLATIONS:
             groups[f"with {ESTIMATORS[name]}"] = [arm for arm in arms if arm["estimator"] == name]
         for called, group in groups.items():
-            most = sorted(group, key=lambda record: -record["hidden_change"])[:_MOST]
-            shown = (
-                f"the {len(most)} of {len(group)} that move the output most" if len(group) > _MOST else "all"
-            )
             if group:
-                parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
+                shown, ends = _both_ends(group, report.results["quality"], words)
+                parts.append(_table(f"One {where} {called}: {shown}", ends, report, labels))
     if whole[0].get("score_correlation", 0) is None:
         parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
     return stacked(*parts)
 
 
-def _table(title: str, records: list[Record], report: SwapReport, labels: list[str]) -> Any:
+def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tuple[str, list[list[Record]]]:
+    """The heads or layers with the largest effect and with the smallest, in words and as records."""
+    measure, name, worse = effect_measure(group, quality)
+    order = sorted(group, key=lambda record: (record[name] is None, -worse * (record[name] or 0.0)))
+    what = words.sentences.get(measure, "the embeddings" if measure == "embedding_change" else "the output")
+    if len(order) <= 2 * _MOST:
+        return f"all, by the effect on {what}", [order]
+    if quality is None:
+        shown = f"the {_MOST} of {len(order)} that change {what} most, and the {_MOST} that change it least"
+    elif worse > 0:
+        shown = f"the {_MOST} of {len(order)} that raise {what} most, and the {_MOST} that raise it least or lower it"
+    else:
+        shown = f"the {_MOST} of {len(order)} that lower {what} most, and the {_MOST} that lower it least or raise it"
+    return shown, [order[:_MOST], order[-_MOST:]]
+
+
+def _table(title: str, sections: list[list[Record]], report: SwapReport, labels: list[str]) -> Any:
     from rich.text import Text
 
-    rows = [list(_cells(record, report, labels)) for record in records]
+    rows = [[list(_cells(record, report, labels)) for record in section] for section in sections]
     made = titled_table(title)
-    for column, _ in rows[0]:
+    for column, _ in rows[0][0]:
         made.add_column(
             column.replace(" ", "\n", 1),
             justify="left" if column == "Attention" else "right",
             min_width=len("[−0.0001,") if column.startswith("Difference") else None,
             overflow="fold",
         )
-    for row in rows:
-        made.add_row(*(Text(cell) for _, cell in row))
+    for section in rows:
+        made.add_section()
+        for row in section:
+            made.add_row(*(Text(cell) for _, cell in row))
     return made
 
 
@@ -464,7 +511,7 @@ def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tu
         yield _HEADINGS.get(name, words.tiles[name]), _number(record[name])
         yield "Difference [95 %]", _difference(record, name)
     yield words.change.capitalize(), _number(record["hidden_change"])
-    if labels:
+    if labels and _controlled(report, "layer", "head"):
         same = by_alpha(report.arms, record)
         yield "The same by α", f"{short(same[0])} to {short(same[1])}" if same else MISSING
     if "embedding_change" in record:

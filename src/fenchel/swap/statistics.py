@@ -172,6 +172,22 @@ def named(name: str, interval: Interval | None) -> Record:
     }
 
 
+def effect_measure(arms: Sequence[Record], quality: str | None) -> tuple[str, str, int]:
+    """The measure by which single heads or layers are ranked.
+
+    Args:
+        arms: The records of a swap.
+        quality: The loss or score of the comparison; None to use the change of the output.
+
+    Returns:
+        Its name, the name of the effect in a record, and 1 if a larger effect comes first, otherwise -1.
+    """
+    if quality is not None:
+        return quality, f"{quality}_difference", 1 if quality == "loss" else -1
+    measure = "embedding_change" if "embedding_change" in arms[0] else "hidden_change"
+    return measure, measure, 1
+
+
 def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
     """Rank heads, or layers where no head was swapped alone, by their measured effect.
 
@@ -186,8 +202,7 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
     """
     alone = [arm for arm in arms if arm["where"] != "model" and not arm["control"]]
     where = "head" if any(arm["where"] == "head" for arm in alone) else "layer"
-    measure = quality or ("embedding_change" if "embedding_change" in arms[0] else "hidden_change")
-    name, worse = (f"{quality}_difference", 1 if quality == "loss" else -1) if quality else (measure, 1)
+    measure, name, worse = effect_measure(arms, quality)
 
     def position(record: Record) -> tuple[bool, float]:
         return record["effect"] is None, -worse * (record["effect"] or 0.0)

@@ -4,12 +4,15 @@ const metricAt = Object.fromEntries(data.metrics.map((name, index) => [name, ind
 const fields = { first: { p50: 0, mean: 2 }, last: { p50: 1, mean: 3 }, difference: { p50: 4, mean: 5 } };
 let shown = "p50";
 
-// The same digits as the Python function `signed_short`.
-const signedShort = (value) => {
+// The same digits as the Python functions `short_size` and `signed_short`.
+const shortSize = (value) => {
   if (value === null) return "–";
-  if (value === 0) return "0";
-  return (value > 0 ? "+" : "−") + short(Math.abs(value)).replace(/^0\./, ".");
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size < 1e-3) return size.toExponential(0);
+  return (size < 0.01 ? fixed(size, 4) : short(size)).replace(/^0\./, ".");
 };
+const signedShort = (value) => (!value ? "" : value > 0 ? "+" : "−") + shortSize(value);
 const finite = (value) => (value === "inf" ? Infinity : value);
 const numbersOf = (cell) => data.rows[cell.dataset.row][3][metricAt[cell.closest("table.heat").dataset.metric]];
 
@@ -30,7 +33,7 @@ function colour() {
     }
     const figure = map.closest("figure");
     figure.querySelector(".statistic").textContent = shown === "p50" ? "median" : "mean";
-    for (const end of figure.querySelectorAll(".highest")) end.textContent = short(highest);
+    for (const end of figure.querySelectorAll(".highest")) end.textContent = shortSize(highest);
   }
 }
 document.getElementById("statistic").addEventListener("change", (event) => { shown = event.target.value; colour(); });
