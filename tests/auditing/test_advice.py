@@ -14,6 +14,7 @@ from fenchel.auditing.advice import (
     GROUPS,
     LARGE_SHARE,
     MOST_HEADS,
+    READY_MADE,
     STILL,
     ClassMove,
     HeadPattern,
@@ -89,6 +90,12 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     assert "--layers 2 --heads 1,2 --out" in str(some.command)
     assert "--label-column" not in found.said
     assert "--label-column" in importance(heads, {**manifest, "embeds": True}, modules).said
+    for other, read in (
+        ({}, "this text"),
+        ({"reads": "images"}, "these images"),
+        ({"texts": READY_MADE}, "these inputs"),
+    ):
+        assert f"passes of {read} " in importance(heads, {**manifest, **other}, modules).said
     even_so = importance(heads, {**manifest, "even_so": True}, modules)
     assert even_so.command is None
     assert "passes" not in even_so.said

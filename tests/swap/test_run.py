@@ -358,16 +358,26 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> N
             swap(str(tmp_path / "model"), images=images, label_column=column, **FEW)
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel is not a classifier of images"):
-        swap(model.vit, processor, images=folder, **FEW)
+        swap(model.vit, processor, images=table, label_column="kind", **FEW)
     two = saved_vision_model(tmp_path / "two", ViTForImageClassification, num_labels=2)
     assert two.num_labels == 2
+    saved_vision_model(tmp_path / "bare")
+    without = swap(str(tmp_path / "bare"), images=table, **FEW)
+    for other, tokenizer in (
+        (str(tmp_path / "two"), None),
+        (str(tmp_path / "bare"), None),
+        (model.vit, processor),
+    ):
+        ignored = swap(other, tokenizer, images=folder, **FEW)
+        assert ignored.finding.endswith("no labels: no folder has the name of a class of the model.")
+        assert ignored.manifest["measures"] == {}
+        assert ignored.results["units"] == without.results["units"] == {"images": 5}
+    (folder / "cat").rename(folder / "1")
     for given, message in (
-        ({"images": folder}, r"image .*cat/0\.png has the label 'cat', which is not a class of the model"),
+        ({"images": folder}, r"owl/0\.png has the label 'owl', which is no.*put all images in one folder\.$"),
         ({"images": table, "label_column": "kind"}, r"images\.parquet/row 4 has the label '2', which is no"),
     ):
         with pytest.raises(InputError, match=message):
             swap(str(tmp_path / "two"), **given, **FEW)
-    saved_vision_model(tmp_path / "bare")
     with pytest.raises(ModelError, match="saved as ViTModel, which is not a classifier of texts or images"):
-        swap(str(tmp_path / "bare"), images=folder, **FEW)
-    assert swap(str(tmp_path / "bare"), images=table, **FEW).results["units"] == {"images": 5}
+        swap(str(tmp_path / "bare"), images=table, label_column="kind", **FEW)

@@ -274,8 +274,10 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
     by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
+    read = "these inputs" if manifest.get("texts") == READY_MADE else "this text"
+    read = "these images" if manifest.get("reads") == "images" else read
     sentences = (
-        f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of this text "
+        f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of {read} "
         f"through the model (an audit with the default sample takes about two){by if manifest.get('embeds') else ''}."
     )
     return Importance(sentences, command, passes)

@@ -40,6 +40,7 @@ from fenchel.swap.tasks import (
     ScoredPairs,
     SentenceTask,
     class_numbers,
+    classes_of,
     classified,
 )
 from fenchel.tensors import widened
@@ -262,13 +263,30 @@ class Given:
     def _of_images(self, source: ImageFiles) -> Loaded:
         # Without other measures, classes are.
         labels = None if self.measures else source.labels
-        found = self._loaded(classifies=labels is not None)
         measured: dict[str, Any] = {"measures": self.measures}
+        if labels is not None and source.stored is None and not self._names_a_class(labels):
+            labels, measured["described"] = (
+                None,
+                {"unlabelled": "no folder has the name of a class of the model"},
+            )
+        found = self._loaded(classifies=labels is not None)
         if labels is not None:
             _check_classifies(found.model, "images")
             named = zip(map("image {}".format, source.paths), labels, strict=True)
-            measured = classified(class_numbers(dict(named), getattr(found.model, "config", None)))
+            flat = " Without labels, put all images in one folder." if source.stored is None else ""
+            config = getattr(found.model, "config", None)
+            measured = classified(class_numbers(dict(named), config, otherwise=flat))
         return found, ExampleTask(batches_of(source, found, self.options), unit="images", **measured)
+
+    def _names_a_class(self, folders: Iterable[str]) -> bool:
+        """Whether the model classifies images, and some folder has the name of a class."""
+        from fenchel.integrations.transformers import names_classes
+
+        found = self._loaded()
+        config = getattr(found.model, "config", None)
+        saved = getattr(config, "architectures", None) if found.named else None
+        of_images = "images" in map(names_classes, saved or [type(found.model).__name__])
+        return of_images and not {name.strip() for name in folders}.isdisjoint(classes_of(config))
 
     def _of_windows(self, documents: Documents) -> Loaded:
         """Texts for a model with layers of ``fenchel.nn``."""
@@ -326,13 +344,10 @@ def _check_classifies(model: Any, of: Literal["texts", "images"]) -> None:
 
     if names_classes(type(model).__name__) == of:
         return
-    such, otherwise = {
-        "texts": ("BertForSequenceClassification", "Leave the label column out"),
-        "images": ("ViTForImageClassification", "Give a folder of images without labels"),
-    }[of]
+    such = {"texts": "BertForSequenceClassification", "images": "ViTForImageClassification"}[of]
     raise ModelError(
-        f"{type(model).__name__} is not a classifier of {of}; expected a model such as {such}. {otherwise}, or give a "
-        "classifier"
+        f"{type(model).__name__} is not a classifier of {of}; expected a model such as {such}. Leave the label column "
+        "out, or give a classifier"
     )
 
 

@@ -350,6 +350,8 @@ class SwapReport:
     def finding(self) -> str:
         """The results in sentences that are justified by the intervals."""
         result = finding(self.results, wording(self.manifest))
+        if (reason := self.manifest.get("unlabelled")) is not None:
+            result = f"{result} The images have no labels: {reason}."
         trained_with = self.manifest.get("trained_with")
         if trained_with is None:
             return result

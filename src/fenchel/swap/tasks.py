@@ -398,24 +398,30 @@ class LabelledTexts:
         return self._cut.batches(self._texts, start)
 
 
-def class_numbers(labels: Mapping[str, str | None], config: Any) -> Tensor:
+def classes_of(config: Any) -> dict[str, int]:
+    """Indices of the classes of a configuration, by name and by number in words."""
+    known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
+    return {**{str(number): number for number in range(int(getattr(config, "num_labels", 0)))}, **known}
+
+
+def class_numbers(labels: Mapping[str, str | None], config: Any, *, otherwise: str = "") -> Tensor:
     """Class indices of labels, which are names or indices of classes.
 
     Args:
         labels: Label of each example, by the name of the example.
         config: The model's configuration, which names its classes.
+        otherwise: Another way out, for the error.
 
     Raises:
         InputError: If a label is not a class of the model.
     """
-    known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
-    count = int(getattr(config, "num_labels", 0))
-    numbers = {**{str(number): number for number in range(count)}, **known}
+    numbers, count = classes_of(config), int(getattr(config, "num_labels", 0))
+    known = [str(name) for name in getattr(config, "label2id", None) or {}]
     for example, label in labels.items():
         if label is None or label.strip() not in numbers:
             raise InputError(
                 f"{example} has the label {shown(label)}, which is not a class of the model; expected a number from 0 "
-                f"to {count - 1} or one of {', '.join(list(known)[:10])}."
+                f"to {count - 1} or one of {', '.join(known[:10])}.{otherwise}"
             )
     return torch.tensor([numbers[str(label).strip()] for label in labels.values()])
 
