@@ -1,5 +1,6 @@
 """Whatever is called wrongly says so in one line that names the argument, in the words of this package."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 import torch
 
 import fenchel
+from fenchel import nn
 from fenchel.arguments import shown
 from fenchel.errors import FenchelError, InputError
+from fenchel.nn import preference
 from fenchel.swap import swap
 from tests.auditing.small_audits import small_model, some_texts
 from tests.io.test_windows import word_tokenizer
@@ -64,6 +67,37 @@ def test_a_value_that_is_taken_or_refused_in_other_words_is_found() -> None:
     target = Target("call", call, dict, {})
     assert outcome(target, "size", 3) == "accepted"
     assert outcome(target, "size", -3) == "ValueError size is negative"
+
+
+class NotSetUp(preference.AbstractPreference):
+    def __init__(self) -> None:
+        self.period = 2
+
+
+ATTEND: Any = nn.MultiheadAttention
+POISSON: Any = fenchel.Poisson
+TOKENS = torch.zeros(2, 5, 16)
+SAID: dict[str, Callable[[], Any]] = {
+    "estimator is the class Exact, not an object Exact(...)": lambda: ATTEND(16, 4, estimator=fenchel.Exact),
+    "closeness is the class Tsallis, not an object": lambda: ATTEND(16, 4, closeness=fenchel.Tsallis),
+    "preference is the class Causal, not an object": lambda: ATTEND(16, 4, preference=preference.Causal),
+    "preference is a NotSetUp that is not set up": lambda: ATTEND(16, 4, preference=NotSetUp()),
+    "low and high are numbers, which do not determine": lambda: fenchel.Box(0, 1),
+    "rate is a number, which does not determine": lambda: POISSON(3),
+    "has attention layers 1 only": lambda: nn.use_estimator(ATTEND(16, 4), "exact", layers=[2]).__enter__(),
+    "expected (height, width) with height · width = 5": lambda: nn.ContinuousAttention(16, 4, dimensions=2)(
+        TOKENS, grid=(2, 2)
+    ),
+    "max_keys=3, but the last position, counted from 1, is 5": lambda: ATTEND(
+        16, 4, batch_first=True, preference=preference.LearnedBias(4, 3, 3)
+    )(TOKENS[:, :3], TOKENS, TOKENS, query_offset=0),
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_message_says_what_to_write(said: str) -> None:
+    with pytest.raises(FenchelError, match=re.escape(said)):
+        SAID[said]()
 
 
 ANYTHING: list[Any] = [

@@ -103,7 +103,11 @@ def shown(value: Any) -> str:
     Example:
         >>> shown("a b"), shown(10**5000), shown([1, 2])
         ("'a b'", 'a number of 5,001 digits', '[1, 2]')
+        >>> shown(InputError)
+        'the class InputError, not an object InputError(...)'
     """
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not an object {value.__name__}(...)"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_DIGITS_SHOWN:
         # Python writes no number of more than 4,300 digits out.
         digits = int(value.bit_length() * math.log10(2))

@@ -77,7 +77,7 @@ def _checked_closeness(
     """The closeness, bound to the templates if the preference is discrete."""
     if not isinstance(preference, AbstractPreference):
         raise ProblemError(
-            f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
+            f"preference is {shown(preference)}; expected fenchel.Discrete(templates), "
             "fenchel.Gaussian(mean, covariance) or another distribution"
         )
     closeness = KL() if closeness is None else closeness_of(closeness)

@@ -368,3 +368,10 @@ def test_representations_can_be_read():
     assert repr(Causal() * ALiBi(8) ** 2) == "Causal() * ALiBi(heads=8) ** 2.0"
     assert repr(Window(1, None, dilation=2) ** 2) == "Window(before=1, after=None, dilation=2) ** 2.0"
     assert repr(Tempered(ALiBi(2), 0.25, learned=True)) == "Tempered(ALiBi(heads=2), 0.25, learned=True)"
+
+    class Periodic(AbstractPreference):
+        def __init__(self, heads: int, period: int) -> None:
+            super().__init__()  # which does not keep the heads
+            self.period = period
+
+    assert repr(Periodic(4, 2)) == "Periodic(period=2)"

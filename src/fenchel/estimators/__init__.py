@@ -419,8 +419,6 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
         return estimator
     if not isinstance(estimator, str) or estimator not in ESTIMATORS:
         expected = f"one of {', '.join(map(repr, ESTIMATORS))}, or an object such as fenchel.Exact(tol=1e-6)"
-        if isinstance(estimator, type) and issubclass(estimator, Estimator):
-            expected = f"an object of it, fenchel.{estimator.__name__}(...)"
         raise ProblemError(f"estimator is {shown(estimator)}; expected {expected}")
     known = {field.name: field for field in fields(ESTIMATORS[estimator])}
     for option, value in options.items():

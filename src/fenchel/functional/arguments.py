@@ -458,10 +458,9 @@ def check_kind(closeness: Any, estimator: str) -> None:
     if closeness is None:
         return
     if not isinstance(closeness, AbstractCloseness):
-        expected = "one such as fenchel.Tsallis(1.5), or None for softmax"
-        if isinstance(closeness, type):
-            expected = f"an object of it, such as fenchel.{closeness.__name__}(...)"
-        raise ProblemError(f"closeness is {shown(closeness)}; expected {expected}")
+        raise ProblemError(
+            f"closeness is {shown(closeness)}; expected one such as fenchel.Tsallis(1.5), or None for softmax"
+        )
     if isinstance(closeness, OptimalTransport):
         raise ProblemError(
             "closeness is an OptimalTransport, which also gives weight to templates other than the keys; use "

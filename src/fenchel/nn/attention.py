@@ -457,6 +457,11 @@ def _check_problem(preference: Any, evidence: Any) -> None:
     """Raise unless preference and evidence have the right types."""
     expected = "one of fenchel.nn.preference, such as Causal(), or None"
     check_type("preference", preference, AbstractPreference | None, expected)
+    if preference is not None and "_modules" not in vars(preference):
+        name = type(preference).__name__
+        raise ProblemError(
+            f"preference is a {name} that is not set up; call super().__init__() in its __init__"
+        )
     expected = "a module of fenchel.nn.evidence, or None"
     check_type("evidence", evidence, nn.Module | None, expected)
     if isinstance(evidence, AbstractPreference):

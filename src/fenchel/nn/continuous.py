@@ -302,7 +302,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         height, width = check_grid("ContinuousAttention", grid)
         if height * width != count:
             raise ProblemError(
-                f"grid is {shown(grid)}; expected (height, width) of an image with {count} positions, row by row"
+                f"grid is {shown(grid)} and key has {count} positions; expected (height, width) with height · width = "
+                f"{count}, for positions row by row"
             )
         return grid_places((height, width), device)
 

@@ -150,9 +150,10 @@ def chosen_layers(
         elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
             chosen[names[layer - 1]] = None
         else:
+            # The name of a model that is itself a layer is empty.
+            known = f"1 to {len(names)}: {', '.join(names)}" if any(names) else "1 only"
             raise InputError(
-                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers 1 to "
-                f"{len(names)}: {', '.join(names)}"
+                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers {known}"
             )
     return tuple(chosen)
 

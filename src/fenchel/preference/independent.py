@@ -47,16 +47,17 @@ class AbstractProduct(AbstractPreference):
         """
         form = "(d,) or (..., m, d)" + ", or a number" * (len(parameters) > 1)
         checked: dict[str, Tensor] = {}
+        numbers = [name for name, value in parameters.items() if type(value) in (int, float)]
         # Tensors first, since numbers get their dtype and device.
-        for name in sorted(parameters, key=lambda name: type(parameters[name]) in (int, float)):
+        for name in sorted(parameters, key=numbers.__contains__) if len(numbers) < len(parameters) else ():
             above = 0.0 if name in positive else None
             of, like = next(iter(checked.items()), ("", None))
             checked[name] = checked_parameter(name, parameters[name], form, like=like, of=of, above=above)
         if not any(tensor.dim() for tensor in checked.values()):
-            names = " and ".join(parameters)
+            names, several = " and ".join(parameters), len(parameters) > 1
             raise ProblemError(
-                f"{names} {'are numbers' if len(parameters) > 1 else 'is a number'}, which do not determine the number "
-                "of coordinates; expected a tensor (d,) or (..., m, d)"
+                f"{names} {'are numbers, which do' if several else 'is a number, which does'} not determine the number "
+                f"of coordinates; expected a tensor (d,) or (..., m, d){' for one of them' if several else ''}"
             )
         check_together(**{name: tuple(checked[name].shape) for name in parameters})
         vars(self).update(checked)

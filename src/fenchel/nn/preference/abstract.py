@@ -128,7 +128,8 @@ class AbstractPreference(nn.Module):
     def __init__(self, **sizes: int) -> None:
         super().__init__()
         check_sizes(type(self).__name__, **sizes)
-        self.heads = sizes.get("heads", self.heads)
+        if "heads" in sizes:  # without it there is nothing to show
+            self.heads = sizes["heads"]
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
         """The log-weights, unnormalised.

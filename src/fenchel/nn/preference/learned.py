@@ -20,7 +20,9 @@ def _check_most(owner: str, **positions: tuple[int, int]) -> None:
     """Raise if the last position, counted from 1, is beyond the number that a preference was built for."""
     for argument, (most, last) in positions.items():
         if last > most:
-            raise ProblemError(f"{owner} was built with {argument}={most}, but positions go up to {last}.")
+            raise ProblemError(
+                f"{owner} was built with {argument}={most}, but the last position, counted from 1, is {last}."
+            )
 
 
 class LearnedBias(AbstractPreference):
