@@ -228,11 +228,12 @@ def reference_of(problem: InferenceProblem, query: int, alpha: float | None = No
         return tensor.detach().double().numpy().astype(L)
 
     templates, evidence = wide(problem.preference.templates), wide(problem.evidence[query])
-    # Normalised from what was given, not from what float32 left of it.
-    preference = problem.preference.to(torch.float64)
+    # From what was given, not from what float32 left of it.
+    given = problem.to(torch.float64)
+    preference = given.preference
     assert isinstance(preference, Discrete)
     log_weights = wide(preference.log_weights.expand(problem.shape[0], -1)[query])
-    alpha = float(problem.alpha.expand(problem.shape)[query]) if alpha is None else alpha
+    alpha = float(given.alpha.expand(problem.shape)[query]) if alpha is None else alpha
     keep = np.isfinite(log_weights)
     closeness = problem.closeness
     if not isinstance(closeness, OptimalTransport):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError
+from fenchel import ConvergenceError, Discrete, InferenceProblem
 from fenchel import functional as F
 from tests.functional.calls import ESTIMATORS, PREFERENCES, call, directional_derivatives, gradients
 
@@ -279,19 +279,3 @@ def test_the_certificate_of_tiny_evidence_bounds_its_error(
         assert float(certificate.dual_error[0, 0, 0]) >= apart * (1 - 1e-3)
     assert float(certificate.dual_error[0, 0, 0]) <= 12 * float(query.norm())
     assert float(certificate.dual_error[0, 0, 1]) == float(certificate.gap[0, 0, 1]) == 0
-
-
-@pytest.mark.parametrize(("entry", "message"), [(torch.nan, "contains NaN"), (1e200, "are not finite")])
-def test_second_order_refuses_keys_for_which_its_dual_points_are_not_finite(
-    entry: float, message: str
-) -> None:
-    query, key = torch.randn(2, 1, 1, 3, 8, dtype=torch.float64)
-    key[0, 0, 0] = entry
-    with pytest.raises(ProblemError, match=message):
-        F.attention(query, key, key, estimator="second_order")
-
-
-def test_an_unknown_option_is_named() -> None:
-    tensors = call(preference=None)
-    with pytest.raises(ProblemError, match="attn_mask is no option"):
-        F.attention(**{**tensors, "attn_mask": torch.ones(5, 7)})

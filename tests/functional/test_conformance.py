@@ -491,3 +491,19 @@ def test_shapes_without_values(estimator: str) -> None:
     assert F.attention(*given, estimator=estimator).shape == (2, 4, 3, 8)
     with pytest.raises(ProblemError, match="query is on meta"):
         F.transport_attention(*given, gamma=1.0, estimator=estimator)
+
+
+@pytest.mark.parametrize(("entry", "message"), [(torch.nan, "contains NaN"), (1e200, "are not finite")])
+def test_second_order_refuses_keys_for_which_its_dual_points_are_not_finite(
+    entry: float, message: str
+) -> None:
+    query, key = torch.randn(2, 1, 1, 3, 8, dtype=torch.float64)
+    key[0, 0, 0] = entry
+    with pytest.raises(ProblemError, match=message):
+        F.attention(query, key, key, estimator="second_order")
+
+
+def test_an_unknown_option_is_named() -> None:
+    op = OPS["softmax"]
+    with pytest.raises(ProblemError, match="attn_mask is no option"):
+        infer(op, op.call(preference=None), "first_order", attn_mask=torch.ones(5, 7))
