@@ -1,9 +1,7 @@
 """The loop of the examples, with reading: killed and resumed, on two processes, and what it refuses."""
 
 import json
-import multiprocessing
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from datasets import config
 from huggingface_hub import constants
+from torch.distributed.run import main as torchrun
 
 import common
 import reading
@@ -20,6 +19,7 @@ import task
 from fenchel.errors import InputError
 from tests.examples.measured import KilledError, few_toys, refuses
 
+EXAMPLES = Path(common.__file__).parent
 SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 101, "quiet": True}  # three steps an epoch
 
 
@@ -94,40 +94,24 @@ def test_batches_are_about_equally_large():
     assert drawn != list(made.batches("train", 32, 2))
 
 
-def one_of_two(rank: int, port: int, folder: Path, told: dict[str, Any]) -> None:
-    """Train as one of two processes, with the environment that torchrun gives them."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    place |= {"RANK": rank, "LOCAL_RANK": rank}
-    os.environ.update({name: str(value) for name, value in place.items()})
-    train(folder, **told)
-
-
 def test_two_processes_do_what_one_does(tmp_path, monkeypatch):
     """With the same batches and no dropout, whatever a process's share of a batch is."""
     for split, rows in few_toys("toy").items():
         rows.to_parquet(tmp_path / f"{split}.parquet")
     same: dict[str, Any] = {"data": str(tmp_path), "dropout": 0.0, "encoder": "lstm", "epochs": 1}
     alone = train(tmp_path / "alone", **same)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    told = {**SMALL, **same, "out": tmp_path / "both"}
+    given = [f"--{name}={value}" for name, value in told.items()]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    # A server that has imported everything and started no thread: both processes are forks of it.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "accelerate"])
-    both = tmp_path / "both"
-    told = [(rank, port, both, same) for rank in (0, 1)]
-    pair = [context.Process(target=one_of_two, args=given, daemon=True) for given in told]
-    for process in pair:
-        process.start()
-    for process in pair:
-        process.join(300)
-    assert [process.exitcode for process in pair] == [0, 0]
-    shared = json.loads((both / common.METRICS).read_text())
-    assert (alone["processes"], shared["processes"]) == (1, 2)
-    for one, other in zip(alone["epochs"], shared["epochs"], strict=True):
+    launch = ["--nproc_per_node=2", "--standalone"]
+    torchrun([*launch, str(EXAMPLES / "reading.py"), "train", *given])
+    both = json.loads((tmp_path / "both" / common.METRICS).read_text())
+    assert (alone["processes"], both["processes"]) == (1, 2)
+    for one, other in zip(alone["epochs"], both["epochs"], strict=True):
         assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6)
         assert one["validation"] == pytest.approx(other["validation"], abs=1e-6)
-    assert alone["test"] == pytest.approx(shared["test"], abs=1e-6)
+    assert alone["test"] == pytest.approx(both["test"], abs=1e-6)
     lines = [(tmp_path / name / "test.jsonl").read_text().splitlines() for name in ("alone", "both")]
     for one, other in zip(*(map(json.loads, some) for some in lines), strict=True):
         assert one["texts"] == other["texts"]
