@@ -51,6 +51,9 @@ def test_the_pattern_that_moves_most_comes_first_and_still_heads_last() -> None:
     assert [one.pattern for one in found] == ["leaves_sinks", "leaves_neighbours", "still"]
     assert found[0].heads == (HeadKey("encoder_self", 2, 1), HeadKey("encoder_self", 1, 2))
     assert found[0].found.startswith(f"In 2 of 4 heads at least {percent(LARGE_SHARE)}")
+    assert "[CLS]" not in found[0].found
+    assert "of the weight of these heads in attention" in found[0].found
+    assert "of the weight of that head in attention" in found[1].found
     assert found[-1].command is None
 
 

@@ -83,6 +83,8 @@ def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     partial = merge([folders_of(shards)[1]], tmp_path, partial=True)
     assert partial.manifest["shard"] == "1/3"
+    with pytest.raises(InputError, match=r"shard 1/3 is missing\. .* --partial"):
+        merge(folders_of(shards)[::2])
     two = merge(folders_of(shards)[::2], partial=True)
     assert two.manifest["shard"] == "0,2/3"
 

@@ -172,7 +172,7 @@ FROM_PYTHON = frozenset({"Python strings", READY_MADE})
 """Values of ``texts`` in a manifest for texts without a file."""
 
 _KEYS = {
-    "sinks": "the first token and special tokens such as [CLS] and [SEP]",
+    "sinks": "the first token and special tokens",
     "itself": "the query's own token",
     "neighbours": "the tokens next to the query",
     "punctuation": "punctuation",
@@ -209,7 +209,7 @@ _IN_WORDS: dict[str, tuple[str, str]] = {
 
 _NOT_IMPORTANCE = (
     "An audit measures how far attention is from exact inference, not how important a head is: none of its measures "
-    "reliably predicted the effect of removing heads (docs/which-heads.md)."
+    "reliably predicted the effect of removing heads."
 )
 
 _ABLATIONS = {"estimators": ["none"], "ablations": ["zero", "mean"]}
@@ -406,9 +406,11 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
         _mean(heads, lambda pattern, side=side: sum(getattr(pattern.classes[k], side) for k in GROUPS[group]))
         for side in ("attention", "exact")
     )
+    these = "that head" if len(heads) == 1 else "these heads"
     return (
-        f"{where} at least {percent(LARGE_SHARE)} of the weight that would move {direction} {_KEYS[group]}: in these "
-        f"heads they have {percent(attention)} of the weight in attention and {percent(exact)} in exact inference."
+        f"{where} at least {percent(LARGE_SHARE)} of the weight that would move {direction} {_KEYS[group]}: these "
+        f"tokens have {percent(attention)} of the weight of {these} in attention and {percent(exact)} in exact "
+        "inference."
     )
 
 

@@ -148,9 +148,8 @@ def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, 
     shards = sorted(frozenset[int]().union(*(indices for indices, _ in parts)))
     missing = [f"{index}/{count}" for index in range(count) if index not in shards]
     if missing and not partial:
-        raise InputError(
-            f"shards {', '.join(missing)} are missing. Audit them, or merge what is there with --partial."
-        )
+        named = f"shard {missing[0]} is" if len(missing) == 1 else f"shards {', '.join(missing)} are"
+        raise InputError(f"{named} missing. Audit what is missing, or merge what is there with --partial.")
     merged = dict(manifests[0])
     for key in COUNTS & {name for manifest in manifests for name in manifest}:
         merged[key] = round(sum(manifest.get(key, 0) for manifest in manifests), 1)

@@ -164,6 +164,7 @@ _NAMES = {
     "seconds": "time",
     "estimated_seconds": "time expected after the first batch",
     "alpha": "α (reliability)",
+    "embeds": "without a language-model head: swaps compare embeddings",
     "even_so": "although the model uses another closeness",
 }
 
