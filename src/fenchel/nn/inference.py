@@ -214,17 +214,13 @@ class AttendingLayer:
     """Base class of layers that can be captured and switched. It precedes ``torch.nn.Module`` among their bases.
 
     A layer has an ``estimator`` and ``num_heads``, and computes its output by :meth:`answer`.
-
-    Attributes:
-        tol: Tolerance of the exact estimator; None is the default of ops.
-        max_steps: Maximum number of steps of the exact estimator.
     """
 
     heads_infer_together: ClassVar[bool] = False
     """Whether heads cannot be captured or switched one by one."""
     num_heads: int
-    tol: float | None = None
-    max_steps: int = DEFAULT_STEPS
+    _tol: float | None = None
+    _max_steps: int = DEFAULT_STEPS
     _estimator: str = "first_order"
     captured: bool = False
     """Whether calls record the source of their templates; only inside a capture."""
@@ -242,6 +238,24 @@ class AttendingLayer:
             self._infer_by(estimator)
         else:
             self._infer_by(estimator, self.tol, self.max_steps)
+
+    @property
+    def tol(self) -> float | None:
+        """Tolerance of the exact estimator; None is the default of ops."""
+        return self._tol
+
+    @tol.setter
+    def tol(self, tol: float | None) -> None:
+        self._tol = None if tol is None else checked_argument("tol", tol)
+
+    @property
+    def max_steps(self) -> int:
+        """Maximum number of steps of the exact estimator."""
+        return self._max_steps
+
+    @max_steps.setter
+    def max_steps(self, max_steps: int) -> None:
+        self._max_steps = checked_argument("max_steps", max_steps)
 
     def _infer_by(
         self, estimator: EstimatorName | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
