@@ -17,7 +17,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from fenchel.io.runs import claimed
-with claimed(Path(sys.argv[1]), extra="report"):
+with claimed(Path(sys.argv[1])):
     print("claimed", flush=True)
     time.sleep(60)
 """
@@ -25,24 +25,24 @@ with claimed(Path(sys.argv[1]), extra="report"):
 
 def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
-    with claimed(folder, extra="report"):
+    with claimed(folder):
         assert (folder / LOCK_FILE).exists()
         for _ in range(2):
             with (
                 pytest.raises(InputError, match="is in use: another process"),
-                claimed(folder, extra="report"),
+                claimed(folder),
             ):
                 pytest.fail("it was claimed twice")
-        with claimed(tmp_path, extra="report"):
+        with claimed(tmp_path):
             pass
         assert (folder / LOCK_FILE).exists()
     assert list(folder.iterdir()) == []
-    with pytest.raises(RuntimeError, match="stop"), claimed(folder, extra="report"):
+    with pytest.raises(RuntimeError, match="stop"), claimed(folder):
         raise RuntimeError("stop")
-    with claimed(folder, extra="report"), claimed(None, extra="report"):
+    with claimed(folder), claimed(None):
         pass
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run", extra="report"):
+    with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run"):
         pass
 
 
@@ -53,11 +53,11 @@ def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "claimed\n"
-        with pytest.raises(InputError, match="is in use"), claimed(tmp_path, extra="report"):
+        with pytest.raises(InputError, match="is in use"), claimed(tmp_path):
             pytest.fail("it was claimed twice")
         os.kill(process.pid, signal.SIGKILL)
     assert (tmp_path / LOCK_FILE).exists()
-    with claimed(tmp_path, extra="report"):
+    with claimed(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 

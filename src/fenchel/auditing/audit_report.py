@@ -153,14 +153,8 @@ class AuditReport(AuditState):
         return notebook_html(self)
 
 
-def _saved(directory: Path) -> Saved:
-    state = AuditState.read(directory, parts=False)
-    counts = {"document": state.cursor.documents, "token": state.cursor.tokens}
-    if state.manifest.get("reads") == "images":
-        counts = {"image": state.cursor.documents}
-    return Saved(str(state.manifest.get("model")), counts, state.finished)
-
-
-AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), _saved)
+AUDIT = RunKind(
+    "audit", STATE_FILE, ("heads.json",), lambda folder: Saved.of(AuditState.read(folder, parts=False))
+)
 
 """Files of an audit in its folder."""

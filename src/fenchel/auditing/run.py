@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fenchel.arguments import KINDS, Kind
-from fenchel.auditing.audit_report import AUDIT, AuditReport, require_extras
+from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
@@ -23,12 +23,12 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, QueryTable, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch, Cursor
-from fenchel.io.runs import Progress, ProgressClock, SavingPace, check_writable, claimed, differences
+from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
@@ -353,11 +353,8 @@ def audit(
     refuse_beside_loader(asked.loader, tokenizer=tokenizer)
     folder = asked.folder
     documents = opened_documents(asked, texts, model if isinstance(model, str) else tokenizer)
-    with claimed(folder, extra="report"):
-        if folder is not None:
-            require_extras()
-            check_writable(folder)
-            AUDIT.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
+    require_packages("hf", "polars")
+    with AUDIT.claimed(folder, resume=asked.resume, overwrite=asked.overwrite):
         where = {"device": asked.device, "dtype": asked.dtype, "revision": asked.revision}
         loaded = None if asked.loader is None else load_run(asked.loader, model)
         result = (

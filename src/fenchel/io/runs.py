@@ -389,7 +389,7 @@ LOCK_FILE = "fenchel.lock"
 
 
 @contextlib.contextmanager
-def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
+def claimed(folder: Path | None) -> Iterator[None]:
     """Lock the folder of a run for this process.
 
     The folder is created if needed. If the block fails, the folders that were created are removed again unless they
@@ -397,7 +397,6 @@ def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
 
     Args:
         folder: The folder; None for a run without one.
-        extra: The extra of ``fenchel`` that installs filelock for this command.
 
     Raises:
         InputError: If another process has locked it.
@@ -407,7 +406,7 @@ def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    require_packages(extra, "filelock")
+    require_packages("report", "filelock")
     from filelock import FileLock, Timeout
 
     path = folder / LOCK_FILE
@@ -449,14 +448,22 @@ class Saved:
     """The progress that is saved in a folder.
 
     Attributes:
-        of: The subject of the run, such as the model's name.
+        model: The model's name.
         counts: Number of each unit that is saved, such as {"document": 3, "token": 512}.
         finished: Whether the run is complete.
     """
 
-    of: str
+    model: str
     counts: Mapping[str, int]
     finished: bool
+
+    @classmethod
+    def of(cls, state: Any) -> Saved:
+        """The progress of a state, which has a ``manifest`` and a ``cursor`` and is ``finished`` or not."""
+        cursor, images = state.cursor, state.manifest.get("reads") == "images"
+        counts = {"image" if images else "document": cursor.documents}
+        counts |= {} if images else {"token": cursor.tokens}
+        return cls(str(state.manifest.get("model")), counts, state.finished)
 
     @property
     def done(self) -> str:
@@ -495,6 +502,27 @@ class RunKind:
         """
         return self.read(folder) if (folder / self.state).exists() else None
 
+    @contextlib.contextmanager
+    def claimed(self, folder: Path | None, *, resume: bool, overwrite: bool) -> Iterator[None]:
+        """Lock a folder as :func:`claimed` does, after checking that a run may write its results there.
+
+        Args:
+            folder: The folder; None for a run without one.
+            resume: As of :meth:`refuse_occupied`.
+            overwrite: Likewise.
+
+        Raises:
+            InputError: If the folder is locked or occupied.
+            OutputError: If it cannot be written to.
+            MissingExtraError: If a package that results in a folder need is not installed.
+        """
+        with claimed(folder):
+            if folder is not None:
+                require_packages("report", "jinja2")
+                check_writable(folder)
+                self.refuse_occupied(folder, resume=resume, overwrite=overwrite)
+            yield
+
     def refuse_occupied(self, folder: Path, *, resume: bool, overwrite: bool) -> None:
         """Raise if the folder holds a run of this kind and it was not said to resume or to overwrite it.
 
@@ -520,7 +548,7 @@ class RunKind:
             end = "finished" if saved.finished else "interrupted"
             article = "an" if self.name[0] in "aeiou" else "a"
             raise InputError(
-                f"{folder} holds {article} {self.name} of {saved.of}, {end} after {saved.done}. Continue it with "
+                f"{folder} holds {article} {self.name} of {saved.model}, {end} after {saved.done}. Continue it with "
                 "--resume, replace it with --overwrite, or choose another folder."
             )
         if any((folder / name).exists() for name in self.results):

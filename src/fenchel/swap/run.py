@@ -21,8 +21,6 @@ from fenchel.io.runs import (
     RunKind,
     Saved,
     SavingPace,
-    check_writable,
-    claimed,
     differences,
 )
 from fenchel.io.storage import (
@@ -140,11 +138,7 @@ def swap(
     given = Given(model, tokenizer, texts, pairs, measures, asked)
     require_packages("report", "scipy")
     folder, load = asked.directory, given.opened()
-    with claimed(folder, extra="report"):
-        if folder is not None:
-            require_packages("report", "jinja2")
-            check_writable(folder)
-            SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
+    with SWAP.claimed(folder, resume=asked.resume, overwrite=asked.overwrite):
         run, task = load()
         sites = sites_of(run.model)
         arms = make_arms(sites, asked)
@@ -471,13 +465,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     return result
 
 
-def _saved(directory: Path) -> Saved:
-    state = SwapState.read(directory)
-    counts = {"document": state.cursor.documents, "token": state.cursor.tokens}
-    return Saved(str(state.manifest.get("model")), counts, state.finished)
-
-
-SWAP = RunKind("swap", STATE_FILE, FILES, _saved)
+SWAP = RunKind("swap", STATE_FILE, FILES, lambda folder: Saved.of(SwapState.read(folder)))
 """Files of a swap in its folder."""
 
 
