@@ -188,11 +188,11 @@ def signed(value: float | None) -> str:
 
 
 def short_size(value: float | None) -> str:
-    """The size of a difference for a cell: without its sign, and without a zero before the point.
+    """The size of a difference for a cell: three decimals without a zero before the point, one digit below 0.001.
 
     Example:
         >>> [short_size(v) for v in (0.0123, -1.5, 0.0034, 0.00013, 0.0, None)]
-        ['.012', '1.50', '.0034', '1e-4', '0', '–']
+        ['.012', '1.50', '.003', '1e-4', '0', '–']
     """
     if value is None or value == 0:
         return MISSING if value is None else "0"
@@ -200,7 +200,7 @@ def short_size(value: float | None) -> str:
     if size < 1e-3:
         mantissa, exponent = f"{size:.0e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    return (f"{size:.4f}" if size < 0.01 else short(size)).removeprefix("0")
+    return short(size).removeprefix("0")
 
 
 def signed_short(value: float | None) -> str:

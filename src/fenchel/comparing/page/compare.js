@@ -10,7 +10,7 @@ const shortSize = (value) => {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size < 1e-3) return size.toExponential(0);
-  return (size < 0.01 ? fixed(size, 4) : short(size)).replace(/^0\./, ".");
+  return short(size).replace(/^0\./, ".");
 };
 const signedShort = (value) => (!value ? "" : value > 0 ? "+" : "−") + shortSize(value);
 const finite = (value) => (value === "inf" ? Infinity : value);
