@@ -190,7 +190,7 @@ def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
         differing.append(f"alpha: {audit.get('alpha')!r} in the audit, 1.0 in every swap")
     if differing:
         raise InputError(
-            f"the swap and the audit differ in {'; '.join(differing)}. Swap the same model on the same text."
+            f"the swap and the audit differ in {'; '.join(differing)}. Swap the same model on the same file or texts."
         )
 
 
