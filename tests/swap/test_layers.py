@@ -159,7 +159,7 @@ def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:
     assert (effects.quality, effects.changed) == ("loss", "outputs")
     scored: Any = audited.beside_swap(small(model, per_head=True, score=hits)).effects
     assert scored.quality == "score"
-    assert "the model’s outputs changed" in render_report(replace(audited, effects=effects))
+    assert "the change of the model’s outputs" in render_report(replace(audited, effects=effects))
     assert [head.key[1:] for head in effects.heads] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
     with pytest.raises(InputError, match="the swap and the audit differ in revision: 'sha256:"):
         audited.beside_swap(small(classifier(1), per_head=True))
