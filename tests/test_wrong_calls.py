@@ -86,7 +86,7 @@ SAID: dict[str, Callable[[], Any]] = {
     "preference is a NotSetUp that is not set up": lambda: ATTEND(16, 4, preference=NotSetUp()),
     "low and high are numbers, which do not determine": lambda: fenchel.Box(0, 1),
     "rate is a number, which does not determine": lambda: POISSON(3),
-    "has attention layers 1 only": lambda: nn.use_estimator(ATTEND(16, 4), "exact", layers=[2]).__enter__(),
+    "has attention layer 1": lambda: nn.use_estimator(ATTEND(16, 4), "exact", layers=[2]).__enter__(),
     "expected (height, width) with height · width = 5": lambda: nn.ContinuousAttention(16, 4, dimensions=2)(
         TOKENS, grid=(2, 2)
     ),

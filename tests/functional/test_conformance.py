@@ -505,5 +505,5 @@ def test_second_order_refuses_keys_for_which_its_dual_points_are_not_finite(
 
 def test_an_unknown_option_is_named() -> None:
     op = OPS["softmax"]
-    with pytest.raises(ProblemError, match="attn_mask is no option"):
+    with pytest.raises(ProblemError, match="attn_mask is not an option"):
         infer(op, op.call(preference=None), "first_order", attn_mask=torch.ones(5, 7))

@@ -128,10 +128,9 @@ def batches_of(
             source, processor, config=config or processor, batch_size=options.batch_size, shard=shard
         )
     if found.tokenizer is None:
-        names = [
-            getattr(found.model, "main_input_name", None)
-            or next(iter(signature(found.model.forward).parameters))
-        ]
+        arguments = signature(found.model.forward).parameters.values()
+        named = (one.name for one in arguments if one.kind is one.POSITIONAL_OR_KEYWORD)
+        names = [getattr(found.model, "main_input_name", None) or next(named, "inputs")]
         names += ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
         example = ", ".join(f"'{name}': tensor" for name in names)
         images = ", or images (--images FOLDER)" if names == ["pixel_values"] else ""

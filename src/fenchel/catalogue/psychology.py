@@ -246,8 +246,8 @@ def _display(draw: Draw) -> dict[str, Any]:
     evidence="w_i: weights on features that the target has",
     meaning=(
         "Activation is the sum of a bottom-up and a top-down term. Wolfe adds noise and visits items in order of "
-        "activation; p is the probability of being visited first if the noise has a Gumbel distribution. He compares "
-        "near neighbours by categories; here all other items count and features are numbers."
+        "activation; p is the probability of being visited first if the noise has a Gumbel distribution. He "
+        "compares items with near neighbours, and by categories; here all other items count and features are numbers."
     ),
     exact_because="Exact inference starts from the mean under the bottom-up preference.",
     example=_display,

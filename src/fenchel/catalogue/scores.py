@@ -49,7 +49,7 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
         "on templates w_j it would have the same weights at first order, and other exact ones."
     ),
     exact_differs=False,
-    exact_because="With z = 0 the answer is u itself.",
+    exact_because="With z = 0 the result is u itself.",
     example=_states_and_places,
     symmetries=(Symmetry({"state": -2}),),
     layer={

@@ -185,7 +185,7 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
         "s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
     ),
     exact_differs=False,
-    exact_because="With z = 0 the answer is u itself.",
+    exact_because="With z = 0 the result is u itself.",
     example=_states_and_annotations,
     symmetries=(Symmetry({"state": -2}), Symmetry({"annotations": -2}, None)),
     layer={"preference": "Additive(heads, query_dim=width)", "evidence": "NoEvidence()"},

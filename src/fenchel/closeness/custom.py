@@ -103,11 +103,12 @@ class Divergence(AbstractCloseness):
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         weights = self._weights(potential, log_preference)
         # Results of another kind or shape are refused by check_closeness.
-        if isinstance(weights, Tensor) and weights.shape == potential.shape and values_are_known(weights):
+        known = isinstance(weights, Tensor) and values_are_known(weights) and values_are_known(log_preference)
+        if known and weights.shape == potential.shape:
             masked = torch.isneginf(log_preference)
             if bool(masked.any()) and bool((masked & (weights.abs() > 0)).any()):
                 raise ProblemError(
-                    f"weights of {self!r} are above 0 for templates with log_u = -inf, which are masked; expected 0 "
+                    f"weights of {self!r} are not 0 for templates with log_u = -inf, which are masked; expected 0 "
                     "there: set f to -inf where log_u is"
                 )
         return weights

@@ -59,8 +59,7 @@ def sparse_weights(
     Args:
         potential: f, (..., n); -inf where masked.
         log_preference: log u, normalised, broadcasting to (..., n), -inf where masked; uniform if None.
-        a: β - 1 in [0,
-            1]: a number, or a tensor that broadcasts to (..., 1).
+        a: β - 1, from 0 to 1: a number, or a tensor that broadcasts to (..., 1).
         csiszar: Whether the form is Csiszár's instead of Bregman's.
 
     Returns:

@@ -13,7 +13,7 @@ from fenchel.estimators.exact_solver import factorised, solved
 from fenchel.family import Block, CumulantFamily
 from fenchel.problem import Problem
 from fenchel.templates import TemplateFamily
-from fenchel.tensors import index_of
+from fenchel.tensors import index_of, norm
 
 HALVINGS = 60
 
@@ -35,11 +35,14 @@ def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tens
         if curved.shape[1] == 1:
             return with_one_hessian(family.templates, curved, alpha, block.evidence)
     point = family.at(torch.zeros_like(block.evidence))
-    if isinstance(family, CumulantFamily) and not bool(torch.isfinite(point.product(block.evidence)).all()):
-        raise ProblemError(
-            f"tilted_covariance of {type(family.preference).__name__} is not finite at 0; expected the second "
-            "derivative of log_mgf: write the method where autograd's is NaN"
-        )
+    if unsure is None and isinstance(family, CumulantFamily):
+        # Of unit length, since products with large evidence may overflow.
+        unit = block.evidence / norm(block.evidence).clamp(min=torch.finfo(block.evidence.dtype).tiny)
+        if not bool(torch.isfinite(point.product(unit)).all()):
+            raise ProblemError(
+                f"tilted_covariance of {type(family.preference).__name__} is not finite at 0; expected the second "
+                "derivative of log_mgf: write the method where autograd's is NaN"
+            )
     return solved(point, block.evidence, alpha, unsure=unsure)
 
 

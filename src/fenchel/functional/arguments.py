@@ -187,9 +187,9 @@ def checked(
     The last three are internal: whether the estimator is exact, the names of the tensors in messages, and whether a
     call without keys raises.
 
-    Values (NaN, α ≤ 0) are checked on the CPU, except under ``torch.compile``; those of query and key only for the
-    exact estimator, on every device, since the others propagate a NaN. While torch's anomaly detection is on, those of
-    every argument are checked, on every device.
+    Values of α and of preferences are checked on the CPU, except under ``torch.compile``; those of query and key only
+    for the exact estimator, on every device. While torch's anomaly detection is on, those of every argument are
+    checked, on every device.
 
     Raises:
         ProblemError: If an argument is invalid; the message has its value and the expected one.

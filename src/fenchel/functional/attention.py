@@ -29,6 +29,9 @@ from fenchel.functional.output import AttentionCertificate, certificate_at, outp
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite, is_transformed
 
+MASKS = ("attn_mask", "is_causal", "key_padding_mask", "mask")
+"""Arguments of other libraries for what is a log-preference here."""
+
 
 class AttentionInference(Inference):
     """Attention to points that all queries share, under any closeness; arguments as of :func:`infer`."""
@@ -168,11 +171,10 @@ def infer(
     """
     for name in options:
         if name not in Options.__annotations__:
-            known = ", ".join(Options.__annotations__)
-            raise ProblemError(
-                f"{name} is no option of attention; expected some of {known}. A mask is a log_preference, such as bool "
-                "with True = attend"
-            )
+            without = getattr(variant, "without", ())
+            known = ", ".join(known for known in Options.__annotations__ if known not in without)
+            mask = ". A mask is a log_preference, such as bool with True = attend" if name in MASKS else ""
+            raise ProblemError(f"{name} is not an option of attention; expected some of {known}{mask}")
     if variant is None:
         return AttentionInference(query, key, value, **options)
     if not isinstance(variant, Variant):

@@ -295,8 +295,8 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
     itself.
 
     Args:
-        function: Never compiled, even when called by compiled code, and refused by ``torch.export``: second-order or
-            exact inference by steps that depend on values.
+        function: Never compiled, even when called by compiled code, and refused by ``torch.export``, since its steps
+            depend on values.
 
     Returns:
         The same function.
@@ -332,7 +332,7 @@ DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative tolerance of the exact estimator."""
 
 DEFAULT_STEPS = 50
-"""Its maximum number of steps of a query."""
+"""Maximum number of steps of a query of the exact estimator."""
 
 
 def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:

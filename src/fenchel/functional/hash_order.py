@@ -43,7 +43,7 @@ class HashOrder:
 
     Attributes:
         rules: Which tokens of a window meet.
-        buckets: (L, R, n), distinct in each round; the last bucket of a round contains the padding, which is not
+        buckets: (L, R, n), with other numbers in every round; the last of a round contains the padding, which is not
             attended to.
         padding: Bool (L, n), True where a key is padding; None if none is.
         slots: Token of each slot, (L, G, c), n if the slot is empty.

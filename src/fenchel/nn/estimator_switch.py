@@ -151,9 +151,10 @@ def chosen_layers(
             chosen[names[layer - 1]] = None
         else:
             # The name of a model that is itself a layer is empty.
-            known = f"1 to {len(names)}: {', '.join(names)}" if any(names) else "1 only"
+            known = f"layers 1 to {len(names)}" if len(names) > 1 else "layer 1"
+            known += f": {', '.join(names)}" if any(names) else ""
             raise InputError(
-                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers {known}"
+                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention {known}"
             )
     return tuple(chosen)
 

@@ -208,7 +208,7 @@ class AbstractPreference(Convertible):
         return self.tilted_covariance(torch.zeros_like(vector))(vector)
 
     def tilted(self, lam: Tensor) -> AbstractPreference:
-        r"""U tilted by λ (..., m, d), p(λ): the density of u times :math:`e^{\langle t, \lambda\rangle}/M(\lambda)`."""
+        r"""p(λ) for λ (..., m, d): the density of u times :math:`e^{\langle t, \lambda\rangle}/M(\lambda)`."""
         self.check_point("lam", lam)
         return Tilted(self, lam)
 

@@ -159,9 +159,8 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
     """
     layers, heads, ablations = options.layers, options.heads, options.ablations or ()
     per_layer, per_head = options.per_layer, options.per_head
-    alphas = (
-        options.alphas if set(options.alphas) != {1.0} else ()
-    )  # α = 1 alone is the model itself, no control
+    # α = 1 alone is the model itself, no control.
+    alphas = options.alphas if set(options.alphas) != {1.0} else ()
     either = ("--per-layer or --per-head", per_layer or per_head)
     for option, asked, (flags, wanted) in (
         ("layers", layers, either),

@@ -188,14 +188,15 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         )
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
-        if known and quality and not too_few(results, quality):
+        few = too_few(results, quality) if quality else ""
+        if known and quality and not few:
             which = f"{directions(effects, measure)}; " if sure else ""
             sentence += (
                 f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
                 f"95 % interval that excludes 0 ({which}about {0.05 * known:.2g} expected by "
                 "chance)"
             )
-        yield f"{sentence}."
+        yield f"{sentence}; {few}." if few else f"{sentence}."
 
 
 def directions(effects: Sequence[Interval], measure: str) -> str:

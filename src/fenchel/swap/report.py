@@ -348,7 +348,7 @@ class SwapReport:
 
     @property
     def finding(self) -> str:
-        """The results in sentences that are justified by the intervals."""
+        """The results in sentences that the intervals support."""
         result = finding(self.results, wording(self.manifest))
         if (reason := self.manifest.get("unlabelled")) is not None:
             result = f"{result} The images have no labels: {reason}."
@@ -471,8 +471,9 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
     """The heads or layers with the largest effect and with the smallest, in words and as records."""
     measure, name, worse = effect_measure(group, quality)
     order = sorted(group, key=lambda record: (record[name] is None, -worse * (record[name] or 0.0)))
+    known = [record for record in order if record[name] is not None]
     what = words.sentences.get(measure, "the embeddings" if measure == "embedding_change" else "the output")
-    if len(order) <= 2 * _MOST:
+    if len(known) <= 2 * _MOST:
         return f"all, by the effect on {what}", [order]
     if quality is None:
         shown = f"the {_MOST} of {len(order)} that change {what} most, and the {_MOST} that change it least"
@@ -480,7 +481,7 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
         shown = f"the {_MOST} of {len(order)} that raise {what} most, and the {_MOST} that raise it least or lower it"
     else:
         shown = f"the {_MOST} of {len(order)} that lower {what} most, and the {_MOST} that lower it least or raise it"
-    return shown, [order[:_MOST], order[-_MOST:]]
+    return shown, [known[:_MOST], known[-_MOST:]]
 
 
 def _table(title: str, sections: list[list[Record]], report: SwapReport, labels: list[str]) -> Any:
