@@ -107,7 +107,8 @@ def shown(value: Any) -> str:
         'the class InputError, not an object InputError(...)'
     """
     if isinstance(value, type):
-        return f"the class {value.__name__}, not an object {value.__name__}(...)"
+        instead = "" if value.__module__ == "builtins" else f", not an object {value.__name__}(...)"
+        return f"the class {value.__name__}{instead}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_DIGITS_SHOWN:
         # Python writes no number of more than 4,300 digits out.
         digits = int(value.bit_length() * math.log10(2))
