@@ -237,7 +237,7 @@ def _tried(model: Any, seed: int, found: Outcome, reasons: list[str]) -> bool:
                 found.difference = _checked(model, inputs, seed)
             except CaptureError as error:
                 if not re.search(
-                    "times in one forward|one input a batch|padding mask of the batch", str(error)
+                    "times in one forward|one input per batch|padding mask of the batch", str(error)
                 ):
                     raise
                 # Such a module attends once for each image, or to all images at once.
