@@ -7,11 +7,12 @@ it infers exactly, to see how much of what the certificate allowed was so.
     python examples/bert_certificate.py [layer, from 1 to 6]
 """
 
-import sys
 from typing import Any
 
 import torch
 
+from experiment import run_positional
+from fenchel.errors import InputError
 from fenchel.integrations.transformers import load_model
 from fenchel.nn import MultiheadAttention
 
@@ -41,6 +42,9 @@ def as_inference(attention: Any, dense: torch.nn.Linear) -> MultiheadAttention:
 def main(number: int = 3) -> None:
     """Certify layer ``number`` on a few sentences."""
     model, tokenizer, _ = load_model("demo")
+    last = len(model.encoder.layer)
+    if not 1 <= number <= last:
+        raise InputError(f"number is {number}; expected a layer from 1 to {last}. Give one of them.")
     tokens = tokenizer(TEXTS, padding=True, return_tensors="pt")
     block = model.encoder.layer[number - 1].attention
     seen = {}
@@ -80,4 +84,4 @@ def main(number: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    run_positional(main, __doc__)

@@ -305,8 +305,12 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
     kinds = {"train": kind, "use": use_kind} | {name: options for name, (_, options) in others.items()}
     if command not in kinds:
-        usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
-        sys.exit(f"usage: {script} {usage}; each has --help")
+        commands = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
+        usage = f"usage: {script} {commands}; each has --help"
+        if command not in ("-h", "--help"):
+            sys.exit(usage)
+        print(usage)
+        return
     parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
     if command == "use":
         parser.add_argument("run", metavar="DIR", help="--out of the training")

@@ -15,18 +15,22 @@ from fenchel.errors import InputError
 SPLITS = ("train", "validation", "test")
 
 
-def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True) -> datasets.DatasetDict:
+def read_splits(
+    data: str, names: Sequence[str] = SPLITS, *, train: bool = True, toy: bool = True
+) -> datasets.DatasetDict:
     """A dataset of the hub, a folder with a Parquet file for each split, or one file of text or rows.
 
     Args:
         data: Name or path; a file ends in ``.txt``, ``.jsonl`` or ``.parquet`` and becomes the split ``train``.
         names: Of the splits that are read of a folder.
         train: Whether there has to be a split for training.
+        toy: Whether the script has ``--data toy``, which errors then advise.
 
     Raises:
         InputError: If it is not there, or has no split for training.
     """
     path, builder, files = Path(data), data, None
+    advice = ", or --data toy, which needs no file" if toy else ""
     if path.is_file():
         builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(path.suffix)
         files = {"train": str(path)}
@@ -37,7 +41,7 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
         raise InputError(f"{path} ends in none of .txt, .jsonl and .parquet. Convert it to one of these.")
     if files == {}:
         wanted = ", ".join(f"{name}.parquet" for name in names)
-        raise InputError(f"{path} holds none of {wanted}. Write it by Dataset.to_parquet, or use --data toy.")
+        raise InputError(f"{path} holds none of {wanted}. Write it by Dataset.to_parquet{advice}.")
     try:
         result = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
@@ -46,8 +50,7 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
             what, why = "cannot be read", error.__cause__ or error
         said = (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
         raise InputError(
-            f"{data!r} {what} ({said}). Give a folder with train.parquet, the name of a dataset, or --data toy, which "
-            "needs no file."
+            f"{data!r} {what} ({said}). Give a folder with train.parquet or the name of a dataset{advice}."
         ) from error
     assert isinstance(result, datasets.DatasetDict)  # noqa: S101 - no split was asked for
     if train and "train" not in result:

@@ -1,10 +1,12 @@
 """The command line of studies and comparisons, and the record that they write."""
 
+import inspect
 import json
 import os
 import shlex
 import subprocess
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
@@ -91,6 +93,36 @@ def main(
         }
         text, folder = json.dumps(settings | result, indent=1), os.environ.get("FENCHEL_DATA")
         Path(options.out).write_text((text.replace(folder, "$FENCHEL_DATA") if folder else text) + "\n")
+
+
+def run_positional(run: Callable[..., None], text: str | None, **least: int) -> None:
+    """Call a function with positional arguments of the command line, each of the type of its default or a text.
+
+    Args:
+        run: The function; a text with a default is a file to write.
+        text: Description of the script for ``--help``.
+        least: Smallest values of numbers, by name.
+    """
+    parser = ArgumentParser(description=text, formatter_class=RawDescriptionHelpFormatter)
+    for name, one in inspect.signature(run).parameters.items():
+        if one.default is one.empty:
+            parser.add_argument(name)
+            continue
+        known = f"default {one.default}" if one.default else "file to write; none by default"
+        known += f", at least {least[name]}" if name in least else ""
+        parser.add_argument(name, nargs="?", type=type(one.default), default=one.default, help=known)
+    given = vars(parser.parse_args())
+    try:
+        for name, value in given.items():
+            if name in least and value < least[name]:
+                raise InputError(f"{name} is {value}; expected at least {least[name]}. Give a larger {name}.")
+            if parser.get_default(name) == "" and not Path(value).parent.is_dir():
+                raise InputError(
+                    f"{name} is {value}; expected a file in a folder. Make {Path(value).parent}."
+                )
+        run(**given)
+    except FenchelError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def check(options: Any) -> None:

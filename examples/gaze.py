@@ -394,8 +394,10 @@ def study(options: Options) -> dict[str, Any]:
         except (ImportError, AttributeError, ValueError) as error:
             raise InputError(f"frozen is {options.frozen!r}: {error}. Give PACKAGE.MODULE:NAME.") from error
     images = read(options.data)
-    if min(len(images), options.images or 15) < 15:
-        raise InputError(f"{options.data} gives {len(images)} images; expected 15 at least. Give more.")
+    if 0 < options.images < 15:
+        raise InputError(f"images is {options.images}; expected at least 15. Give a larger --images.")
+    if len(images) < 15:
+        raise InputError(f"{options.data} gives {len(images)} images; expected at least 15. Give more.")
     draw = torch.Generator().manual_seed(options.seed)
     order = torch.randperm(len(images), generator=draw)[: options.images or len(images)].tolist()
     count = min(options.test, len(order) // 3)

@@ -13,13 +13,12 @@ small change in what it knows well and badly.
 """
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from experiment import run_positional
 from fenchel.nn import MixtureAttention, MultiheadAttention
 from intervals import shown
 
@@ -87,7 +86,7 @@ def tested(model: Recaller) -> dict[str, float]:
     return result
 
 
-def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:
+def main(steps: int = 3000, seeds: int = 5, out: str = "") -> None:
     """Train every arm with every seed."""
     runs = {arm: [tested(trained(arm, seed, steps)) for seed in range(seeds)] for arm in ARMS}
     print(f"{steps} steps, {seeds} seeds")
@@ -99,10 +98,9 @@ def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:
         pairs = zip(runs["mixture"], runs[arm], strict=True)
         gain = shown([one["right"] - other["right"] for one, other in pairs])
         print(f"mixture - {arm}: {gain} points (paired by seed)")
-    if out is not None:
+    if out:
         Path(out).write_text(json.dumps({"steps": steps, "seeds": seeds, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
-    main(*given)
+    run_positional(main, __doc__, steps=1, seeds=2)

@@ -10,13 +10,13 @@ gave the same order.)
     python examples/retrieval.py [steps] [seeds, from 2]
 """
 
-import sys
 import time
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiment import run_positional
 from fenchel.nn import MultiheadAttention
 from intervals import shown
 
@@ -87,4 +87,4 @@ def main(steps: int = 200, seeds: int = 6) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    run_positional(main, __doc__, steps=1, seeds=2)

@@ -13,16 +13,15 @@ DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, w
 """
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fenchel
 from data import check_columns, label_names, padded, read_splits
+from experiment import run_positional
 from fenchel.nn import MultiheadAttention
 from intervals import shown
 
@@ -89,9 +88,9 @@ def tested(model: Reader, numbers: Tensor, labels: Tensor, *keep: int) -> dict[s
     return result
 
 
-def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) -> None:
+def main(data: str, epochs: int = 10, seeds: int = 8, out: str = "") -> None:
     """Train every arm with every seed."""
-    splits = read_splits(data, ("train", "test"))
+    splits = read_splits(data, ("train", "test"), toy=False)
     check_columns(splits, ("text", "coarse_label"), data)
     train, test = ([text.lower().split() for text in splits[name]["text"]] for name in ("train", "test"))
     counts = Counter(word for words in train for word in words)
@@ -116,10 +115,9 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
         read, ask = (sum(one[f"{layer}_zero"] for one in found) / seeds for layer in ("read", "ask"))
         said = f"{shown(right)} % right, {shown(more)} more than softmax"
         print(f"{name:14}{said}; zero: {read:.1f} % and {ask:.1f} %")
-    if out is not None:
+    if out:
         Path(out).write_text(json.dumps({"epochs": epochs, "seeds": seeds, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
-    main(*given)
+    run_positional(main, __doc__, epochs=1, seeds=2)

@@ -111,7 +111,7 @@ def planned(arguments: Sequence[str]) -> tuple[dict[str, Any], Any]:
     asked = parser.parse_args(given)
     plan = read_plan(asked.file) if asked.file else {"arms": {}, "options": []}
     plan["script"] = asked.script or plan.get("script")
-    plan["seeds"] = asked.seeds or plan.get("seeds", 3)
+    plan["seeds"] = plan.get("seeds", 3) if asked.seeds is None else asked.seeds
     plan["options"] += shared
     for name, options in arms:
         if name in plan["arms"]:
@@ -224,14 +224,17 @@ def table(result: Mapping[str, Any], caption: str) -> str:
     """The comparison in Markdown."""
     metrics = list(dict.fromkeys(name for row in result["arms"].values() for name in row["metrics"]))
     heads = ["Arm", "Seeds"] + [text for name in metrics for text in (name, f"minus {result['first']}")]
-    lines = [*([caption, ""] if caption else []), f"| {' | '.join([*heads, 'Parameters', 'Seconds'])} |"]
+    lines = [
+        *([caption, ""] if caption else []),
+        f"| {' | '.join([*heads, 'Parameters', 'Training seconds'])} |",
+    ]
     lines.append("|---|" + "---:|" * (len(heads) + 1))
     for arm, row in result["arms"].items():
         cells = [arm, f"{len(row['finished'])} of {len(result['seeds'])}"]
         for entry in (row["metrics"].get(name, {}) for name in metrics):
             cells += [shown(entry.get("mean")), shown(entry.get("difference"), "+")]
-        for cost in (row["parameters"], row["train_seconds"]):
-            cells.append("–" if cost is None else f"{cost:,.0f}")
+        for cost, digits in ((row["parameters"], 0), (row["train_seconds"], 1)):
+            cells.append("–" if cost is None else f"{cost:,.{digits}f}")
         lines.append(f"| {' | '.join(cells)} |")
     about = f"± are half {LEVEL:.0%} intervals by Student's t over seeds; differences are paired by seed, each with an"
     lines += ["", f"{about} interval of its own: nothing is corrected for how many there are."]

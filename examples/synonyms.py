@@ -8,13 +8,13 @@ sentence, shows where the weight went, and which embeddings a gradient would cha
     python examples/synonyms.py [GAMMA]
 """
 
-import sys
 import time
 
 import torch
 from torch import Tensor
 
 import fenchel
+from experiment import run_positional
 from fenchel import functional as F
 from fenchel.integrations.transformers import load_model
 
@@ -76,4 +76,4 @@ def main(gamma: float = 0.08) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    run_positional(main, __doc__)

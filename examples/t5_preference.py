@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5Model
 
+from experiment import run_positional
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.preference import AbstractPreference, Causal, KeyPadding, RelativePosition
@@ -84,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_positional(main, __doc__)

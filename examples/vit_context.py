@@ -8,11 +8,10 @@ the preference lies. Nobody told it where the pattern is.
     python examples/vit_context.py [steps]
 """
 
-import sys
-
 import torch
 from torch import Tensor, nn
 
+from experiment import run_positional
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import AttentionInputs, Context
 
@@ -91,4 +90,4 @@ def main(steps: int = 300) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    run_positional(main, __doc__, steps=1)

@@ -13,9 +13,7 @@ Fashion-MNIST.
 """
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -25,6 +23,7 @@ from matplotlib.patches import Ellipse
 from torch import Tensor, nn
 
 from data import check_columns, read_splits
+from experiment import run_positional
 from fenchel.nn import ContinuousAttention, MultiheadAttention
 from intervals import interval
 
@@ -113,24 +112,23 @@ def tested(model: Looker, images: Tensor, labels: Tensor, middles: Tensor) -> di
     return {"right": right, "distance": apart.norm(dim=-1).mean().item(), "inside": inside}
 
 
-def main(data: str, count: int = 4000, seeds: int = 3, out: str = "", figure: str = "") -> None:
+def main(data: str, images: int = 4000, seeds: int = 3, out: str = "", figure: str = "") -> None:
     """Train every arm with every seed."""
-    splits = read_splits(data, ("train", "test"))
+    splits = read_splits(data, ("train", "test"), toy=False)
     check_columns(splits, ("image", "label"), data)
-    known, new = placed(splits["train"], count, 0), placed(splits["test"], 1000, 1)
+    known, new = placed(splits["train"], images, 0), placed(splits["test"], 1000, 1)
     models = {arm: [trained(arm, seed, *known[:2]) for seed in range(seeds)] for arm in ARMS}
     runs = {arm: [tested(model, *new) for model in found] for arm, found in models.items()}
-    print(f"{count} images, {len(new[0])} to test on, {EPOCHS} epochs, {seeds} seeds")
+    print(f"{images} images, {len(new[0])} to test on, {EPOCHS} epochs, {seeds} seeds")
     for arm, found in runs.items():
         means = map(interval, zip(*(one.values() for one in found), strict=True))
         right, distance, inside = (f"{one.mean:.3g} ± {one.half_width:.2g}" for one in means)
         print(f"{arm:11}{right} % right, {distance} away, inside {inside} %")
     if out:
-        Path(out).write_text(json.dumps({"images": count, "seeds": seeds, "runs": runs}, indent=1) + "\n")
+        Path(out).write_text(json.dumps({"images": images, "seeds": seeds, "runs": runs}, indent=1) + "\n")
     if figure:
         ellipses([models[arm][0] for arm in ARMS], new[0][:6], figure)
 
 
 if __name__ == "__main__":
-    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
-    main(*given)
+    run_positional(main, __doc__, images=1, seeds=2)

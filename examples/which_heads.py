@@ -410,7 +410,11 @@ def main() -> None:
     kinds = {"measure": MeasureOptions, "table": TableOptions}
     command, *rest = sys.argv[1:] or [""]
     if command not in kinds:
-        sys.exit("usage: which_heads.py measure RUN | table FILES; each has --help")
+        usage = "usage: which_heads.py measure RUN | table FILES; each has --help"
+        if command not in ("-h", "--help"):
+            sys.exit(usage)
+        print(usage)
+        return
     parser = HfArgumentParser(kinds[command], prog=f"which_heads.py {command}")
     parser.add_argument("given", nargs="+" if command == "table" else 1, metavar="RUN")
     try:

@@ -16,6 +16,7 @@ from torch.distributed.run import main as torchrun
 import common
 import reading
 import task
+import which_heads
 from fenchel.errors import InputError
 from tests.examples.measured import KilledError, few_toys, refuses
 
@@ -185,6 +186,19 @@ def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, monkeypatch, 
     with pytest.raises(SystemExit, match=said) as caught:
         common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
     assert "\n" not in str(caught.value)
+
+
+def test_help_without_a_command_lists_the_commands(monkeypatch, capsys):
+    for name, run in (
+        ("which_heads.py", which_heads.main),
+        (
+            "reading.py",
+            lambda: common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions),
+        ),
+    ):
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        run()
+        assert capsys.readouterr().out.startswith(f"usage: {name} ")
 
 
 def test_the_command_line_trains_and_uses(tmp_path, monkeypatch, capsys):

@@ -287,6 +287,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
         (bandits.BanditOptions, "--arms 0", r"arms is 0; expected a number above 0\. Give a larger --arms\."),
         (gaze.Options, "--epochs 0", r"epochs is 0; expected a number above 0\. Give a larger --epochs\."),
         (gaze.Options, "--images -1", r"images is -1; expected 0 or more\. Give a larger --images\."),
+        (gaze.Options, "--images 5", r"images is 5; expected at least 15\. Give a larger --images\."),
         (gaze.Options, "--frozen no.such:name", r"frozen is 'no.such:name': .*\. Give .*"),
         (gaze.Options, "--fast", r"there is no option --fast\. x\.py --help lists all\."),
         (gaze.Options, "--out none/a.json", r"there is no folder for --out none/a\.json\. Make none\."),

@@ -71,9 +71,12 @@ def test_arms_are_compared_by_paired_intervals(tmp_path, script, capsys):
     same = found["better"]["metrics"]["loss"]["difference"]
     assert same["half_width"] == pytest.approx(0)
     text = (out / sweep.TABLE).read_text()
-    assert "| Arm | Seeds | accuracy | minus plain | loss | minus plain | Parameters | Seconds |" in text
+    assert (
+        "| Arm | Seeds | accuracy | minus plain | loss | minus plain | Parameters | Training seconds |"
+        in text
+    )
     assert "| better | 4 of 4 | 0.62 ± 0.0" in text
-    assert "| +0.085 ± 0.02054 | 0.9 ± 0 | −0.1 ± 0 | 1,234 | 2 |" in text
+    assert "| +0.085 ± 0.02054 | 0.9 ± 0 | −0.1 ± 0 | 1,234 | 2.5 |" in text
     assert "nothing is corrected" in text
     assert text in capsys.readouterr().out
     assert (out / sweep.FIGURE).read_bytes().startswith(b"\x89PNG")
@@ -143,6 +146,7 @@ def test_a_file_says_the_same_as_the_command(tmp_path, script):
         (["reading.py", "--arm", "a", "", "--arm", "a", ""], "there are two arms a"),
         (["reading.py", "--arm", "a/b", ""], "an arm is called 'a/b'"),
         (["reading.py", "--arm", "a", "", "--seeds", "-1"], "seeds is -1"),
+        (["reading.py", "--arm", "a", "", "--seeds", "0"], "seeds is 0"),
         (["--file", "nowhere.yaml"], r"nowhere\.yaml cannot be read"),
     ],
 )
