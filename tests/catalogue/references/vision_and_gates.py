@@ -1,4 +1,4 @@
-"""Attention between pixels, convolution and hashing, from their papers."""
+"""Attention between pixels, convolution, hashing and gates, from their papers; the LSTM is torch's."""
 
 import itertools
 import math
@@ -97,6 +97,27 @@ def reformer_as_run(query: Tensor, value: Tensor, rotations: Tensor, chunk: int)
     return output
 
 
+def activation_map(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("bnc,c->bnc", x, weight)
+
+
+def activation_classifier(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.sigmoid(torch.einsum("bnc,c->b", x, weight) / x.shape[1])
+
+
+def residual_mask(features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return features + features / (1 + torch.exp(-(torch.einsum("bnk,kc->bnc", mask, weight) + bias)))
+
+
+def squeeze_excitation(x: Tensor, reduce: Tensor, expand: Tensor) -> Tensor:
+    squeezed = torch.nn.functional.adaptive_avg_pool1d(x.mT, 1).squeeze(-1)
+    return x * torch.sigmoid(torch.relu(squeezed @ reduce) @ expand)[:, None]
+
+
+def lstm(x: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor) -> Tensor:
+    return torch.cat(torch.lstm_cell(x, [h, c], weight_x, weight_h, bias, torch.zeros_like(bias)), -1)
+
+
 REFERENCES = {
     "sagan": sagan,
     "non-local-gaussian": gaussian,
@@ -106,4 +127,9 @@ REFERENCES = {
     "convolution": convolution,
     "reformer": reformer,
     "reformer-as-run": reformer_as_run,
+    "u-gat-it": activation_map,
+    "u-gat-it-classifier": activation_classifier,
+    "residual-attention": residual_mask,
+    "squeeze-excitation": squeeze_excitation,
+    "lstm": lstm,
 }
