@@ -215,7 +215,7 @@ def test_the_blocker_blocks():
     assert "rich is blocked" in done.stderr
 
 
-PACKAGES = ["auditing", "comparing", "functional", "integrations", "nn", "swap"]
+PACKAGES = ["auditing", "closeness", "comparing", "errors", "functional", "integrations", "nn", "swap"]
 
 
 def test_packages_are_shown_without_being_loaded_and_no_function_hides_one():
@@ -316,7 +316,8 @@ AUDITS = ("audit", "compare", "auditing", "comparing", "reproducing", "swap")
 SHOWN = "shown = [getattr(fenchel, name) for name in dir(fenchel) if name not in {names}]"
 EVERYTHING = SHOWN.format(names=AUDITS)
 CAPTURE = ("Capture", "CapturedHead")
-PROBLEMS = SHOWN.format(names=(*AUDITS, *CAPTURE, "functional", "nn", "integrations", "catalogue"))
+OTHERS = ("functional", "nn", "integrations", "catalogue", "plot", "reliability")
+PROBLEMS = SHOWN.format(names=(*AUDITS, *CAPTURE, *OTHERS))
 
 
 @pytest.fixture(scope="module")

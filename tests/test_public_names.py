@@ -1,6 +1,7 @@
 """What users rely on stays, or the changelog says that it is gone."""
 
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +53,18 @@ def test_public_names_exist_and_are_few(now):
     objects = [getattr(import_module(module), name) for module, _, name in paths]
     assert len({id(one) for one in objects if not isinstance(one, ModuleType)}) <= 160
     assert {"fenchel audit", "fenchel swap --out", "fenchel audit --loader"} <= now
+
+
+# fenchel.nn imports these when it is imported; the other modules are imported when they are first used.
+EAGER = {"fenchel.nn.evidence", "fenchel.nn.preference"}
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES} - {"fenchel"} - EAGER))
+def test_public_modules_are_attributes_before_they_are_imported(module, monkeypatch):
+    above, _, name = module.rpartition(".")
+    import_module(module)
+    monkeypatch.delattr(import_module(above), name)  # as in a process that has not imported it
+    assert getattr(import_module(above), name) is sys.modules[module]
 
 
 def test_the_list_is_sorted_without_repetition():

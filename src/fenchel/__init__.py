@@ -10,10 +10,15 @@ from fenchel.version import __version__ as __version__
 if TYPE_CHECKING:
     from fenchel import auditing as auditing
     from fenchel import catalogue as catalogue
+    from fenchel import closeness as closeness
     from fenchel import comparing as comparing
+    from fenchel import errors as errors
     from fenchel import functional as functional
     from fenchel import integrations as integrations
     from fenchel import nn as nn
+    from fenchel import plot as plot
+    from fenchel import preference as preference
+    from fenchel import reliability as reliability
     from fenchel import reproducing as reproducing
     from fenchel import swap as swap
     from fenchel.auditing import audit
@@ -80,15 +85,18 @@ __all__ = [
     "nn",
 ]
 
-_PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
+_PUBLIC_MODULES = (
+    *("auditing", "catalogue", "closeness", "comparing", "errors", "functional", "integrations"),
+    *("nn", "plot", "preference", "reliability", "reproducing", "swap"),
+)
 # Searched in this order: errors need no torch, and the last two need an extra.
 _MODULES = ["errors", "closeness", "estimate", "preference", "estimators"]
 _MODULES += ["integrations.capture", "auditing", "comparing"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a package or a name when it is first used, so that the command starts without torch."""
-    if name in _PACKAGES:
+    """Import a module or a name when it is first used, so that the command starts without torch."""
+    if name in _PUBLIC_MODULES:
         return import_module(f"fenchel.{name}")
     if name in __all__:
         modules = (import_module(f"fenchel.{module}") for module in _MODULES)
@@ -98,4 +106,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *__all__})
+    return sorted({*globals(), *_PUBLIC_MODULES, *__all__})

@@ -24,6 +24,7 @@ from fenchel.auditing.weight_moves import KEY_CLASSES
 from fenchel.drawing import duration
 from fenchel.errors import FenchelError, InputError, MissingExtraError
 from fenchel.io.runs import ProgressClock
+from fenchel.run_options import AuditOptions, declared
 from tests.auditing.small_audits import (
     PLACE,
     Interrupting,
@@ -297,3 +298,8 @@ def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
     assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
     assert set(KEYS) > OUTCOMES | PLACES | PARTS
     assert manifest["text_sha256"] != plain.manifest["text_sha256"]
+
+
+def test_every_recorded_option_is_an_entry_of_the_manifest_so_that_the_page_repeats_it() -> None:
+    recorded = {option.name for option in declared(AuditOptions) if option.recorded is not False}
+    assert {"alpha", "template_scale"} <= recorded <= set(KEYS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from fenchel.functional import reference
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap, infer
 from fenchel.functional.hashing import Hashing, hash_buckets, hashing_attention, hashing_log_preference
@@ -47,3 +50,10 @@ __all__ = [
     "relative_gap",
     "transport_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``fenchel.functional.flex`` when it is first used: it loads torch's compiler."""
+    if name == "flex":
+        return import_module("fenchel.functional.flex")
+    raise AttributeError(f"module 'fenchel.functional' has no attribute {name!r}")
