@@ -22,12 +22,12 @@ def read_splits(
 
     Args:
         data: Name or path; a file ends in ``.txt``, ``.jsonl`` or ``.parquet`` and becomes the split ``train``.
-        names: Of the splits that are read of a folder.
+        names: Of the splits that are read of a folder; other than the default, all have to be there.
         train: Whether there has to be a split for training.
         toy: Whether the script has ``--data toy``, which errors then advise.
 
     Raises:
-        InputError: If it is not there, or has no split for training.
+        InputError: If it is not there, or has no split that is needed.
     """
     path, builder, files = Path(data), data, None
     advice = ", or --data toy, which needs no file" if toy else ""
@@ -53,8 +53,10 @@ def read_splits(
             f"{data!r} {what} ({said}). Give a folder with train.parquet or the name of a dataset{advice}."
         ) from error
     assert isinstance(result, datasets.DatasetDict)  # noqa: S101 - no split was asked for
-    if train and "train" not in result:
-        raise InputError(f"{data} has the splits {', '.join(map(str, result))}; one named train is needed.")
+    needed = names if names != SPLITS else ["train"] * train
+    if missing := [name for name in needed if name not in result]:
+        there = ", ".join(map(str, result))
+        raise InputError(f"{data} has no split {missing[0]}; it has {there}. Give one{advice}.")
     return result
 
 

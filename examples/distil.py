@@ -29,7 +29,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, normal
 
 import experiment
 from data import check_columns, read_splits
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import ModelError
 from fenchel.integrations.transformers import load_model, use_backend
 from task import choice, option
 
@@ -73,8 +73,6 @@ class Distillation:
     def __init__(self, o: DistilOptions) -> None:
         self.options = o
         splits = toy() if o.data == "toy" else read_splits(o.data, ("train", "test"))
-        if "test" not in splits:
-            raise InputError(f"{o.data} has no split test. Give one, or use --data toy.")
         check_columns(splits, COLUMNS, o.data)
         self.test = splits["test"].take(min(o.pairs, len(splits["test"])))
         texts = dict.fromkeys(text for name in COLUMNS[:2] for text in splits["train"][name])

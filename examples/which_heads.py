@@ -68,7 +68,7 @@ class MeasureOptions:
 
 def sentence_batches(model: Any, tokenizer: Any, data: str, rows: int) -> list[Batch]:
     """Different sentences, with the change of their embeddings as the loss."""
-    result = read_splits(data, ("test",), train=False)
+    result = read_splits(data, ("test",), toy=False)
     check_columns(result, ["sentence_A"], data)
     texts = list(dict.fromkeys(result["test"]["sentence_A"]))[:rows]
     batches = []

@@ -125,6 +125,13 @@ def test_wrong_arguments_are_refused_in_one_line(monkeypatch, capsys, name, give
     refused(monkeypatch, capsys, name, given, said)
 
 
+def test_data_without_a_split_for_tests_are_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    data = written(tmp_path / "trec", questions, 6, 2)
+    Path(data, "test.parquet").unlink()
+    refused(monkeypatch, capsys, "sparse_trec", f"{data} 1 2", r"no split test; it has train\. Give one\.$")
+
+
 def numbers(pattern: str, text: str) -> list[float]:
     return [float(number) for number in re.findall(pattern, text)]
 

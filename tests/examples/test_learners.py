@@ -280,9 +280,11 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
         helmholtz.HelmholtzOptions(middle=16)
     pictures = [Image.new("L", (8 + number, 8)) for number in range(2)]
     uneven = parquet(tmp_path / "uneven", "train", image=pictures, label=[0, 1])
+    told = {"data": uneven, "split": "train", "count": 2}
+    refuses(glimpse.read, [(told, "no split test; it has train.*--data toy")])
     parquet(tmp_path / "uneven", "test", image=pictures, label=[0, 1])
     refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=uneven)}, "Make them alike")])
-    refuses(glimpse.read, [({"data": uneven, "split": "train", "count": 2}, "Make them alike")])
+    refuses(glimpse.read, [(told, "Make them alike")])
     for kind, given, said in (
         (bandits.BanditOptions, "--arms 0", r"arms is 0; expected a number above 0\. Give a larger --arms\."),
         (gaze.Options, "--epochs 0", r"epochs is 0; expected a number above 0\. Give a larger --epochs\."),
