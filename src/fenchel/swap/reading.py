@@ -264,12 +264,14 @@ class Given:
         # Without other measures, classes are.
         labels = None if self.measures else source.labels
         measured: dict[str, Any] = {"measures": self.measures}
-        if labels is not None and source.stored is None and not self._names_a_class(labels):
-            labels, measured["described"] = (
-                None,
-                {"unlabelled": "no folder has the name of a class of the model"},
-            )
-        found = self._loaded(classifies=labels is not None)
+        found = None
+        if labels is not None and source.stored is None:
+            found = self._loaded()
+            if not _names_a_class(labels, found):
+                labels = None
+                measured["described"] = {"unlabelled": "no folder has the name of a class of the model"}
+        if found is None or labels is not None:
+            found = self._loaded(classifies=labels is not None)
         if labels is not None:
             _check_classifies(found.model, "images")
             named = zip(map("image {}".format, source.paths), labels, strict=True)
@@ -277,16 +279,6 @@ class Given:
             config = getattr(found.model, "config", None)
             measured = classified(class_numbers(dict(named), config, otherwise=flat))
         return found, ExampleTask(batches_of(source, found, self.options), unit="images", **measured)
-
-    def _names_a_class(self, folders: Iterable[str]) -> bool:
-        """Whether the model classifies images, and some folder has the name of a class."""
-        from fenchel.integrations.transformers import names_classes
-
-        found = self._loaded()
-        config = getattr(found.model, "config", None)
-        saved = getattr(config, "architectures", None) if found.named else None
-        of_images = "images" in map(names_classes, saved or [type(found.model).__name__])
-        return of_images and not {name.strip() for name in folders}.isdisjoint(classes_of(config))
 
     def _of_windows(self, documents: Documents) -> Loaded:
         """Texts for a model with layers of ``fenchel.nn``."""
@@ -438,3 +430,13 @@ def _refuse_options_of_text(options: SwapOptions, read: str, *besides: str) -> N
     options.refuse_options_of_text(
         read, *besides, "sample_pairs", "mask_probability", "columns", "label_column"
     )
+
+
+def _names_a_class(folders: Iterable[str], found: RunModel) -> bool:
+    """Whether a model classifies images, and some folder has the name of a class."""
+    from fenchel.integrations.transformers import names_classes
+
+    config = getattr(found.model, "config", None)
+    saved = getattr(config, "architectures", None) if found.named else None
+    of_images = "images" in map(names_classes, saved or [type(found.model).__name__])
+    return of_images and not {name.strip() for name in folders}.isdisjoint(classes_of(config))
