@@ -7,7 +7,7 @@ have the size of BERT-mini (4 layers, 256 wide, 4 heads) and the weights that th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ BEGIN, END = "<!-- architectures -->", "<!-- end of architectures -->"
 
 
 def measured(model: Any, tokenizer: Any) -> dict[str, dict[str, float]]:
-    """The columns of each kind of attention: the first in space ``input``, where keys are a linear map of it."""
+    """The columns of each kind of attention: all but ``input`` are from space ``key``, which every family has."""
     result: dict[str, dict[str, float]] = {}
     for space, more in SPACES.items():
         try:
@@ -92,11 +92,18 @@ def page(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
             cells = [f"{row[column]:.4f}" if column in row else "–" for column in SHOWN]
             called = name if len(kinds) == 1 else f"{name}, {kind.replace('_', ' ')}"
             lines.append(f"| {called} | {' | '.join(cells)} |")
-    others = [row for name, kinds in rows.items() if name not in ROWS for row in kinds.values()]
-    ranges = [[row[column] for row in others if column in row] for column in SHOWN]
-    cells = [f"{min(values):.4f} to {max(values):.4f}" for values in ranges]
-    lines.append(f"| the other families | {' | '.join(cells)} |")
+    others = {name: kinds for name, kinds in rows.items() if name not in ROWS}
+    rotary = [name for name, kinds in others.items() if any("input" not in row for row in kinds.values())]
+    lines.append(_ranges(", ".join(rotary), [others.pop(name) for name in rotary]))
+    lines.append(_ranges("the other families", list(others.values())))
     return "\n".join(lines)
+
+
+def _ranges(called: str, families: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
+    """A row of the table: the smallest and the largest number of several families, rounded."""
+    found = [[row[name] for kinds in families for row in kinds.values() if name in row] for name in SHOWN]
+    cells = [f"{min(values):.4f} to {max(values):.4f}" if values else "–" for values in found]
+    return f"| {called} | {' | '.join(cells)} |"
 
 
 def main() -> None:
