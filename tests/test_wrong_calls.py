@@ -84,6 +84,8 @@ SAID: dict[str, Callable[[], Any]] = {
     "tol is 'x'": lambda: setattr(ATTEND(16, 4), "tol", "x"),
     "max_steps is 0": lambda: setattr(ATTEND(16, 4), "max_steps", 0),
     "preference is a NotSetUp that is not set up": lambda: ATTEND(16, 4, preference=NotSetUp()),
+    "preference is a NotSetUp that is not": lambda: NotSetUp() * preference.Causal(),
+    "is a NotSetUp that is not set up": lambda: NotSetUp() ** 2.0,
     "low and high are numbers, which do not determine": lambda: fenchel.Box(0, 1),
     "rate is a number, which does not determine": lambda: POISSON(3),
     "has attention layer 1": lambda: nn.use_estimator(ATTEND(16, 4), "exact", layers=[2]).__enter__(),

@@ -41,7 +41,7 @@ from fenchel.nn.inference import (
     projected,
     seen,
 )
-from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.abstract import AbstractPreference, check_set_up
 from fenchel.nn.templates import template_spread
 from fenchel.problem import tensors_of
 from fenchel.tensors import MASK, check_flags, check_tensor, check_type, without_causal_bias
@@ -457,11 +457,8 @@ def _check_problem(preference: Any, evidence: Any) -> None:
     """Raise unless preference and evidence have the right types."""
     expected = "one of fenchel.nn.preference, such as Causal(), or None"
     check_type("preference", preference, AbstractPreference | None, expected)
-    if preference is not None and "_modules" not in vars(preference):
-        name = type(preference).__name__
-        raise ProblemError(
-            f"preference is a {name} that is not set up; call super().__init__() in its __init__"
-        )
+    if preference is not None:
+        check_set_up(preference)
     expected = "a module of fenchel.nn.evidence, or None"
     check_type("evidence", evidence, nn.Module | None, expected)
     if isinstance(evidence, AbstractPreference):

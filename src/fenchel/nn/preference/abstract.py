@@ -372,6 +372,7 @@ class Product(AbstractPreference):
             raise ProblemError("Product got no factors; give at least one preference, or use Uniform().")
         for factor in factors:
             check_type("factor of Product", factor, AbstractPreference, "one of fenchel.nn.preference")
+            check_set_up(factor)
         self.factors = nn.ModuleList(_flattened(factors))
         self.depends_on_distance = all(factor.depends_on_distance for factor in self._parts)
 
@@ -417,6 +418,19 @@ def _joined(
     return lambda b, h, q, k: reduce(operation, (function(b, h, q, k) for function in terms))
 
 
+def check_set_up(preference: AbstractPreference) -> None:
+    """Raise unless ``super().__init__()`` was called.
+
+    Raises:
+        ProblemError: With the class of the preference.
+    """
+    if "_modules" not in vars(preference):
+        name = type(preference).__name__
+        raise ProblemError(
+            f"preference is a {name} that is not set up; call super().__init__() in its __init__"
+        )
+
+
 def _flattened(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
     parts = [part for f in factors for part in (f._parts if isinstance(f, Product) else [f])]
     return [part for part in parts if not isinstance(part, Uniform)]
@@ -447,6 +461,7 @@ class Tempered(AbstractPreference):
         super().__init__()
         expected = "one of fenchel.nn.preference"
         check_type("preference of Tempered", preference, AbstractPreference, expected)
+        check_set_up(preference)
         if isinstance(weight, Tensor):
             raise ProblemError(
                 "weight is a tensor; expected a number above 0. For a learned power use Tempered(preference, start, "
