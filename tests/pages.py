@@ -1,6 +1,7 @@
-"""Pages of the documentation, whose Python blocks run in tests."""
+"""Pages of the documentation, whose Python blocks run in tests, and pages in a browser."""
 
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ def run_blocks(name: str) -> dict[str, Any]:
     for block in python_blocks(name):
         exec(compile(block, name, "exec"), names)  # noqa: S102 - our own pages
     return names
+
+
+def text_of(html: str) -> str:
+    """The text of a piece of HTML."""
+    return unescape(re.sub(r"<[^>]*>", "", html))
 
 
 MINUS = "\N{MINUS SIGN}"

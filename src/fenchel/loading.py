@@ -161,6 +161,13 @@ class RunModel:
     revision: str | None
     named: bool = False
 
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes whose weights a named model was saved with, if known; else that of the model's class."""
+        config = getattr(self.model, "config", None)
+        saved = getattr(config, "architectures", None) if self.named else None
+        return saved or [type(self.model).__name__]
+
     @classmethod
     def of(
         cls,

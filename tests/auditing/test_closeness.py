@@ -2,7 +2,6 @@
 
 import html
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fenchel.integrations.transformers import register
 from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.auditing.test_measure import slow
 from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
+from tests.pages import text_of
 from tests.tiny_models import tiny_inputs, tiny_model
 
 NAMED = {"sparsemax": Tsallis(2), "entmax15": Tsallis(1.5)}
@@ -141,7 +141,7 @@ def test_the_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - 
     assert own.code == 0, own.err
     assert json.loads((tmp_path / "own" / "manifest.json").read_text())["closeness"] == "tsallis:1.5"
     page = (tmp_path / "own" / "report.html").read_text()
-    assert "--closeness tsallis:1.5" in re.sub("<[^>]*>", "", page)
+    assert "--closeness tsallis:1.5" in text_of(page)
     wrong = command(*base, "--closeness", "tsallis:3", "--out", tmp_path / "wrong")
     assert wrong.code == 3
     assert "expected tsallis:ORDER" in wrong.line

@@ -16,6 +16,7 @@ from fenchel.auditing.heads import counted_in_words
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
 from fenchel.io.storage import Mismatch
+from tests.pages import text_of
 from tests.tiny_models import tiny_model
 from tests.vision_models import PATCHES, image_folder, saved_vision_model
 
@@ -93,7 +94,7 @@ def test_the_command_saves_what_is_read_back_and_shown(
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count('<div class="picture">') == min(6, len(report.heads))
     assert f"({5 * (PATCHES + 1)} positions of 5 images)" in page
-    assert f"fenchel audit {model_folder} --images {images}" in re.sub("<[^>]*>", "", page)
+    assert f"fenchel audit {model_folder} --images {images}" in text_of(page)
     assert main(line) == 3
     assert "finished after 5 images." in capsys.readouterr().err
     record = next(iter(report.examples.values())).to_json()

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import partial
-from html import unescape
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from fenchel.swap import SwapReport
 from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
 from tests.examples.test_recorded_pages import compare, numbers, recorded, table
-from tests.pages import ROOT, page, run_blocks
+from tests.pages import ROOT, page, run_blocks, text_of
 from tests.swap.small_swaps import SCORED, small_swap
 
 
@@ -31,11 +30,7 @@ def cells(html: str) -> list[list[str]]:
     """The texts of all body rows of tables."""
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", html, flags=re.DOTALL)
     return [
-        [
-            unescape(re.sub(r"<[^>]+>", "", cell)).strip()
-            for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
-        ]
-        for row in rows
+        [text_of(cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows
     ]
 
 

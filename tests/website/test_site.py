@@ -14,6 +14,7 @@ import pytest
 from fenchel.catalogue import ENTRIES, Entry
 from fenchel.catalogue.parts import AbstractFiniteParts
 from fenchel.catalogue.registry import FAMILIES, NOTES
+from tests.pages import text_of
 from website.pages import family_page, picture, with_tables
 
 _LOADED = {
@@ -123,7 +124,7 @@ def test_formulas_are_drawn_by_the_browser_and_none_is_left_as_it_was_written(si
         drawn += text.count("<math ")
         assert 'class="arithmatex"' not in text
         read = re.sub(r"<(script|style|pre|code)\b.*?</\1>", "", text, flags=re.DOTALL)
-        words = unescape(re.sub(r"<[^>]*>", "", read))
+        words = text_of(read)
         left += [(path.name, found) for found in re.findall(r"\$\$|\\[A-Za-z]{2,}|:math:`", words)]
     assert left == []
     assert drawn > 150
@@ -133,7 +134,7 @@ def test_every_fact_is_where_its_number_says(site: Path) -> None:
     text = (site / "mathematics.html").read_text(encoding="utf-8")
     headed = {int(number) for number in re.findall(r"<h2[^>]*>Fact (\d+)\.", text)}
     (elsewhere,) = re.findall(r"Facts are numbered as in the code\.(.*?)</p>", text, re.DOTALL)
-    named = {int(number) for number in re.findall(r"\b\d+\b", re.sub(r"<[^>]*>", "", elsewhere))}
+    named = {int(number) for number in re.findall(r"\b\d+\b", text_of(elsewhere))}
     assert headed | named == set(range(1, 16))
     assert headed & named == {2}  # of which two are a part
 
@@ -240,7 +241,7 @@ def test_an_entry_has_its_section(site: Path, entry: Entry) -> None:
     )
     # Every index and power is drawn; nothing else changes.
     assert formula == re.sub(r"[_^{}]", "", entry.formula)
-    assert f"fenchel catalogue {entry.name}" in unescape(re.sub(r"<[^>]*>", "", section))
+    assert f"fenchel catalogue {entry.name}" in text_of(section)
     asked = entry.run(entry.estimators[0]).inferences if entry.estimators else ()
     drawable = any(isinstance(parts, AbstractFiniteParts) for parts in asked)
     assert ('<svg class="weights"' in section) == drawable

@@ -294,9 +294,7 @@ def _own_estimators(model: Any) -> str:
 
 def _embeds(found: RunModel) -> bool:
     """Whether a swap of the model compares sentence embeddings because it has no language-model head."""
-    model = found.model
-    saved = getattr(getattr(model, "config", None), "architectures", None) if found.named else None
-    return not attention_layers(model) and not any(map(language_head, saved or [type(model).__name__]))
+    return not attention_layers(found.model) and not any(map(language_head, found.class_names))
 
 
 def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -436,7 +436,6 @@ def _names_a_class(folders: Iterable[str], found: RunModel) -> bool:
     """Whether a model classifies images, and some folder has the name of a class."""
     from fenchel.integrations.transformers import names_classes
 
-    config = getattr(found.model, "config", None)
-    saved = getattr(config, "architectures", None) if found.named else None
-    of_images = "images" in map(names_classes, saved or [type(found.model).__name__])
-    return of_images and not {name.strip() for name in folders}.isdisjoint(classes_of(config))
+    classes = classes_of(getattr(found.model, "config", None))
+    of_images = "images" in map(names_classes, found.class_names)
+    return of_images and not {name.strip() for name in folders}.isdisjoint(classes)
