@@ -55,8 +55,10 @@ _HARMLESS = frozenset(
         "output_router_logits",
         "return_dict",
         "deterministic",
-        # training only
+        # of the loss
+        "ignore_index",
         "num_items_in_batch",
+        "shift_labels",
     }
 )
 

@@ -15,9 +15,9 @@ from fenchel.integrations.masks_and_sinks import (
 )
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.sites import RealQueries
-from fenchel.integrations.transformers import decoder_inputs
+from fenchel.integrations.transformers import decoder_inputs, use_backend
 from fenchel.nn.inference import Problem
-from tests.tiny_models import tiny_model
+from tests.tiny_models import tiny_inputs, tiny_model
 
 
 @pytest.mark.parametrize("name", ["block_indices", "cache", "mood"])
@@ -27,6 +27,16 @@ def test_what_changes_scores_is_refused_by_name(name: str, value: Any) -> None:
     call = FamilyCall("layers.3", Attention(), problem, None, None, False, {name: value})
     with pytest.raises(ModelError, match=f"layers.3 \\(Attention\\) passes '{name}'"):
         refuse_unsupported(call)
+
+
+def test_arguments_of_the_loss_do_not_concern_attention() -> None:
+    model, inputs = tiny_model("llama", head="AutoModelForCausalLM"), tiny_inputs("llama")
+    labels = inputs["input_ids"].roll(-1, 1)
+    loss = {"labels": labels, "shift_labels": labels, "num_items_in_batch": 20, "ignore_index": 0}
+    with torch.no_grad():
+        expected = model(**inputs, **loss).loss
+        with use_backend(model, "first_order"):
+            torch.testing.assert_close(model(**inputs, **loss).loss, expected)
 
 
 def test_torchs_own_attention_is_found_unless_it_adds_templates() -> None:
