@@ -75,10 +75,10 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     default = option.default if option.command_default is ... else option.command_default
     if isinstance(kind, tuple) and int not in kind:
         kind = Literal[kind]
-    elif kind not in (bool, int, float):
-        kind = str
-    if isinstance(default, tuple):
-        default = ",".join(map(str, default))
+    elif kind is not bool:
+        kind = str  # converted by us: the errors of typer leave out the value
+        if default is not None:
+            default = ",".join(map(str, default if isinstance(default, tuple) else (default,)))
     default_text = f"  [default: {option.default_text}]" if option.default_text and default is None else ""
     declaration = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -97,23 +97,33 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
 def _value(option: Option, value: Any) -> Any:
     """The value in Python of an option's value on the command line."""
     name, kind = f"--{option.command_name.replace('_', '-')}", option.rule.kind
-    if value is None:
-        return None
-    if isinstance(kind, tuple) and int in kind and value not in kind:
-        try:
-            return int(value)
-        except ValueError as error:
-            others = " or ".join(other for other in kind if isinstance(other, str))
-            raise typer.BadParameter(
-                f"{shown(value)} is not a whole number, nor {others}.", param_hint=name
-            ) from error
+    if value is None or kind in (bool, str) or (isinstance(kind, tuple) and value in kind):
+        return value
     if kind == list[int]:
         return numbers(value, name, MOST_LAYERS)
-    if kind == list[float]:
-        return decimals(value, name)
     if kind == list[str]:
         return [part.strip() for part in value.split(",")]
-    return value if option.unit == 1 else value * option.unit
+    if isinstance(kind, tuple):
+        return _converted(
+            int, value, name, f", nor {' or '.join(one for one in kind if isinstance(one, str))}"
+        )
+    result = _converted(kind, value, name)
+    return result if option.unit == 1 else result * option.unit
+
+
+_EXPECTED = {int: "a whole number", float: "a number", list[float]: "a list of numbers, such as 0.5,0.8"}
+
+
+def _converted(kind: Any, text: str, option: str, others: str = "") -> Any:
+    """A number, or a list of numbers, on the command line."""
+    try:
+        return [float(part) for part in text.split(",")] if kind == list[float] else kind(text)
+    except ValueError:
+        raise _wrong(text, option, f"is not {_EXPECTED[kind]}{others}") from None
+
+
+def _wrong(text: str, option: str, why: str) -> typer.BadParameter:
+    return typer.BadParameter(f"{shown(text)} {why}.", param_hint=f"'{option}'")
 
 
 def numbers(text: str, option: str, most: int) -> list[int]:
@@ -139,40 +149,11 @@ def numbers(text: str, option: str, most: int) -> list[int]:
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise typer.BadParameter(
-                f"{shown(text)} is not a list of numbers and ranges, such as 1,3-5.", param_hint=option
-            )
+            raise _wrong(text, option, "is not a list of numbers and ranges, such as 1,3-5")
         if last > most:
-            raise typer.BadParameter(
-                f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {most:,}.", param_hint=option
-            )
+            raise _wrong(text, option, f"goes up to {last:,}; expected numbers from 1 to {most:,}")
         result.update(range(first, last + 1))
     return sorted(result)
-
-
-def decimals(text: str, option: str) -> list[float]:
-    """Parse decimal numbers that are separated by commas.
-
-    Args:
-        text: Such as ``0.5,0.8``.
-        option: Name of the option, for the message.
-
-    Returns:
-        The numbers in the given order.
-
-    Raises:
-        typer.BadParameter: If the text is anything else.
-
-    Example:
-        >>> decimals("0.5, 0.8,1", "--alphas")
-        [0.5, 0.8, 1.0]
-    """
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{shown(text)} is not a list of numbers, such as 0.5,0.8.", param_hint=option
-        ) from None
 
 
 application = typer.Typer(
@@ -437,10 +418,11 @@ def catalogue(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the example.  [default: 0]")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed of the example.  [default: 0]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Prints :data:`fenchel.catalogue.ENTRIES`, or one of them."""
+    number = 0 if seed is None else _converted(int, seed, "--seed")
     if name is None:
         for option, value in (("--closeness", closeness), ("--seed", seed)):
             if value is not None:
@@ -459,9 +441,9 @@ def catalogue(
     if closeness is not None:
         result.check("first_order", closeness)
     if as_json:
-        _print_json(described(result, closeness, seed or 0))
+        _print_json(described(result, closeness, number))
     else:
-        print_entry(result, closeness, seed or 0)
+        print_entry(result, closeness, number)
 
 
 def _arguments(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:
@@ -503,7 +485,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             cast("Any", error).show()
         else:
-            say(f"error: {_explained(error, given)}")
+            say(f"error: {_explained(error)}")
         return cast("Any", error).exit_code
     return code if isinstance(code, int) else 0
 
@@ -514,26 +496,11 @@ _UsageError: type[Exception] = next(
 )
 
 
-def _explained(error: Any, given: Sequence[str]) -> str:
-    """The error of a command line, the value that was written, and a hint to the help."""
+def _explained(error: Any) -> str:
+    """The error of a command line and a hint to the help."""
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
-    written = _written_value(getattr(error, "param", None), given)
-    if written is not None and written not in text:
-        text += f", and not {shown(written)}"
     command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
     return f"{text}. Try '{command} -h' for help."
-
-
-def _written_value(parameter: Any, given: Sequence[str]) -> str | None:
-    """The last value that was written after an option."""
-    value = None
-    for index, argument in enumerate(given):
-        for option in getattr(parameter, "opts", ()):
-            if argument.startswith(f"{option}="):
-                value = argument.partition("=")[2]
-            elif argument == option and index + 1 < len(given):
-                value = given[index + 1]
-    return value
 
 
 def _show_version(requested: bool) -> None:
