@@ -112,7 +112,7 @@ def test_the_caller_chooses_name_and_error():
         ("heads", range(1, 4), (1, 2, 3)),
         ("heads", None, None),
         ("layers", [MOST_LAYERS], (MOST_LAYERS,)),
-        ("alphas", (1, 0.5), (1.0, 0.5)),
+        ("alphas", (1, 0.5, 1), (0.5, 1.0)),
         ("device", torch.device("cpu"), "cpu"),
         ("device", "cpu:0", "cpu:0"),
         ("directory", Path("a"), Path("a")),

@@ -255,10 +255,10 @@ def numbers_from_one(most: int) -> Rule:
 
 
 def numbers(rule: Rule) -> Rule:
-    """One or more numbers, each checked by the same rule."""
+    """One or more numbers, each checked by the same rule; sorted, without duplicates."""
     return Rule(
         f"1 to 1,000 numbers, each {rule.expected}",
-        lambda value: tuple(rule.member(one) for one in listed(value, 1000)),
+        lambda value: tuple(sorted({rule.member(one) for one in listed(value, 1000)})),
         list[float],
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import atomic_path
 
 __all__ = ["heatmap"]
@@ -58,11 +58,10 @@ def heatmap(
     path = Path(path)
     if path.suffix.lower() not in _ENDINGS:
         raise InputError(f"path is {str(path)!r}; expected a name that ends in {', '.join(_ENDINGS)}.")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error
+    require_packages("report", "matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     height, width = (min(0.6 + 0.26 * count, 40.0) for count in values.shape)
     figure = Figure(figsize=(width + 0.6, height))
     FigureCanvasAgg(figure)

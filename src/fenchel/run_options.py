@@ -372,6 +372,17 @@ def _queries(value: Any) -> int | str:
     return ARGUMENTS["count"].take(value)
 
 
+def _estimators(value: Any) -> tuple[str, ...]:
+    result = some_of("second_order", "exact", "none", "first_order").take(value)
+    if "first_order" in result:
+        raise Unfit(
+            "contains first_order, which is the model itself and always measured (as the control at other alphas)"
+        )
+    if "none" in result and len(result) > 1:
+        raise Unfit
+    return result
+
+
 class AuditOptions(SourceOptions):
     """The options of :func:`fenchel.audit`."""
 
@@ -469,7 +480,7 @@ class SwapOptions(SourceOptions):
     estimators: tuple[str, ...] = _option(
         ("second_order", "exact"),
         "Estimators to swap in: second_order, exact; none for ablations alone.",
-        rule=some_of("second_order", "exact", "none"),
+        rule=Rule("none alone, or some of second_order, exact", _estimators, list[str]),
         recorded=True,
     )
     alphas: tuple[float, ...] = _option(
@@ -527,30 +538,6 @@ class SwapOptions(SourceOptions):
         rule=of_type(PairColumns, "fenchel.swap.PairColumns(first, second, score)"),
         command="",
     )
-
-    @field_validator("estimators", mode="before")
-    @classmethod
-    def _others(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple) and "first_order" in value:
-            raise InputError(
-                "estimators contains first_order, which is the model itself and always measured (as the control at "
-                "other alphas); give some of second_order, exact."
-            )
-        return value
-
-    @field_validator("estimators", mode="after")
-    @classmethod
-    def _or_none(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if "none" in value and len(value) > 1:
-            raise InputError(
-                f"estimators is {list(value)}; expected none alone, or some of second_order, exact."
-            )
-        return value
-
-    @field_validator("alphas", mode="after")
-    @classmethod
-    def _sorted(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(sorted(set(value)))
 
     @model_validator(mode="after")
     def _with_a_control(self) -> Self:

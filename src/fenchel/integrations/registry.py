@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
-from fenchel.errors import MissingExtraError, ModelError
+from fenchel.errors import ModelError, require_packages
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import projected
 from fenchel.tensors import check_type, log_weights
@@ -38,10 +38,9 @@ def require_transformers() -> ModuleType:
         MissingExtraError: If it is not installed.
         ModelError: If it is older than ``OLDEST``.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtraError("transformers", "hf") from error
+    require_packages("hf", "transformers")
+    import transformers
+
     result = re.match(r"(\d+)\.(\d+)", transformers.__version__)
     if result is None or (int(result[1]), int(result[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))

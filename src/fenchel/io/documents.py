@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fenchel.arguments import checked, reason_of, shown
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError, require_packages
 
 DEMO = "demo"
 """The name of the text that comes with the package."""
@@ -401,11 +401,10 @@ def reading_parquet(path: Path) -> Iterator[Any]:
         InputError: If the file is not a whole Parquet file.
         MissingExtraError: If pyarrow is not installed.
     """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "report") from None
+    require_packages("report", "pyarrow")
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
         yield parquet
     except InputError:
@@ -446,10 +445,9 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
 
 def _dataset_rows(name: str) -> _Rows:
     """The rows of a ``datasets`` stream; the default split is ``train`` or the only one."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtraError("datasets", "hf") from None
+    require_packages("hf", "datasets")
+    import datasets
+
     front, _, split = name.partition("@")
     path, _, config = front.partition(":")
     try:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from fenchel.arguments import checked, reason_of
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import Batch, Cursor, PatchImages
 from fenchel.io.documents import (
     file_sha256,
@@ -184,10 +184,9 @@ def _has_bytes(type_: Any) -> bool:
 
 def _picture(content: bytes, mode: str) -> Any:
     """An image of Pillow. The size is checked before decoding, since a few hundred bytes can claim any size."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise MissingExtraError("PIL", "report") from None
+    require_packages("report", "PIL")
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such sizes are refused below

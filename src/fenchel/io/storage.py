@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import reason_of
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError, MissingExtraError, require_packages
 from fenchel.io.runs import atomic_path, write_text
 
 try:
@@ -372,9 +372,12 @@ def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], descrip
     Raises:
         OutputError: If it cannot be written; the old file is then unchanged.
     """
+    require_packages("hf", "safetensors")
+    from safetensors.torch import save
+
     named = {"format": form.name, "schema": form.version, "description": description}
     unsealed = f"{PREFIX}{_ZEROS} {json_text(named)}"
-    content = _safetensors().save(dict(tensors), metadata={_KEY: unsealed})
+    content = save(dict(tensors), metadata={_KEY: unsealed})
     digest = digest_of_bytes(content).removeprefix(PREFIX)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.replace(_ZEROS.encode(), digest.encode(), 1))
@@ -395,7 +398,9 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
             does not match the schema.
         MissingExtraError: If safetensors is not installed.
     """
-    safetensors = _safetensors()
+    require_packages("hf", "safetensors")
+    from safetensors.torch import load
+
     content = form.content(path)
     seal = _SEAL.search(content)
     if seal is None:
@@ -404,7 +409,7 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
     if digest_of_bytes(content[:begin] + _ZEROS.encode() + content[end:]) != PREFIX + seal[1].decode():
         raise form.refused(path, CHANGED)
     try:
-        tensors: dict[str, Tensor] = safetensors.load(content)
+        tensors: dict[str, Tensor] = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         named = parse_json(header["__metadata__"][_KEY].partition(" ")[2].encode("utf-8"))
         kind, version, description = named["format"], named["schema"], named["description"]
@@ -412,14 +417,6 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
         raise form.refused(path, f"is not a {form.name}: {reason_of(error)}") from error
     form.check(path, kind, version, description)
     return tensors, description
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "hf") from error
-    return safetensors.torch
 
 
 @dataclass(frozen=True)

