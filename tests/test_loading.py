@@ -8,13 +8,13 @@ import torch
 
 from fenchel.errors import InputError, MissingExtraError, require_packages
 from fenchel.loading import RunModel, evaluating, load_run, refuse_beside_loader, seeded
+from fenchel.run_options import ReadingOptions
 from tests.loaders import LAYERS, written
 from tests.tiny_models import tiny_model
 
 
 def loaded(**options):
-    given = {"device": None, "dtype": None, "revision": None, **options}
-    return RunModel.of(tiny_model("bert"), None, **given)
+    return RunModel.of(tiny_model("bert"), None, ReadingOptions.checked(**options))
 
 
 @pytest.mark.parametrize(

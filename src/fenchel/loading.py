@@ -162,10 +162,14 @@ class RunModel:
     named: bool = False
 
     @property
+    def config(self) -> Any:
+        """The configuration of the model, if it has one."""
+        return getattr(self.model, "config", None)
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the classes whose weights a named model was saved with, if known; else that of the model's class."""
-        config = getattr(self.model, "config", None)
-        saved = getattr(config, "architectures", None) if self.named else None
+        saved = getattr(self.config, "architectures", None) if self.named else None
         return saved or [type(self.model).__name__]
 
     @classmethod
@@ -173,10 +177,8 @@ class RunModel:
         cls,
         model: str | Path | nn.Module,
         tokenizer: Any,
+        options: ReadingOptions,
         *,
-        device: str | None,
-        dtype: Any,
-        revision: str | None,
         with_head: bool = False,
         classifies: bool = False,
     ) -> RunModel:
@@ -185,17 +187,16 @@ class RunModel:
         Args:
             model: A model, or the name or folder of one.
             tokenizer: The tokenizer; None for that of a named model.
-            device: The device; None for that of the model, ``cpu`` for a named one.
-            dtype: A dtype of torch or its name; None for that of the model, ``float32`` for a named one.
-            revision: Revision of a named model.
+            options: Options with the device and the dtype, by default those of the model, ``cpu`` and ``float32`` for
+                a named one, and the revision of a named one.
             with_head: Whether to load a named model with its language-model head, if it has one.
             classifies: Whether to load it with its head for the classes of texts or images.
 
         Raises:
-            InputError: If attention cannot be computed in the dtype, or a loaded model was given a revision.
+            InputError: If a loaded model was given a revision.
             ModelError: If a named model cannot be loaded, or ``model`` is not a model.
         """
-        chosen = None if dtype is None else checked("dtype", dtype)
+        device, dtype, revision = options.device, options.dtype, options.revision
         if isinstance(model, str | Path):
             model = str(model)
             from fenchel.integrations.transformers import load_model
@@ -203,7 +204,7 @@ class RunModel:
             loaded, own_tokenizer, info = load_model(
                 model,
                 device=device or "cpu",
-                dtype=chosen or "float32",
+                dtype=dtype or "float32",
                 revision=revision,
                 with_head=with_head,
                 classifies=classifies,
@@ -220,8 +221,8 @@ class RunModel:
                 f"revision {revision!r} was given with a model that is already loaded. Give the model's name, or load "
                 "that revision yourself."
             )
-        if chosen not in (None, "auto"):
-            model = model.to(dtype=getattr(torch, chosen))
+        if dtype not in (None, "auto"):
+            model = model.to(dtype=getattr(torch, dtype))
         config = getattr(model, "config", None)
         commit = getattr(config, "_commit_hash", None)
         return cls(
@@ -232,14 +233,9 @@ class RunModel:
         )
 
     @classmethod
-    def of_run(cls, run: LoadedRun, **where: Any) -> RunModel:
-        """The model of a loader, named by its folder.
-
-        Args:
-            run: The result of the loader.
-            **where: ``device``, ``dtype`` and ``revision``; see ``of``.
-        """
-        result = cls.of(run.model, None, **where)
+    def of_run(cls, run: LoadedRun, options: ReadingOptions) -> RunModel:
+        """The model of a loader, named by its folder; with options as of ``of``."""
+        result = cls.of(run.model, None, options)
         return replace(result, name=run.folder, revision=_weights_digest(result.model))
 
 
@@ -258,7 +254,7 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
     """
     from fenchel.integrations.registry import quiet, require_transformers
 
-    if run.tokenizer is None and not hasattr(run.model, "config") and attention_layers(run.model):
+    if run.tokenizer is None and run.config is None and attention_layers(run.model):
         raise InputError(
             f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
             "tokenizer, or ready-made inputs such as [{'images': tensor}]."

@@ -282,7 +282,7 @@ def reproduce(figure: str, texts: Any, **options: Any) -> Reproduction:
     if isinstance(texts, str | Path):
         open_documents(texts, **asked.of_text)  # raises on mistakes before a model is loaded
     name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
-    result = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
+    result = RunModel.of(name, None, asked)
     kinds, scaled_otherwise = _looked_at(result)
     wanted = _panels(figure, name, kinds)
     del result  # the audit loads a named model itself, with the digest of its weights

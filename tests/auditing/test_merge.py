@@ -126,11 +126,11 @@ def test_an_unfinished_shard_is_refused_and_says_how_to_go_on(shards: Path, tmp_
         small_audit(
             directory=folder, shard=(1, 3), batch_size=1, observer=Interrupting(1, KeyboardInterrupt())
         )
-    message = r"shard-1-of-3 was interrupted after \d+ tokens\. Finish shard 1/3 by .* --resume"
+    message = r"shard-1-of-3 holds an audit that was interrupted after \d+ tokens\. Finish it with --resume"
     with pytest.raises(InputError, match=message):
         merge(folder)
     (folder / "shard-1-of-3" / "state.json").unlink()
-    with pytest.raises(InputError, match=r"shard-1-of-3 holds no state\.json"):
+    with pytest.raises(InputError, match=r"shard-1-of-3 holds no audit: state\.json is missing"):
         merge(folder)
     assert not (folder / "report.html").exists()
     small_audit(directory=folder, shard=(1, 3), batch_size=1, resume=True)
@@ -149,7 +149,7 @@ def test_a_shard_without_a_document_merges(tmp_path: Path) -> None:
 def test_folders_that_hold_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no audit"):
         merge(tmp_path)
-    with pytest.raises(InputError, match="nowhere is not a folder"):
+    with pytest.raises(InputError, match="nowhere does not exist; expected the folder of an audit"):
         merge([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="nothing to merge"):
         merge([])

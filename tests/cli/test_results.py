@@ -59,7 +59,7 @@ def test_a_swap_is_shown_beside_an_audit_of_its_model(run, command, model, tmp_p
     other = shutil.copytree(model, tmp_path / "other")
     early = run("audit", "--swap", tmp_path / "swap", of=other, out="new")
     assert early.code == 3
-    assert f"the swap is of the model '{model}', but the audit is of '{other}'" in early.line
+    assert f"differ in model: '{other}' in the audit, '{model}' in the swap" in early.line
     for done in (
         command("report", tmp_path / "audit", "--swap", tmp_path / "nothing"),
         run("audit", "--swap", tmp_path / "nothing", out="new"),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html
-from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.auditing.state import OLD_STATE_FILE, STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
@@ -141,13 +141,30 @@ class AuditReport(AuditState):
         Raises:
             InputError: If the folder contains no audit, or a damaged or unfinished one.
         """
-        report = cls.read(Path(directory))
-        if not report.finished:
-            raise InputError(
-                f"{directory} holds an audit that was interrupted after {report.cursor.tokens} tokens. "
-                "Finish it with --resume."
+        folder = Path(directory)
+        if not folder.exists():
+            reason = "does not exist; expected the folder of an audit, from fenchel audit --out."
+        elif not folder.is_dir():
+            reason = f"is a file; expected the folder of an audit that holds {STATE_FILE}."
+        elif any((folder / name).exists() for name in (STATE_FILE, OLD_STATE_FILE)):
+            report = cls.read(folder)
+            if report.finished:
+                return report
+            tokens = report.cursor.tokens
+            reason = f"holds an audit that was interrupted after {tokens} tokens. Finish it with --resume."
+        elif (folder / "heads.json").exists():
+            reason = (
+                f"holds heads.json but not {STATE_FILE}, which has the queries: it was copied without them, or comes "
+                "from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
             )
-        return report
+        elif any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
+            reason = f"holds the shards of an audit. Merge them first: fenchel merge {folder}"
+        else:
+            reason = (
+                f"holds no audit: {STATE_FILE} is missing. Give the folder of fenchel audit --out; if that audit has "
+                "not saved anything yet, run it again with --resume."
+            )
+        raise InputError(f"{directory} {reason}")
 
     def _repr_html_(self) -> str:
         return notebook_html(self)

@@ -18,9 +18,7 @@ KIND_NAMES: dict[Kind, str] = {
 """Names of the kinds of attention in reports."""
 
 SHORT_KIND_NAMES: dict[Kind, str] = {
-    "encoder_self": "Encoder self",
-    "decoder_self": "Decoder self",
-    "cross": "Cross",
+    kind: name.removesuffix("-attention") for kind, name in KIND_NAMES.items()
 }
 
 """Short names of the kinds of attention in tables."""

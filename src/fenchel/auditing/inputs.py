@@ -104,7 +104,7 @@ def opened_batches(
         return batches_of(documents, found, options, shard=options.shard)
     inputs: Any = texts if run is None else run.batches
     shared = {"max_tokens": options.max_tokens, "shard": options.shard, "loader": run and run.loader}
-    return ReadyBatches(inputs, config=getattr(found.model, "config", None), **shared)
+    return ReadyBatches(inputs, config=found.config, **shared)
 
 
 def batches_of(
@@ -121,7 +121,7 @@ def batches_of(
     Raises:
         InputError: If the model does not read texts or images.
     """
-    config = getattr(found.model, "config", None)
+    config = found.config
     if isinstance(source, ImageFiles):
         processor = image_processor(found, options.revision)
         return ImageBatches(

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport, require_extras
-from fenchel.auditing.examples import AttentionMatrix, FarQueries, keep_the_farthest, keep_the_longest
-from fenchel.auditing.heads import AttentionModule, HeadKey
+from fenchel.auditing.examples import keep_the_farthest, keep_the_longest
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order, shards_of
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
@@ -49,7 +47,11 @@ def merge(
     if out is None and len(given) == 1:
         out = given[0]
     target = None if out is None else Path(out).expanduser()
-    sources = [folder for path in given for folder in _folders(Path(path).expanduser())]
+    sources = list[Path]()
+    for folder in (Path(path).expanduser() for path in given):
+        shards = sorted(shard for shard in folder.glob("shard-*-of-*") if shard.is_dir())
+        sources += shards or [folder]
+    states = [AuditReport.load(folder) for folder in sources]
     if target is not None:
         if any(folder.resolve() == target.resolve() for folder in sources):
             raise InputError(
@@ -59,61 +61,29 @@ def merge(
         require_extras()
         check_writable(target)
 
-    far_queries, matrices, words = FarQueries(), dict[HeadKey, AttentionMatrix](), dict[int, str]()
-    tables, twins, modules = list[QueryTable](), list[QueryTable](), dict[tuple[Kind, int], AttentionModule]()
     manifests: dict[Path, dict[str, Any]] = {}
-    for folder in sources:
-        state = _finished(folder)
+    for folder, state in zip(sources, states, strict=True):
         _check_compatible(manifests, folder, state.manifest)
         manifests[folder] = state.manifest
-        words |= state.statistics.words
-        keep_the_farthest(far_queries, (example for some in state.far_queries.values() for example in some))
-        keep_the_longest(matrices, state.matrices.values())
-        tables.append(state.statistics.table)
-        twins += [] if state.twin is None else [state.twin.table]
-        modules |= state.modules
-    manifest = _merged(list(manifests.values()), partial=partial)
-    with_twin = len(twins) == len(sources)
+    words = {number: text for state in states for number, text in state.statistics.words.items()}
+    tables = [state.statistics.table for state in states]
+    twins = [state.twin.table for state in states if state.twin is not None]
     report = AuditReport(
-        manifest,
-        AuditStatistics(_together(tables), words),
-        far_queries,
-        AuditStatistics(_together(twins), words) if with_twin else None,
-        modules,
-        matrices=matrices,
+        _merged(list(manifests.values()), partial=partial), AuditStatistics(_together(tables), words)
     )
+    if len(twins) == len(states):
+        report.twin = AuditStatistics(_together(twins), words)
+    for state in states:
+        keep_the_farthest(
+            report.far_queries, (example for some in state.far_queries.values() for example in some)
+        )
+        keep_the_longest(report.matrices, state.matrices.values())
+        report.modules |= state.modules
     if not report.heads:
         raise InputError(f"none of the {len(sources)} audits has a token; there is nothing to report.")
     if target is not None:
         report.save(target, overwrite=overwrite or _is_earlier_merge(target, report))
     return report
-
-
-def _folders(path: Path) -> list[Path]:
-    """The shards in a folder, or the folder itself if it holds an audit."""
-    if not path.is_dir():
-        raise InputError(f"{path} is not a folder; expected the folder of an audit.")
-    shards = sorted(folder for folder in path.glob("shard-*-of-*") if folder.is_dir())
-    if shards:
-        return shards
-    if not (path / STATE_FILE).exists():
-        raise InputError(f"{path} holds no audit: it has neither {STATE_FILE} nor a folder shard-*-of-*.")
-    return [path]
-
-
-def _finished(folder: Path) -> AuditReport:
-    if not (folder / STATE_FILE).exists():
-        raise InputError(
-            f"{folder} holds no {STATE_FILE}: its audit has not saved anything yet. "
-            "Run that shard again with --resume."
-        )
-    state = AuditReport.read(folder)
-    if not state.finished:
-        raise InputError(
-            f"the audit in {folder} was interrupted after {state.cursor.tokens} tokens. Finish shard "
-            f"{state.manifest['shard']} by running its command again with --resume."
-        )
-    return state
 
 
 def _check_compatible(

@@ -355,11 +355,8 @@ def audit(
     documents = opened_documents(asked, texts, model if isinstance(model, str) else tokenizer)
     require_packages("hf", "polars")
     with AUDIT.claimed(folder, resume=asked.resume, overwrite=asked.overwrite):
-        where = {"device": asked.device, "dtype": asked.dtype, "revision": asked.revision}
         loaded = None if asked.loader is None else load_run(asked.loader, model)
-        result = (
-            RunModel.of(model, tokenizer, **where) if loaded is None else RunModel.of_run(loaded, **where)
-        )
+        result = RunModel.of_run(loaded, asked) if loaded else RunModel.of(model, tokenizer, asked)
         check_model_closeness(result.model, asked.closeness, even_so=asked.even_so)
         batches = opened_batches(asked, texts, documents, result, loaded)
         size = sample_size(

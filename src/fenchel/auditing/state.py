@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 STATE_FILE = "state.json"
 """State in an audit's folder, from which an interrupted audit is resumed and a finished one is loaded."""
 
-_OLD_STATE_FILE = "state.safetensors"
+OLD_STATE_FILE = "state.safetensors"
+"""That of fenchel 0.1, which is refused."""
+
 _IN_SUMMARY = ("model", "space", "alpha", "tol", "documents", "tokens")
 _METRICS = ("relative_deviation", "total_variation", "mean_error")
 
@@ -172,9 +174,9 @@ class AuditState:
             InputError: If the state or a part of the table is missing, invalid, changed, or of another version.
         """
         path = directory / STATE_FILE
-        if not path.exists() and (directory / _OLD_STATE_FILE).exists():
+        if not path.exists() and (directory / OLD_STATE_FILE).exists():
             raise InputError(
-                f"{directory} holds an audit of fenchel 0.1, whose {_OLD_STATE_FILE} has counts, not queries, "
+                f"{directory} holds an audit of fenchel 0.1, whose {OLD_STATE_FILE} has counts, not queries, "
                 "and cannot be read by this version. Audit again with --overwrite."
             )
         saved = read_document(path, STATE_FORM)

@@ -106,7 +106,7 @@ def swap_effects(
             f"swap is {shown(swap)}; expected the result of fenchel.swap.swap, or "
             "fenchel.swap.SwapReport.load(folder)."
         )
-    _require_same(manifest, swap.manifest)
+    require_same(manifest, swap)
     exact = exact_heads(swap)
     arms = [arm for arm in swap.arms if arm["where"] == "head"]
     quality = next(
@@ -170,24 +170,21 @@ def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
     return result
 
 
-def require_model(swap: SwapTable, model: str) -> None:
-    """Raise unless a swap is of the model with this name.
+def require_same(audit: Mapping[str, Any], swap: SwapTable) -> None:
+    """Raise unless a swap is of the model and the text of an audit.
+
+    Args:
+        audit: The manifest, or its entries that are known.
+        swap: The swap.
 
     Raises:
-        InputError: If it is not.
+        InputError: If they differ.
     """
-    there = swap.manifest.get("model")
-    if there != model:
-        raise InputError(
-            f"the swap is of the model {there!r}, but the audit is of {model!r}. Swap the same model on the same text."
-        )
-
-
-def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
-    same = ({name: manifest.get(name) for name in _SAME} for manifest in (audit, swap))
+    known = [name for name in _SAME if name in audit]
+    same = ({name: manifest.get(name) for name in known} for manifest in (audit, swap.manifest))
     differing = differences(*same, said=("in the audit", "in the swap"))
-    if audit.get("alpha") != 1.0:
-        differing.append(f"alpha: {audit.get('alpha')!r} in the audit, 1.0 in every swap")
+    if (alpha := audit.get("alpha", 1.0)) != 1.0:
+        differing.append(f"alpha: {alpha!r} in the audit, 1.0 in every swap")
     if differing:
         raise InputError(
             f"the swap and the audit differ in {'; '.join(differing)}. Swap the same model on the same file or texts."

@@ -292,12 +292,12 @@ def load_swap(folder: str | None, model: str | None = None) -> SwapReport | None
     """
     if folder is None:
         return None
-    from fenchel.auditing.swap_effects import exact_heads, require_model
+    from fenchel.auditing.swap_effects import exact_heads, require_same
     from fenchel.swap.report import SwapReport
 
     result = SwapReport.load(checked("folder", folder, name="swap"))
     if model is not None:
-        require_model(result, model)
+        require_same({"model": model}, result)
         exact_heads(result)
     return result
 

@@ -16,7 +16,6 @@ from fenchel.arguments import Kind, checked, shown
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, sample_words
-from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics, finite
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import rank_correlation
@@ -109,7 +108,7 @@ def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audi
     _refuse_repetition(given, called)
     result: list[Audited] = []
     for audit, name in zip(given, called, strict=True):
-        report = audit if isinstance(audit, AuditReport) else _opened(audit, name)
+        report = audit if isinstance(audit, AuditReport) else AuditReport.load(audit)
         result.append(Audited(name, report.manifest, report.statistics))
         if not report.statistics.keys():
             raise InputError(
@@ -160,34 +159,6 @@ def _refuse_repetition(given: Sequence[Path | AuditReport], names: Sequence[str]
             twice = f"{name} is given twice" if seen[key] == name else f"{seen[key]} and {name} are one audit"
             raise InputError(f"{twice}; expected another audit to compare it with.")
         seen[key] = name
-
-
-def _opened(folder: Path, name: str) -> AuditReport:
-    """Load the audit in a folder.
-
-    Args:
-        folder: The folder.
-        name: Name of the audit.
-
-    Raises:
-        InputError: If the folder does not exist or contains no finished and intact audit of this version.
-    """
-    if not folder.exists():
-        reason = "does not exist; expected the folder of an audit, from fenchel audit --out."
-    elif not folder.is_dir():
-        reason = f"is a file; expected the folder of an audit that holds {STATE_FILE}."
-    elif (folder / STATE_FILE).exists():
-        return AuditReport.load(folder)
-    elif (folder / "heads.json").exists():
-        reason = (
-            f"holds heads.json but not {STATE_FILE}, which has the queries needed for intervals: it was copied "
-            "without them, or comes from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
-        )
-    elif any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
-        reason = f"holds the shards of an audit. Merge them first: fenchel merge {folder}"
-    else:
-        reason = f"holds no audit: {STATE_FILE} is missing. Give the folder of fenchel audit --out."
-    raise InputError(f"{name} {reason}")
 
 
 def _refuse_other_convention(one: Audited, other: Audited) -> None:

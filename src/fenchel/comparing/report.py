@@ -19,7 +19,6 @@ from fenchel.drawing import (
     count,
     json_number,
     short,
-    short_size,
     signed,
     signed_short,
     stacked,
@@ -80,13 +79,11 @@ def render_html(comparison: Comparison) -> str:
         scripts=("numbers", "grid", "choices", "compare"),
         data=_data(comparison),
         scale=False,
-        filters={"signed": signed, "signed_short": signed_short, "short_size": short_size},
         comparison=comparison,
         first=comparison.first,
         last=comparison.last,
         metric=METRIC,
         metrics=_ORDER,
-        metric_names=METRIC_NAMES,
         statistics=STATISTICS,
         several_kinds=len(comparison.kinds) > 1,
         confidence=CONFIDENCE,
@@ -96,7 +93,6 @@ def render_html(comparison: Comparison) -> str:
         maps=[(KIND_NAMES[kind], _maps(comparison, kind)) for kind in comparison.kinds],
         moved=[(metric, *_moved(comparison, metric)) for metric in _ORDER],
         trajectories=trajectories(comparison, _ORDER) if len(comparison.audits) > 2 else [],
-        kind_names=KIND_NAMES,
     )
 
 

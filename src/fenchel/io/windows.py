@@ -187,7 +187,9 @@ def _is_dense(inputs: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
+    """A row of a batch: its tokens and those of the decoder, and which of them count; its document, and its end."""
+
     tokens: tuple[int, ...]
     counted: list[bool]
     decoder: tuple[int, ...]
@@ -257,8 +259,8 @@ class TokenWindows:
         self.shard = shard
         self.max_tokens = checked("max_tokens", max_tokens)
         self.max_length = longest_window(tokenizer, config, max_length)
-        self._prefix, self._suffix = special_tokens(tokenizer)
-        room = self.max_length - len(self._prefix) - len(self._suffix)
+        self.prefix, self.suffix = special_tokens(tokenizer)
+        self.room = room = self.max_length - len(self.prefix) - len(self.suffix)
         if room < 1:
             raise InputError(
                 f"max length {self.max_length} leaves no room for text: this tokenizer adds "
@@ -271,7 +273,6 @@ class TokenWindows:
                 f"stride {self.stride} would skip {self.stride - room} tokens between windows: a window of "
                 f"max length {self.max_length} holds {room} tokens of text. Give a stride of at most {room}."
             )
-        self._room = room
         self._config = config
         self._padding = padding_token(tokenizer, config)
         self._decoder_start = decoder_start(config)
@@ -303,7 +304,7 @@ class TokenWindows:
             yield self._batch(rows, start.tokens)
             start = rows[-1].after
 
-    def _windows(self, start: Cursor) -> Iterator[_Window]:
+    def _windows(self, start: Cursor) -> Iterator[Window]:
         budget = self.shard.share(self.max_tokens)
         place, begun = start, 0
         for document in self.documents:
@@ -324,7 +325,7 @@ class TokenWindows:
                 )
                 counted_decoder = counted if document.target is None else [True] * len(decoder)
                 fraction = max(document.fraction_at(share) or 0.0, place.tokens / budget) or None
-                yield _Window(tokens, counted, decoder, counted_decoder, document.number, place, fraction)
+                yield Window(tokens, counted, decoder, counted_decoder, document.number, place, fraction)
                 if place.tokens >= budget:
                     return
         if begun and place.tokens == 0:
@@ -339,13 +340,13 @@ class TokenWindows:
             return
         overlap = 0
         for ids, share in self._texts(document.text):
-            tokens = (*self._prefix, *ids, *self._suffix)
-            first_new = len(self._prefix) + overlap
+            tokens = (*self.prefix, *ids, *self.suffix)
+            first_new = len(self.prefix) + overlap
             counted = [
-                position < len(self._prefix) or position >= first_new for position in range(len(tokens))
+                position < len(self.prefix) or position >= first_new for position in range(len(tokens))
             ]
             yield tokens, counted, self._shifted(tokens), share
-            overlap = self._room - self.stride
+            overlap = self.room - self.stride
 
     def _texts(self, text: str) -> Iterator[tuple[list[int], float]]:
         # A window is yielded once the next token is known, so that the last window has a token of its own.
@@ -353,8 +354,8 @@ class TokenWindows:
         for piece, read in pieces(text):
             waiting += token_ids(self.tokenizer, piece)
             begin = 0
-            while len(waiting) - begin > self._room:
-                yield waiting[begin : begin + self._room], read * (begin + self._room) / len(waiting)
+            while len(waiting) - begin > self.room:
+                yield waiting[begin : begin + self.room], read * (begin + self.room) / len(waiting)
                 begin += self.stride
             del waiting[:begin]
         if waiting:
@@ -371,10 +372,10 @@ class TokenWindows:
         if not source or not target_ids:
             return
         prefix, suffix = self._around_target
-        tokens = (*self._prefix, *source, *self._suffix)
+        tokens = (*self.prefix, *source, *self.suffix)
         targets = (*prefix, *target_ids, *suffix)
         if max(len(tokens), len(targets)) > self.max_length:
-            rooms = self._room, self.max_length - len(prefix) - len(suffix)
+            rooms = self.room, self.max_length - len(prefix) - len(suffix)
             raise InputError(
                 f"document {document.number} of {self.description} and its target have {len(source)} and "
                 f"{len(target_ids)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
@@ -389,7 +390,7 @@ class TokenWindows:
     def _shifted(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return () if self._decoder_start is None else (self._decoder_start, *tokens[:-1])
 
-    def _batch(self, rows: list[_Window], tokens_before: int) -> Batch:
+    def _batch(self, rows: list[Window], tokens_before: int) -> Batch:
         for row in rows:
             check_known(row.tokens, self.tokenizer, self._config)
             check_known(row.decoder, self.tokenizer, self._config, target=True)

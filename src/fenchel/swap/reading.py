@@ -237,25 +237,19 @@ class Given:
         scored = None if self.pairs is None else scored_pairs(self.pairs, options.columns, options.max_pairs)
         return partial(self._of_texts, documents, scored)
 
-    @property
-    def _where(self) -> dict[str, Any]:
-        """Device, dtype and revision of the model."""
-        return self.options.model_dump(include={"device", "dtype", "revision"})
-
     def _loaded(self, *, with_head: bool = True, classifies: bool = False) -> RunModel:
         return RunModel.of(
-            self.model, self.tokenizer, **self._where, with_head=with_head, classifies=classifies
+            self.model, self.tokenizer, self.options, with_head=with_head, classifies=classifies
         )
 
     def _of_loader(self, loader: Path) -> Loaded:
         """Model and batches of a loader; each row is an example."""
         run = load_run(loader, self.model)
-        found, max_tokens = RunModel.of_run(run, **self._where), self.options.max_tokens
+        found, max_tokens = RunModel.of_run(run, self.options), self.options.max_tokens
         described: dict[str, Any] = {**run.manifest, "max_tokens": max_tokens}
         if (trained_with := as_first_order(found.model)) is not None:
             described["trained_with"] = trained_with
-        config = getattr(found.model, "config", None)
-        ready = ReadyBatches(run.batches, config=config, max_tokens=max_tokens, loader=run.loader)
+        ready = ReadyBatches(run.batches, config=found.config, max_tokens=max_tokens, loader=run.loader)
         measures = own_measures(run.batches)
         task = ExampleTask(ready, unit="examples", targets=_whole, measures=measures, described=described)
         return found, task
@@ -276,8 +270,7 @@ class Given:
             _check_classifies(found.model, "images")
             named = zip(map("image {}".format, source.paths), labels, strict=True)
             flat = " Without labels, put all images in one folder." if source.stored is None else ""
-            config = getattr(found.model, "config", None)
-            measured = classified(class_numbers(dict(named), config, otherwise=flat))
+            measured = classified(class_numbers(dict(named), found.config, otherwise=flat))
         return found, ExampleTask(batches_of(source, found, self.options), unit="images", **measured)
 
     def _of_windows(self, documents: Documents) -> Loaded:
@@ -289,7 +282,7 @@ class Given:
     def _of_batches(self, batches: list[Any]) -> Loaded:
         found = self._loaded()
         inputs, targets = _parted(batches, found.model)
-        ready = ReadyBatches(inputs, config=getattr(found.model, "config", None))
+        ready = ReadyBatches(inputs, config=found.config)
         if not self.measures and (measures := own_measures(inputs)):
             return found, ExampleTask(ready, unit="examples", targets=_whole, measures=measures)
 
@@ -436,6 +429,6 @@ def _names_a_class(folders: Iterable[str], found: RunModel) -> bool:
     """Whether a model classifies images, and some folder has the name of a class."""
     from fenchel.integrations.transformers import names_classes
 
-    classes = classes_of(getattr(found.model, "config", None))
+    classes = classes_of(found.config)
     of_images = "images" in map(names_classes, found.class_names)
     return of_images and not {name.strip() for name in folders}.isdisjoint(classes)

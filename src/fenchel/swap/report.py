@@ -13,12 +13,10 @@ from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.auditing.swap_effects import by_alpha
 from fenchel.drawing import (
-    LEVELS,
     MISSING,
     change_style,
     level,
     short,
-    short_size,
     signed,
     signed_short,
     stacked,
@@ -128,11 +126,7 @@ def render_html(report: SwapReport) -> str:
     return rendered_page(
         "fenchel.swap",
         "swap.html.jinja",
-        filters={
-            "signed": signed,
-            "short_size": short_size,
-            "left": lambda record: share_left_in_words(record, report.results),
-        },
+        filters={"left": lambda record: share_left_in_words(record, report.results)},
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
@@ -148,7 +142,6 @@ def render_html(report: SwapReport) -> str:
         rankings=rankings(report),
         controlled=_controlled(report, "model"),
         names={name: words[:1].upper() + words[1:] for name, words in ESTIMATORS.items()},
-        levels=range(LEVELS),
         entries=sorted(manifest_entries({**report.manifest, "stacks": listed})),
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,15 +16,13 @@ from torch.nn.functional import cross_entropy
 from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import LanguageHead
-from fenchel.io.batches import Batch, Cursor, check_known
-from fenchel.io.documents import Document, Documents
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.documents import Document, Documents, open_documents
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import (
     ReadyBatches,
     TokenWindows,
-    longest_window,
-    padded,
-    padding_token,
+    Window,
     pieces,
     special_tokens,
     token_ids,
@@ -40,74 +39,63 @@ def _inputs(batch: Batch) -> Any:
     return dict(batch.inputs)
 
 
-class CutTexts:
-    """Tokenize texts with special tokens, truncated to the maximum length.
+class CutTexts(TokenWindows):
+    """Batches of texts that are a window each: their tokens, truncated to the maximum length, with special tokens.
 
     Args:
+        documents: The texts; None where there are other ones only.
         tokenizer: A tokenizer of ``transformers``.
         config: The model's configuration.
         options: Options with the maximum length of a text including special tokens (by default that of tokenizer and
             model, at most 512), the maximum number of tokens of all texts, and the batch size.
+
+    Attributes:
+        texts: Tokens of each text, by document number; filled by the user.
+        truncated: Number of texts that were truncated.
     """
 
-    def __init__(self, tokenizer: Any, config: Any, options: SwapOptions) -> None:
-        self.tokenizer, self.config, self._batch_size = tokenizer, config, options.batch_size
-        self.max_length = longest_window(tokenizer, config, options.max_length)
+    def __init__(
+        self, documents: Documents | None, tokenizer: Any, config: Any, options: SwapOptions
+    ) -> None:
+        super().__init__(
+            documents or open_documents([]),
+            tokenizer,
+            config=config,
+            max_length=options.max_length,
+            batch_size=options.batch_size,
+        )
+        self._decoder_start = (
+            None  # an encoder reads them, or a classifier that makes the decoder's input itself
+        )
         self._left = options.max_tokens or math.inf
-        self._padding = padding_token(tokenizer, config)
-        self.prefix, self.suffix = special_tokens(tokenizer)
-        self._room = self.max_length - len(self.prefix) - len(self.suffix)
-        if self._room < 1:
-            taken = self.max_length - self._room
-            raise InputError(
-                f"max length {self.max_length} leaves no room for text: this tokenizer adds {taken} "
-                f"special tokens to a sentence. Give at least {taken + 1}."
-            )
+        self.texts: dict[int, tuple[int, ...]] = {}
         self.truncated = 0
 
-    def read(self, documents: Documents) -> Iterator[Document]:
+    def read(self) -> Iterator[Document]:
         """The documents until as many tokens have been cut as are to be read."""
-        for document in documents:
+        for document in self.documents:
             if self._left <= 0:
                 return
             yield document
 
-    def ids(self, text: str) -> tuple[int, ...]:
+    def cut(self, text: str) -> tuple[int, ...]:
         """The tokens of a text."""
         ids = list[int]()
         for piece, _ in pieces(text):
             ids += token_ids(self.tokenizer, piece)
-            if len(ids) > self._room:
+            if len(ids) > self.room:
                 break
-        check_known(ids[: self._room], self.tokenizer, self.config)
-        self.truncated += len(ids) > self._room
-        result = (*self.prefix, *ids[: self._room], *self.suffix)
+        self.truncated += len(ids) > self.room
+        result = (*self.prefix, *ids[: self.room], *self.suffix)
         self._left -= len(result)
         return result
 
-    def batches(self, texts: Mapping[int, tuple[int, ...]], start: Cursor) -> Iterator[Batch]:
-        """Batches of texts, each a document.
-
-        Args:
-            texts: The tokens of each text, by document number.
-            start: Cursor to start from.
-        """
-        numbers, rows, size = list(texts), list(texts.values()), self._batch_size
-        lengths = [len(row) for row in rows]
-        for begin in range(start.document, len(rows), size):
-            end = min(begin + size, len(rows))
-            ids, mask = padded(rows[begin:end], self._padding)
-            done = sum(lengths[:end])
-            yield Batch(
-                inputs={"input_ids": ids, "attention_mask": mask},
-                counted=mask.bool(),
-                counted_decoder=None,
-                documents=tuple(numbers[begin:end]),
-                windows=(1,) * (end - begin),
-                tokens=sum(lengths[begin:end]),
-                after=Cursor(end, 0, done, end),
-                fraction=done / sum(lengths),
-            )
+    def _windows(self, start: Cursor) -> Iterator[Window]:
+        ends = list(accumulate(map(len, self.texts.values())))
+        for place, (number, end) in enumerate(zip(self.texts, ends, strict=True), start=1):
+            if place > start.document:
+                tokens, after = self.texts[number], Cursor(place, 1, end, place)
+                yield Window(tokens, [True] * len(tokens), (), [], number, after, end / ends[-1])
 
 
 class LanguageTask:
@@ -249,7 +237,7 @@ class SentenceTask:
         options: SwapOptions,
     ) -> None:
         self._documents, self._pairs, self._options = documents, pairs, options
-        self._cut = CutTexts(tokenizer, config, options)
+        self._cut = CutTexts(documents, tokenizer, config, options)
         bare = len(self._cut.prefix) + len(self._cut.suffix)
         self._numbers: dict[str, int] = {}
         self._ids: list[tuple[int, ...]] = []
@@ -257,11 +245,11 @@ class SentenceTask:
         def number(text: str) -> int:
             if text not in self._numbers:
                 self._numbers[text] = len(self._ids)
-                self._ids.append(self._cut.ids(text))
+                self._ids.append(self._cut.cut(text))
             return self._numbers[text]
 
         read: set[int] = set()
-        for document in () if documents is None else self._cut.read(documents):
+        for document in () if documents is None else self._cut.read():
             if document.target is not None:
                 raise InputError(
                     "a target column was given, but embedded sentences have no target. Leave it out."
@@ -279,6 +267,10 @@ class SentenceTask:
         if pairs is not None:
             self.scored = torch.tensor([[number(first), number(second)] for first, second in pairs.sentences])
             self.scores = torch.tensor(pairs.scores, dtype=torch.float64)
+        by_length = sorted(
+            enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0])
+        )
+        self._cut.texts = dict(by_length)
         if not any(len(ids) > bare for ids in self._ids):
             source = " and ".join(given.description for given in (documents, pairs) if given is not None)
             raise InputError(
@@ -329,10 +321,7 @@ class SentenceTask:
 
     def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        sentences = dict(
-            sorted(enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0]))
-        )
-        return map(Step, self._cut.batches(sentences, start))
+        return map(Step, self._cut.batches(start))
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
@@ -362,7 +351,7 @@ def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
     return torch.tensor(sorted(result))
 
 
-class LabelledTexts:
+class LabelledTexts(CutTexts):
     """Texts with the class of each.
 
     Args:
@@ -379,23 +368,17 @@ class LabelledTexts:
     """
 
     def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
-        self.description, self.text_sha256 = documents.description, documents.text_sha256
-        self._cut = CutTexts(tokenizer, config, options)
-        self._texts: dict[int, tuple[int, ...]] = {}
+        super().__init__(documents, tokenizer, config, options)
         labels: dict[str, str | None] = {}
-        for number, document in enumerate(self._cut.read(documents), start=1):
-            self._texts[number] = self._cut.ids(document.text)
+        for number, document in enumerate(self.read(), start=1):
+            self.texts[number] = self.cut(document.text)
             labels[f"document {document.number}"] = document.target
         self.labels = class_numbers(labels, config)
 
     @property
     def described(self) -> dict[str, Any]:
         """Further entries of the manifest."""
-        return {"max_length": self._cut.max_length, "truncated": self._cut.truncated}
-
-    def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
-        """The batches from a cursor on."""
-        return self._cut.batches(self._texts, start)
+        return {"max_length": self.max_length, "truncated": self.truncated}
 
 
 def classes_of(config: Any) -> dict[str, int]:
@@ -455,7 +438,7 @@ class ExampleTask:
 
     def __init__(
         self,
-        examples: TokenWindows | ImageBatches | ReadyBatches | LabelledTexts,
+        examples: TokenWindows | ImageBatches | ReadyBatches,
         *,
         unit: str,
         targets: Callable[[Batch], Any] = _inputs,

@@ -75,6 +75,17 @@ def embedded_json(data: object) -> str:
 
 
 _SHARED, _FOLDER = "fenchel.auditing.report", "page"
+_FORMATS = [
+    "decimal",
+    "short",
+    "percent",
+    "count",
+    "duration",
+    "plain",
+    "signed",
+    "signed_short",
+    "short_size",
+]
 
 
 @cache
@@ -83,13 +94,23 @@ def _environment(package: str) -> Any:
     require_packages("report", "jinja2")
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=ChoiceLoader([PackageLoader(one, _FOLDER) for one in dict.fromkeys((package, _SHARED))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update((name, getattr(number, name)) for name in _FORMATS)
+    environment.globals.update(
+        kind_names=KIND_NAMES,
+        short_kind_names=SHORT_KIND_NAMES,
+        metric_names=METRIC_NAMES,
+        statistic_names=STATISTIC_NAMES,
+        head_name=head_name,
+        levels=range(LEVELS),
+    )
+    return environment
 
 
 def rendered_page(
@@ -120,8 +141,7 @@ def rendered_page(
         MissingExtraError: If jinja2 is not installed.
     """
     environment = _environment(package)
-    written = ("decimal", "short", "percent", "count", "duration", "plain")
-    environment.filters.update({name: getattr(number, name) for name in written}, **(filters or {}))
+    environment.filters.update(filters or {})
 
     def text_of(name: str) -> str:
         own = resources.files(package) / _FOLDER / name
@@ -285,13 +305,9 @@ def render_html(report: AuditState) -> str:
         scripts=_SCRIPTS,
         data=page_data(report, most_rows=_MOST_ROWS),
         styles=("report.css", "opened.css"),
-        head_name=head_name,
         difference=_difference,
         is_finite=math.isfinite,
         percent=number.percent,
-        metric_names=METRIC_NAMES,
-        short_kind_names=SHORT_KIND_NAMES,
-        statistic_names=STATISTIC_NAMES,
         report=report,
         counted=counted_in_words(report.manifest, report.heads),
         manifest=report.manifest,
@@ -307,7 +323,6 @@ def render_html(report: AuditState) -> str:
         median_certificate=median(head["certificate_p50"] for head in statistics.heads),
         certificate_statistic=shown_statistic(statistics, "certificate"),
         axes=AXES,
-        levels=range(LEVELS),
         most_panels=MOST_PANELS,
         most_rows=_MOST_ROWS,
         cards=farthest_heads(report),
@@ -355,7 +370,6 @@ def notebook_html(report: AuditState) -> str:
         summary=summary_sentence(report),
         maps=maps,
         colours=_COLOURS,
-        statistic_names=STATISTIC_NAMES,
         columns=COLUMNS,
         names=("Layer", *COLUMNS.values(), "Queries"),
         rows=[(KIND_NAMES[kind], statistics.of(kind, layer)) for kind, layer in statistics.layers()],
