@@ -81,6 +81,7 @@ _CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mobilebert": ("MobileBertConfig", {**_BERT, "embedding_size": 16, "intra_bottleneck_size": 16}),
     "modernbert": ("ModernBertConfig", _MODERNBERT),
     "mt5": ("MT5Config", _T5),
+    "opt": ("OPTConfig", {**_BERT, "ffn_dim": 32, "word_embed_proj_dim": 24, "max_position_embeddings": 32}),
     "qwen3": ("Qwen3Config", _LLAMA),
     "swin": ("SwinConfig", _SWIN),
     "t5": ("T5Config", _T5),

@@ -241,6 +241,28 @@ def test_replaced_heads_act_in_generation(family: str) -> None:
     handle.remove()
 
 
+def test_the_scale_belongs_to_the_templates_where_a_model_multiplies_queries_by_it() -> None:
+    model, inputs, projected = tiny_model("opt"), tiny_inputs("opt"), dict[str, Tensor]()
+    attention = model.decoder.layers[0].self_attn
+    for name in ("q_proj", "k_proj"):
+        keep = lambda _module, _inputs, output, name=name: projected.update({name: output[..., 6:12]})  # noqa: E731
+        getattr(attention, name).register_forward_hook(keep)
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state
+        with fenchel.Capture(model) as heads:
+            found = model(**inputs).last_hidden_state
+        certificates: list[functional.AttentionCertificate] = []
+        with use_backend(model, "first_order", certificate=lambda _, each: certificates.append(each)):
+            model(**inputs)
+    torch.testing.assert_close(found, expected)
+    head = heads[1, 2]
+    torch.testing.assert_close(head.templates, projected["k_proj"] * 6**-0.5)
+    torch.testing.assert_close(head.evidence, projected["q_proj"])
+    q, k, log_u = (x.unsqueeze(1) for x in (head.evidence, head.templates, head.log_preference))
+    gap = functional.infer(q, k, log_preference=log_u, scale=1.0).certificate.gap
+    torch.testing.assert_close(certificates[0].gap[:, 1:2], gap)
+
+
 def test_layers_are_meant_by_kind_number_or_name() -> None:
     model, inputs = tiny_model("marian"), tiny_inputs("marian")
     with fenchel.Capture(model, kind="cross", layers=[1, 3, "decoder.layers.1.encoder_attn"]) as heads:

@@ -315,7 +315,8 @@ def attend(
     """Attend for ``module``, in the form in which transformers calls attention functions.
 
     The mask and the position bias of the call become log u; the keys times ``scaling`` are the templates, the query is
-    the evidence. The first call of every module is compared with the attention of its own family.
+    the evidence. A scale by which the module has multiplied the query itself is moved to the templates. The first call
+    of every module is compared with the attention of its own family.
 
     Args:
         module: The attention module that calls.
@@ -341,17 +342,19 @@ def attend(
     """
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-    problem = Problem(query, key, value, 1.0, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    certify = setting.certificate is not None and setting.answer is None
+    infers = certify or setting.answer is not None or not setting.is_softmax
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if infers and _scales_queries(module, scale):
+        query, scale = query / module.scaling, module.scaling
+    problem = Problem(query, key, value, 1.0, scale)
     family = FamilyCall(setting.site, module, problem, mask, position_bias, is_causal, arguments)
     refuse_unsupported(family)
     if query.shape[1] % key.shape[1]:
         raise CaptureError(
             f"{family.name} has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
         )
-    certify = setting.certificate is not None and setting.answer is None
-    if arguments.get("softcap") is not None and (
-        setting.answer is not None or certify or not setting.is_softmax
-    ):
+    if infers and arguments.get("softcap") is not None:
         raise ModelError(
             f"{family.name} passes 'softcap' to its attention: capped scores are not a preference plus linear "
             "evidence, so only first order with α = 1 and softmax, without a certificate or a capture, is defined. "
@@ -368,6 +371,15 @@ def attend(
     if certify and setting.certificate is not None and result.certificate is not None:
         setting.certificate(setting.site, result.certificate)
     return result.output.transpose(1, 2).contiguous(), result.weights if need_weights else None
+
+
+def _scales_queries(module: nn.Module, scale: float | Tensor) -> bool:
+    """Whether a module multiplies queries by 1/√d before it calls its attention with scaling 1, as in OPT and Whisper.
+
+    Scores do not depend on which factor has the scale, but inference does: templates are the scaled keys in all models.
+    """
+    own, width = getattr(module, "scaling", None), getattr(module, "head_dim", None)
+    return isinstance(scale, float) and isinstance(own, float) and (scale, own) == (1, (width or 1) ** -0.5)
 
 
 @torch.no_grad()
