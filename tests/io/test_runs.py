@@ -7,11 +7,12 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fenchel.errors import InputError, OutputError
-from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Saved, Shard, claimed, differences
+from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Shard, claimed, differences
 
 HOLDER = """
 import sys, time
@@ -62,9 +63,10 @@ def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def read(folder: Path) -> Saved:
+def read(folder: Path) -> SimpleNamespace:
+    cursor = SimpleNamespace(documents=1, tokens=40)
     finished = (folder / "state").read_text() == "finished"
-    return Saved("bert", {"document": 1, "token": 40}, finished=finished)
+    return SimpleNamespace(manifest={"model": "bert"}, cursor=cursor, finished=finished)
 
 
 KIND = RunKind("audit", "state", ("table", "page"), read)
@@ -102,9 +104,7 @@ def test_what_is_there_is_kept_unless_something_is_said(
     with nullcontext() if message is None else pytest.raises(InputError, match=message):
         KIND.refuse_occupied(tmp_path, resume=resume, overwrite=overwrite)
     KIND.refuse_occupied(tmp_path / "missing", resume=True, overwrite=False)
-    finished = files.get("state") == "finished"
-    expected = Saved("bert", {"document": 1, "token": 40}, finished=finished) if "state" in files else None
-    assert KIND.saved(tmp_path) == expected
+    assert KIND.saved(tmp_path) == (read(tmp_path) if "state" in files else None)
 
 
 def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:

@@ -13,7 +13,7 @@ from fenchel.auditing.state import OLD_STATE_FILE, STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
-from fenchel.io.runs import RunKind, Saved, atomic_path, check_writable, differences, write_text
+from fenchel.io.runs import RunKind, atomic_path, check_writable, differences, write_text
 from fenchel.io.storage import write_json
 
 TWIN_FILE = "twin.json"
@@ -170,8 +170,6 @@ class AuditReport(AuditState):
         return notebook_html(self)
 
 
-AUDIT = RunKind(
-    "audit", STATE_FILE, ("heads.json",), lambda folder: Saved.of(AuditState.read(folder, parts=False))
-)
+AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), lambda folder: AuditState.read(folder, parts=False))
 
 """Files of an audit in its folder."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.arguments import checked, reason_of
 from fenchel.drawing import duration, short, titled_table
 from fenchel.errors import FenchelError, OutputError
-from fenchel.io.runs import Progress, RunKind, RunObserver, SilentObserver
+from fenchel.io.runs import Progress, RunKind, RunObserver, SilentObserver, counts_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -178,7 +178,7 @@ def _interrupted(kind: RunKind, folder: Path) -> Interrupted:
         return Interrupted("interrupted before anything was saved")
     if saved.finished:
         return Interrupted(f"interrupted; the finished {kind.name} in {folder} is intact")
-    return Interrupted(f"interrupted; {saved.done} are saved in {folder}", unfinished=True)
+    return Interrupted(f"interrupted; {counts_of(saved)} are saved in {folder}", unfinished=True)
 
 
 _COLUMNS = ("name", "mechanism", "preference u", "evidence z", "verdict")

@@ -63,11 +63,6 @@ _HARMLESS = frozenset(
 
 """Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
 
-_REFUSED = {
-    "block_indices": "sparse attention keeps only selected blocks of keys, and the mask does not say which",
-    "cache": "a paged cache holds keys that are not in this call",
-}
-
 _KNOWN = _HARMLESS | {"softcap", "indices", *SINKS}
 
 
@@ -115,14 +110,10 @@ def refuse_unsupported(call: FamilyCall) -> None:
     for name, value in call.arguments.items():
         if name in _KNOWN or value is None or value is False:
             continue
-        if name in _REFUSED:
-            raise ModelError(
-                f"{call.name} passes {name!r} to its attention, which is not supported: {_REFUSED[name]}. "
-                "Use a model without it, or a configuration that switches it off"
-            )
         raise ModelError(
             f"{call.name} passes {name!r} to its attention, an argument with an unknown effect on the scores, "
-            "so its attention cannot be replaced faithfully. Call the model without it, or report the family"
+            "so its attention cannot be replaced faithfully. Call the model without it, give a configuration that "
+            "switches it off, or report the family"
         )
 
 

@@ -443,39 +443,20 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class Saved:
-    """The progress that is saved in a folder.
+def counts_of(state: Any) -> str:
+    """The documents and tokens, or images, that a state has counted, in words.
 
-    Attributes:
-        model: The model's name.
-        counts: Number of each unit that is saved, such as {"document": 3, "token": 512}.
-        finished: Whether the run is complete.
+    Args:
+        state: With a ``manifest`` and a ``cursor``.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> counts_of(SimpleNamespace(manifest={}, cursor=SimpleNamespace(documents=1, tokens=512)))
+        '1 document and 512 tokens'
     """
-
-    model: str
-    counts: Mapping[str, int]
-    finished: bool
-
-    @classmethod
-    def of(cls, state: Any) -> Saved:
-        """The progress of a state, which has a ``manifest`` and a ``cursor`` and is ``finished`` or not."""
-        cursor, images = state.cursor, state.manifest.get("reads") == "images"
-        counts = {"image" if images else "document": cursor.documents}
-        counts |= {} if images else {"token": cursor.tokens}
-        return cls(str(state.manifest.get("model")), counts, state.finished)
-
-    @property
-    def done(self) -> str:
-        """The counts in words.
-
-        Example:
-            >>> Saved("bert", {"document": 1, "token": 512}, finished=False).done
-            '1 document and 512 tokens'
-        """
-        return " and ".join(
-            f"{count} {what}{'' if count == 1 else 's'}" for what, count in self.counts.items()
-        )
+    cursor, images = state.cursor, state.manifest.get("reads") == "images"
+    counts = {"image": cursor.documents} if images else {"document": cursor.documents, "token": cursor.tokens}
+    return " and ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
 
 
 @dataclass(frozen=True)
@@ -486,16 +467,17 @@ class RunKind:
         name: Such as "audit".
         state: Name of the state file, from which a run is resumed.
         results: Names of files that are made from the state.
-        read: Reads the progress from a folder; raises ``InputError`` if the state is damaged.
+        read: Reads the state from a folder, which has a ``manifest``, a ``cursor`` and is ``finished`` or not; raises
+            ``InputError`` if it is damaged.
     """
 
     name: str
     state: str
     results: tuple[str, ...]
-    read: Callable[[Path], Saved]
+    read: Callable[[Path], Any]
 
-    def saved(self, folder: Path) -> Saved | None:
-        """The progress of the run in a folder; None if there is none.
+    def saved(self, folder: Path) -> Any:
+        """The state of the run in a folder; None if there is none.
 
         Raises:
             InputError: If its state is damaged.
@@ -545,10 +527,10 @@ class RunKind:
             if resume:
                 return
             saved = self.read(folder)
-            end = "finished" if saved.finished else "interrupted"
+            model, end = saved.manifest.get("model"), "finished" if saved.finished else "interrupted"
             article = "an" if self.name[0] in "aeiou" else "a"
             raise InputError(
-                f"{folder} holds {article} {self.name} of {saved.model}, {end} after {saved.done}. Continue it with "
+                f"{folder} holds {article} {self.name} of {model}, {end} after {counts_of(saved)}. Continue it with "
                 "--resume, replace it with --overwrite, or choose another folder."
             )
         if any((folder / name).exists() for name in self.results):

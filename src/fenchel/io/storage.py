@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -424,16 +425,16 @@ class TensorSchema:
     """Schema of a tensor.
 
     Attributes:
-        dtypes: The permitted dtypes.
+        dtype: Its dtype.
         shape: Its sizes: numbers, or names of sizes, which are the same in all tensors that are checked together.
-        least: Lower bound of the entries; None for no bound.
+        least: Lower bound of the entries.
         finite: Whether infinities are refused; NaN always is.
         rising: Whether the entries must increase.
     """
 
-    dtypes: tuple[torch.dtype, ...]
+    dtype: torch.dtype
     shape: tuple[int | str, ...]
-    least: float | None = None
+    least: float = -math.inf
     finite: bool = True
     rising: bool = False
 
@@ -466,29 +467,24 @@ def check_tensors(
 
 
 def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dict[str, int]) -> None:
-    if tensor.dtype not in expected.dtypes:
-        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in expected.dtypes)
-        raise Mismatch(where, Shown(f"of {str(tensor.dtype).removeprefix('torch.')}"), names)
-    shape = tuple(tensor.shape)
-    if len(shape) == len(expected.shape):
-        for name, size in zip(expected.shape, shape, strict=True):
+    if tensor.dim() == len(expected.shape):
+        for name, size in zip(expected.shape, tensor.shape, strict=True):
             if isinstance(name, str):
                 sizes.setdefault(name, size)
-    expected_shape = tuple(
-        sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape
-    )
-    if shape != expected_shape:
-        raise Mismatch(where, Shown(f"of shape {shape}"), f"({', '.join(map(str, expected_shape))})")
-    if not tensor.numel():
-        return
-    if tensor.is_floating_point():
-        if expected.finite and not bool(tensor.isfinite().all()):
-            raise Mismatch(where, Shown("not finite everywhere"), "finite numbers")
-        if bool(tensor.isnan().any()):
-            raise Mismatch(where, Shown("not a number (NaN) somewhere"), "numbers")
-    if expected.least is not None and not bool((tensor >= expected.least).all()):
-        raise Mismatch(
-            where, Shown(f"{tensor.min().item()} somewhere"), f"at least {expected.least:g} everywhere"
-        )
+    shape = (sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape)
+    found, wanted = _typed(tensor.dtype, tensor.shape), _typed(expected.dtype, shape)
+    if found != wanted:
+        raise Mismatch(where, Shown(f"of {found}"), wanted)
+    allowed = tensor >= expected.least  # never NaN
+    if expected.finite:
+        allowed &= tensor.isfinite()
+    if not bool(allowed.all()):
+        numbers = "finite numbers" if expected.finite else "numbers"
+        bound = f" of at least {expected.least:g}" if expected.least > -math.inf else ""
+        raise Mismatch(where, Shown(f"{tensor[~allowed][0].item()} somewhere"), numbers + bound)
     if expected.rising and not bool((tensor[1:] > tensor[:-1]).all()):
         raise Mismatch(where, Shown("not increasing"), "strictly increasing entries")
+
+
+def _typed(dtype: torch.dtype, shape: Iterable[int | str]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} ({', '.join(map(str, shape))})"

@@ -19,7 +19,6 @@ from fenchel.io.batches import Cursor
 from fenchel.io.runs import (
     ProgressClock,
     RunKind,
-    Saved,
     SavingPace,
     differences,
 )
@@ -439,7 +438,7 @@ def _check_measured(
 
 
 def _of(dtype: torch.dtype, *shape: str, **how: Any) -> TensorSchema:
-    return TensorSchema((dtype,), shape, **how)
+    return TensorSchema(dtype, shape, **how)
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
@@ -465,7 +464,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     return result
 
 
-SWAP = RunKind("swap", STATE_FILE, FILES, lambda folder: Saved.of(SwapState.read(folder)))
+SWAP = RunKind("swap", STATE_FILE, FILES, SwapState.read)
 """Files of a swap in its folder."""
 
 
