@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import nn
@@ -12,7 +14,6 @@ from fenchel.errors import ModelError
 from fenchel.integrations.backend import inference_of, own_estimators
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.transformers import language_head
-from fenchel.io.runs import versions
 from fenchel.io.storage import (
     Field,
     Mismatch,
@@ -26,6 +27,7 @@ from fenchel.io.storage import (
 )
 from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
+from fenchel.version import __version__
 
 if TYPE_CHECKING:
     from fenchel.auditing.inputs import Batches
@@ -263,7 +265,7 @@ def describe(
 
 
 def described_model(found: RunModel, schema: int) -> dict[str, Any]:
-    """The entries of a manifest for the versions and the model.
+    """The entries of a manifest for the versions and the model; None for a package that is not installed.
 
     Args:
         found: The model.
@@ -271,13 +273,24 @@ def described_model(found: RunModel, schema: int) -> dict[str, Any]:
     """
     device, dtype = device_and_dtype(found.model)
     return {
-        **versions(schema),
+        "schema": schema,
+        "fenchel": __version__,
+        "torch": _installed("torch"),
+        "transformers": _installed("transformers"),
+        "python": platform.python_version(),
         "model": found.name,
         "revision": found.revision,
         "model_class": type(found.model).__name__,
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(device),
     }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _own_estimators(model: Any) -> str:

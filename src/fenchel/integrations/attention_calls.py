@@ -361,18 +361,6 @@ def _matches(trace: Trace, key: Tensor) -> Tensor | None:
     return None
 
 
-def _cause(module: nn.Module, arguments: set[str]) -> str:
-    """The likeliest reason why no linear map gives the key, from submodules and arguments of the module."""
-    names = [name for name, _ in module.named_modules()]
-    norms = [name for name in names if "norm" in name.lower() and "k" in name.lower().split("norm")[0]]
-    rotary = bool(arguments & {"position_embeddings", "rotary_pos_emb"}) or any(
-        "rotary" in name for name in names
-    )
-    causes = ["rotary position embeddings turn the keys"] if rotary else []
-    causes += [f"the keys are normalised ({norms[0]})"] if norms else []
-    return " and ".join(causes) or "something changes the keys"
-
-
 def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tuple[KeyProjection, KeyMap]:
     """The linear map inside ``module`` that computed ``key``, and its input.
 
@@ -397,8 +385,8 @@ def find_key_map(site: str, module: nn.Module, visit: Visit, key: Tensor) -> tup
     )
     if not result:
         raise ModelError(
-            f"{site} ({family}): no linear map gives the keys that reach its attention, because "
-            f"{_cause(module, visit.arguments)} between the map and the attention. {advice}"
+            f"{site} ({family}): no linear map gives the keys that reach its attention, because rotary position "
+            f"embeddings, a norm or something else changes them after it. {advice}"
         )
     if len(result) > 1:
         names = ", ".join(trace.name for trace, _ in result)

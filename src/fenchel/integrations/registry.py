@@ -117,15 +117,10 @@ def _dispatches(module: nn.Module) -> bool:
     return not isinstance(module, PreTrainedModel) and _DISPATCHES in _source(type(module))
 
 
-def _is_torchs(module: nn.Module) -> bool:
+def _is_torchs(module: Any) -> bool:
     """Whether a module is torch's own attention, whose forward is replaced as it does not call the registry."""
-    if not isinstance(module, nn.MultiheadAttention):
-        return False
-    return (
-        type(module).forward is nn.MultiheadAttention.forward
-        and module.bias_k is None
-        and not module.add_zero_attn
-    )
+    own = type(module).forward is nn.MultiheadAttention.forward
+    return own and module.bias_k is None and not module.add_zero_attn
 
 
 def _attends(module: nn.Module) -> bool:
@@ -412,11 +407,7 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     if name not in require_transformers().AttentionInterface().valid_keys():
         raise ModelError(f"name is {name!r}, which is not registered; expected one given to register_backend")
     configurations = _configurations(model)
-    layers = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.MultiheadAttention) and _is_torchs(module)
-    ]
+    layers: list[Any] = [module for module in model.modules() if _is_torchs(module)]
     witness = _Witness()
     with ExitStack() as stack:
         _witnesses[name].append(witness)

@@ -9,20 +9,17 @@ import contextlib
 import errno
 import math
 import os
-import platform
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
 from fenchel.arguments import reason_of, shown
 from fenchel.errors import InputError, OutputError, require_packages
-from fenchel.version import __version__
 
 
 @dataclass(frozen=True)
@@ -225,24 +222,6 @@ class ProgressClock:
         return (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
 
 
-def versions(schema: int) -> dict[str, Any]:
-    """The first entries of a run's manifest.
-
-    Args:
-        schema: Version of the files that the run writes.
-
-    Returns:
-        Versions of the files, this package, torch, transformers and Python; None for a package that is not installed.
-    """
-    return {
-        "schema": schema,
-        "fenchel": __version__,
-        "torch": _installed("torch"),
-        "transformers": _installed("transformers"),
-        "python": platform.python_version(),
-    }
-
-
 def differences(
     there: Mapping[str, Any],
     asked: Mapping[str, Any],
@@ -270,13 +249,6 @@ def differences(
         for key in {**there, **asked}
         if key not in but and there.get(key) != asked.get(key)
     ]
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 _TEMPORARY_PREFIX = ".fenchel-"
