@@ -40,9 +40,9 @@ def require_transformers() -> ModuleType:
     """
     require_packages("hf", "transformers")
     import transformers
+    from packaging.version import Version
 
-    result = re.match(r"(\d+)\.(\d+)", transformers.__version__)
-    if result is None or (int(result[1]), int(result[2])) < OLDEST:
+    if Version(transformers.__version__).release < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ModelError(
             f"transformers {transformers.__version__} is installed; {oldest} or newer is needed, because older "
@@ -272,7 +272,8 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     Raises:
         MissingExtraError: If transformers is not installed.
     """
-    _check_name(name)
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"name is {shown(name)}; expected a string to pass as attn_implementation")
     if not callable(attention):
         raise ModelError(f"attention is {shown(attention)}; expected an attention function of transformers")
     transformers = require_transformers()
@@ -292,20 +293,6 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     transformers.AttentionMaskInterface.register(name, materialised_mask)
 
 
-def _gathered() -> Mapping[str, Any]:
-    """Outputs that the running forward collects through hooks, by name; empty in releases without such a collector."""
-    try:
-        from transformers.utils.output_capturing import (
-            _active_collector,  # pyright: ignore[reportPrivateUsage] -- nothing public says it
-        )
-    except ImportError:
-        return {}
-    # A context variable cannot be read while compiling, unless the forward itself is compiled.
-    if torch.compiler.is_compiling() and not getattr(_active_collector, "compiling", False):
-        return {}
-    return _active_collector.get() or {}
-
-
 def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
     """Whether the attention function has to return its weights.
 
@@ -317,12 +304,14 @@ def weights_wanted(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
         return True
     if getattr(getattr(module, "config", None), "output_attentions", False):
         return True
-    return any(name.endswith("attentions") for name in _gathered())
+    from transformers.utils.output_capturing import (
+        _active_collector,  # pyright: ignore[reportPrivateUsage] -- nothing public says it
+    )
 
-
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name:
-        raise ModelError(f"name is {shown(name)}; expected a string to pass as attn_implementation")
+    # A context variable cannot be read while compiling, unless the forward itself is compiled.
+    if torch.compiler.is_compiling() and not _active_collector.compiling:
+        return False
+    return any(name.endswith("attentions") for name in _active_collector.get() or ())
 
 
 def _configurations(model: nn.Module) -> list[Any]:
@@ -403,7 +392,6 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         ModelError: If the block ends normally and no attention came through.
     """
     check_model(model)
-    _check_name(name)
     if name not in require_transformers().AttentionInterface().valid_keys():
         raise ModelError(f"name is {name!r}, which is not registered; expected one given to register_backend")
     configurations = _configurations(model)
