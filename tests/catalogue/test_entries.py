@@ -46,10 +46,6 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_every_entry_has_a_reference_and_nothing_else_has():
-    assert set(REFERENCES) == set(ENTRIES)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_published_is_what_runs(name):
     inputs = ENTRIES[name].inputs(1)
@@ -73,11 +69,8 @@ def test_gradients_are_those_of_what_is_published(name):
         weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=output.dtype)
         if not output.requires_grad:
             return {}
-        found = torch.autograd.grad((output * weight).sum(), list(wanted.values()), allow_unused=True)
-        return {
-            key: torch.zeros_like(wanted[key]) if gradient is None else gradient
-            for key, gradient in zip(wanted, found, strict=True)
-        }
+        found = torch.autograd.grad((output * weight).sum(), list(wanted.values()), materialize_grads=True)
+        return dict(zip(wanted, found, strict=True))
 
     found, expected = (
         gradients(lambda **inputs: ENTRIES[name].run(**inputs).output),
@@ -184,16 +177,9 @@ def test_what_it_does_not_take_is_refused(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_it_says_all_of_itself(name):
     entry = ENTRIES[name]
-    for said in (
-        entry.title,
-        entry.formula,
-        entry.templates,
-        entry.preference,
-        entry.evidence,
-        entry.meaning,
-    ):
-        assert said.strip() == said
-        assert said
+    for part in ("title", "formula", "templates", "preference", "evidence", "meaning"):
+        said = getattr(entry, part)
+        assert said.strip() == said != "", part
     assert 1950 < entry.paper.year < 2027
     assert entry.meaning.endswith(".")
     assert not entry.because or entry.because.endswith(".")

@@ -129,19 +129,3 @@ def gated_delta(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, gate: T
             total = total + left
         outputs.append(torch.einsum("bhvd,bhd->bhv", total, query[:, :, i]))
     return torch.stack(outputs, 2)
-
-
-REFERENCES = {
-    "sparsemax": sparsemax,
-    "entmax": entmax,
-    "transport": transport,
-    "sinkhorn": sinkhorn,
-    "hopfield": hopfield,
-    "induced-points": induced_points,
-    "sink": sink,
-    "linear-attention": linear_attention,
-    "retention": retention,
-    "forgetting": forgetting,
-    "mesa": mesa,
-    "gated-delta": gated_delta,
-}

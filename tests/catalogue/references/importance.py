@@ -16,6 +16,3 @@ def context(sentence: Tensor, query: Tensor, key: Tensor, value: Tensor, network
 def pair_bias(pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     bias = torch.einsum("bijc,ch->bhij", pairs, projection)
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-
-
-REFERENCES = {"context": context, "pair-bias": pair_bias}

@@ -195,19 +195,3 @@ def swin(image: Tensor, project: Tensor, network: GridPosition, shift: int) -> T
     found, _ = torch.func.functional_call(theirs, named, (windows, mask.to(image.dtype)))
     joined = window_reverse(found.unflatten(1, (side, side)), side, rows, columns)
     return torch.roll(joined, (shift, shift), (1, 2))
-
-
-REFERENCES = {
-    "learned-absolute": learned_absolute,
-    "sinusoidal": sinusoidal,
-    "t5": t5,
-    "alibi": alibi,
-    "rotary": rotary,
-    "causal": causal,
-    "sliding-window": sliding_window,
-    "transformer-xl": transformer_xl,
-    "xlnet": xlnet,
-    "shaw": shaw,
-    "stand-alone": stand_alone,
-    "swin": swin,
-}

@@ -19,7 +19,9 @@ def winner_take_all(salience: Tensor, value: Tensor) -> Tensor:
     return torch.stack([value[b, :, int(salience[b, 0].argmax())] for b in range(len(value))]).unsqueeze(2)
 
 
-def filtered(query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor) -> Tensor:
+def filter(  # noqa: A001
+    query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor
+) -> Tensor:
     """Only the attended channel's keys are there at all."""
     rows = []
     for i, own in enumerate(attended.tolist()):
@@ -32,14 +34,16 @@ def filtered(query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attende
     return torch.cat(rows, 2)
 
 
-def attenuated(
+def attenuation(
     query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor, leak: Tensor
 ) -> Tensor:
     strength = torch.stack([torch.stack([leak ** int(c != a) for c in channel]) for a in attended])
     return averaged(strength * torch.exp(scores(query, key) / math.sqrt(query.shape[-1])), value)
 
 
-def beam(query: Tensor, key: Tensor, value: Tensor, places: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+def spotlight(
+    query: Tensor, key: Tensor, value: Tensor, places: Tensor, centre: Tensor, width: Tensor
+) -> Tensor:
     widths = width.expand(len(centre))
     light = torch.stack(
         [
@@ -48,6 +52,9 @@ def beam(query: Tensor, key: Tensor, value: Tensor, places: Tensor, centre: Tens
         ]
     )
     return averaged(light * torch.exp(scores(query, key) / math.sqrt(query.shape[-1])), value)
+
+
+zoom_lens = spotlight
 
 
 def inhibition_of_return(
@@ -107,19 +114,3 @@ def precision(query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> T
 
 def top_down(goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
     return averaged(torch.exp(salience.unsqueeze(-2)) * torch.exp(scores(goal, key)), value)
-
-
-REFERENCES = {
-    "winner-take-all": winner_take_all,
-    "filter": filtered,
-    "attenuation": attenuated,
-    "spotlight": beam,
-    "zoom-lens": beam,
-    "inhibition-of-return": inhibition_of_return,
-    "guided-search": guided_search,
-    "similarity": similarity,
-    "routing": routing,
-    "gain-field": gain_field,
-    "precision": precision,
-    "top-down": top_down,
-}

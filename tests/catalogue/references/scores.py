@@ -73,13 +73,3 @@ def neural_turing_machine(
     )
     sharp = shifted ** sharpness[..., None]
     return sharp / sharp.sum(-1, keepdim=True) @ memory
-
-
-REFERENCES = {
-    "location": location,
-    "general": general,
-    "content": content,
-    "neural-turing-machine": neural_turing_machine,
-    "local-m": local_m,
-    "local-p": local_p,
-}

@@ -67,17 +67,3 @@ def soft(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def hard(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     best = torch.einsum("bhmd,bhnd->bhmn", query, key).argmax(-1, keepdim=True)
     return value.gather(-2, best.expand(*best.shape[:-1], value.shape[-1]))
-
-
-REFERENCES = {
-    "soft-dictionary": soft_dictionary,
-    "masked": masked,
-    "nadaraya-watson": nadaraya_watson,
-    "dot": dot,
-    "scaled-dot": scaled_dot,
-    "additive": additive,
-    "attention-pooling": attention_pooling,
-    "decomposable": decomposable,
-    "soft": soft,
-    "hard": hard,
-}

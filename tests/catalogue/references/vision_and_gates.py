@@ -16,22 +16,22 @@ def sagan(x: Tensor, f: Tensor, g: Tensor, h: Tensor, v: Tensor, gamma: Tensor) 
     return gamma * answers + x
 
 
-def gaussian(x: Tensor, g: Tensor, w: Tensor) -> Tensor:
+def non_local_gaussian(x: Tensor, g: Tensor, w: Tensor) -> Tensor:
     relation = torch.einsum("bic,bjc->bij", x, x).exp()
     return (relation @ (x @ g)) / relation.sum(-1, keepdim=True) @ w + x
 
 
-def embedded_gaussian(x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor) -> Tensor:
+def non_local_embedded(x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor) -> Tensor:
     relation = torch.einsum("bic,bjc->bij", x @ theta, x @ phi).exp()
     return (relation @ (x @ g)) / relation.sum(-1, keepdim=True) @ w + x
 
 
-def dot_product(x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor) -> Tensor:
+def non_local_dot(x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor) -> Tensor:
     relation = torch.einsum("bic,bjc->bij", x @ theta, x @ phi)
     return (relation @ (x @ g)) / x.shape[1] @ w + x
 
 
-def double_attention(x: Tensor, features: Tensor, gather: Tensor, distribute: Tensor, bias: Tensor) -> Tensor:
+def a2_net(x: Tensor, features: Tensor, gather: Tensor, distribute: Tensor, bias: Tensor) -> Tensor:
     """The paper's matrices have a column a place: A is (m, n), B and V are (k, n)."""
     images = []
     for image in x:
@@ -97,15 +97,15 @@ def reformer_as_run(query: Tensor, value: Tensor, rotations: Tensor, chunk: int)
     return output
 
 
-def activation_map(x: Tensor, weight: Tensor) -> Tensor:
+def u_gat_it(x: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("bnc,c->bnc", x, weight)
 
 
-def activation_classifier(x: Tensor, weight: Tensor) -> Tensor:
+def u_gat_it_classifier(x: Tensor, weight: Tensor) -> Tensor:
     return torch.sigmoid(torch.einsum("bnc,c->b", x, weight) / x.shape[1])
 
 
-def residual_mask(features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def residual_attention(features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return features + features / (1 + torch.exp(-(torch.einsum("bnk,kc->bnc", mask, weight) + bias)))
 
 
@@ -116,20 +116,3 @@ def squeeze_excitation(x: Tensor, reduce: Tensor, expand: Tensor) -> Tensor:
 
 def lstm(x: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor) -> Tensor:
     return torch.cat(torch.lstm_cell(x, [h, c], weight_x, weight_h, bias, torch.zeros_like(bias)), -1)
-
-
-REFERENCES = {
-    "sagan": sagan,
-    "non-local-gaussian": gaussian,
-    "non-local-embedded": embedded_gaussian,
-    "non-local-dot": dot_product,
-    "a2-net": double_attention,
-    "convolution": convolution,
-    "reformer": reformer,
-    "reformer-as-run": reformer_as_run,
-    "u-gat-it": activation_map,
-    "u-gat-it-classifier": activation_classifier,
-    "residual-attention": residual_mask,
-    "squeeze-excitation": squeeze_excitation,
-    "lstm": lstm,
-}
