@@ -4,19 +4,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem
 from fenchel.estimate import Estimate
+from tests.normal import drawn
 from tests.problems import problems, random_problem
 
 SLACK = 1e-9
 any_problem = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
-
-
-def drawn(shape: torch.Size, seed: int) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def exact(problem: InferenceProblem, tol: float = 1e-9) -> Estimate:
@@ -47,7 +43,7 @@ def test_bounds_hold_wherever_a_solver_stops(problem: InferenceProblem, steps: i
 def test_only_differences_of_templates_matter(problem: InferenceProblem, seed: int) -> None:
     """Fact 3: λ* = α(z + μ - Tᵀp*), and no vector that is added to all templates changes it."""
     u = problem.preference
-    common = drawn(torch.Size([u.dim]), seed)
+    common = drawn(u.dim, seed=seed)
     moved = InferenceProblem(Discrete(u.templates + common, u.log_weights), problem.evidence, problem.alpha)
     a, b = exact(problem), exact(moved)
     apart = (a.dual - b.dual).norm(dim=-1)
@@ -68,7 +64,7 @@ def test_gradients_are_one_linear_solve(problem: InferenceProblem, seed: int) ->
     alpha = problem.alpha.expand(problem.shape).clone().requires_grad_()
     wanting = InferenceProblem(Discrete(templates, log_weights), evidence, alpha)
     dual = exact(wanting).dual
-    g = drawn(dual.shape, seed)
+    g = drawn(*dual.shape, seed=seed)
     found = torch.autograd.grad((dual * g).sum(), (evidence, alpha, log_weights, templates))
     with torch.no_grad():
         t, a, lam = templates.unsqueeze(-3), alpha[..., None, None], dual.detach()
@@ -89,7 +85,7 @@ def test_gradients_are_one_linear_solve(problem: InferenceProblem, seed: int) ->
 @given(problem=problems(), seed=seeds)
 def test_exact_inference_never_amplifies_its_evidence(problem: InferenceProblem, seed: int) -> None:
     """Fact 9: αz ↦ λ* is a proximal step, z ↦ h* is 1-Lipschitz, and h* is no farther from μ than z is long or ĥ is."""
-    step = drawn(problem.evidence.shape, seed)
+    step = drawn(*problem.evidence.shape, seed=seed)
     other = problem.with_evidence(problem.evidence + step)
     a, b = exact(problem), exact(other)
     moved, by = a.dual - b.dual, -problem.alpha_column * step
