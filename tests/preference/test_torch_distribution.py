@@ -1,6 +1,5 @@
 """Preferences as objects of ``torch.distributions``, where torch has them; and ones that write three methods."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from fenchel import (
 )
 from fenchel.preference import AbstractPreference, Tilted
 from tests.conformance import toys
+from tests.conformance.families import FAMILIES
 from tests.normal import drawn
 
 D = 4
@@ -30,80 +30,49 @@ D = 4
 ABOVE = drawn(D).abs() + 1
 FACTOR = drawn(D, 2)
 MATRIX = drawn(D, D) @ drawn(D, D).mT + torch.eye(D, dtype=torch.float64)
-MATRICES = torch.linspace(1, 2, 5, dtype=torch.float64)[:, None, None] * MATRIX
-WEIGHTS = drawn(2, 3, 5, seed=3).log_softmax(-1)
 
-# What makes it, what torch calls it, and whether torch has its tilts.
-FAMILIES: dict[str, tuple[Callable[[], AbstractPreference], type[distributions.Distribution], bool]] = {
-    "bernoulli": (lambda: Bernoulli(logits=drawn(D)), distributions.Independent, True),
-    "poisson": (lambda: Poisson(ABOVE), distributions.Independent, True),
-    "gamma": (lambda: Gamma(2.0, ABOVE), distributions.Independent, True),
-    "laplace": (lambda: Laplace(drawn(D), 0.3), distributions.Independent, False),
-    "box": (lambda: Box(drawn(D), drawn(D) + 2), distributions.Independent, False),
-    "diagonal": (lambda: Gaussian(drawn(3, D), variance=0.3), distributions.Independent, True),
-    "full": (lambda: Gaussian(drawn(D), MATRIX), distributions.MultivariateNormal, True),
-    "low rank": (
-        lambda: Gaussian(drawn(2, 1, D), variance=0.3, factor=FACTOR),
-        distributions.LowRankMultivariateNormal,
-        True,
-    ),
-    "mixture": (lambda: GaussianMixture(drawn(5, D), 0.3), distributions.MixtureSameFamily, True),
-    "mixtures": (
-        lambda: GaussianMixture(drawn(2, 5, D), log_weights=WEIGHTS, covariances=MATRICES),
-        distributions.MixtureSameFamily,
-        True,
-    ),
-    "mixture of one matrix": (
-        lambda: GaussianMixture(drawn(5, D), covariances=MATRIX),
-        distributions.MixtureSameFamily,
-        True,
-    ),
-    "low-rank mixture": (
-        lambda: GaussianMixture(drawn(5, D), 0.1, factors=FACTOR.expand(5, D, 2)),
-        distributions.MixtureSameFamily,
-        True,
-    ),
-}
+TORCHS = (Bernoulli, Box, Gamma, Gaussian, GaussianMixture, Laplace, Poisson)
+PREFERENCES: dict[str, Any] = {family.name: family.preference(family.draw()) for family in FAMILIES}
+THERE = {name: u for name, u in PREFERENCES.items() if type(u) in TORCHS}
+THERE["mixture of one matrix"] = GaussianMixture(drawn(5, D), covariances=MATRIX)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_torch_has_the_same_distribution(name: str) -> None:
-    make, kind, _ = FAMILIES[name]
-    u = make()
-    found = u.torch_distribution()
-    assert isinstance(found, kind)
-    assert found.batch_shape == u.lead
-    assert found.event_shape == (D,)
-    points = u.sample((2, 3) if u.lead == (1,) else (), torch.Generator().manual_seed(0)).squeeze(-2)
-    torch.testing.assert_close(found.log_prob(points), u.log_density(points))
-    torch.testing.assert_close(found.mean, u.mean().expand(*u.lead, D))
+def kind_of(name: str) -> type[distributions.Distribution]:
+    """What torch calls it."""
+    if isinstance(THERE[name], GaussianMixture):
+        return distributions.MixtureSameFamily
+    full = {"Gaussian", "Gaussian, a covariance a query"}
+    low_rank = {"Gaussian, low rank plus diagonal": distributions.LowRankMultivariateNormal}
+    return distributions.MultivariateNormal if name in full else low_rank.get(name, distributions.Independent)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_tilt_is_one_where_torch_has_it(name: str) -> None:
-    make, kind, is_there = FAMILIES[name]
-    u, lam = make(), 0.2 * drawn(2, 3, D, seed=1)
+@pytest.mark.parametrize("name", THERE)
+def test_torch_has_the_same_distribution_and_its_tilt_where_it_has_one(name: str) -> None:
+    u, generator = THERE[name], torch.Generator().manual_seed(0)
+    lam = 0.2 * drawn(*torch.broadcast_shapes(u.lead, (2, 1)), u.dim, seed=1)
     tilted = u.tilted(lam)
-    if not is_there:
+    if isinstance(u, Box | Laplace):
         with pytest.raises(ProblemError, match="has no counterpart of"):
             tilted.torch_distribution()
-        return
-    found = tilted.torch_distribution()
-    assert isinstance(found, kind)
-    assert found.batch_shape == (2, 3)
-    torch.testing.assert_close(found.mean, u.tilted_mean(lam))
-    points = tilted.sample((), torch.Generator().manual_seed(0))
-    torch.testing.assert_close(found.log_prob(points), tilted.log_density(points))
+    for one in [u] if isinstance(u, Box | Laplace) else [u, tilted]:
+        found = one.torch_distribution()
+        assert isinstance(found, kind_of(name))
+        assert (found.batch_shape, found.event_shape) == (one.lead, (u.dim,))
+        points = one.sample((2, 3) if one.lead == (1,) else (), generator)
+        points = points.squeeze(-2) if one.lead == (1,) else points
+        torch.testing.assert_close(found.log_prob(points), one.log_density(points))
+        torch.testing.assert_close(found.mean, one.mean().expand(*one.lead, u.dim))
 
 
 @pytest.mark.parametrize(
     ("name", "point"),
-    [("bernoulli", 0.5), ("poisson", 1.5), ("poisson", -1.0), ("gamma", -0.1), ("box", 9.0)],
+    [("Bernoulli", 0.5), ("Poisson", 1.5), ("Poisson", -1.0), ("Gamma, of queries", -0.1), ("Box", 9.0)],
 )
 def test_outside_of_the_support_there_is_no_density(name: str, point: float) -> None:
-    u = FAMILIES[name][0]()
-    for distribution in (u, u.tilted(0.1 * drawn(1, D))):
-        assert float(distribution.log_density(torch.full((1, D), point, dtype=torch.float64))) == -torch.inf
+    u = THERE[name]
+    for distribution in (u, u.tilted(0.1 * drawn(1, u.dim))):
+        at = torch.full((1, u.dim), point, dtype=torch.float64)
+        assert bool(distribution.log_density(at).isneginf().all())
 
 
 def test_gradients_reach_the_parameters() -> None:
