@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
+from tests.closeness.test_sparse_weights import by_bisection
 from tests.normal import drawn
 from tests.problems import rows_of
 
@@ -137,21 +137,7 @@ def test_what_float64_may_lose_is_within_the_bounds(relative: str, order: float,
     for row, (_, templates, u, z, _alpha) in enumerate(rows_of(given)):
         t, wide = templates.astype(np.longdouble), u.astype(np.longdouble)
         dual = found.dual.reshape(-1, 4)[row].numpy().astype(np.longdouble)
-        f, a = t @ dual, np.longdouble(order) - 1
-        low, high = f.max() - 2000, f.max() + 2000
-        kept = wide > 0
-
-        def weights(tau: Any, f: Any = f, wide: Any = wide, kept: Any = kept, a: Any = a) -> Any:
-            p = np.zeros_like(f)
-            if relative == "csiszar":
-                p[kept] = wide[kept] * np.maximum(1 + a * (f[kept] - tau), 0) ** (1 / a)
-            else:
-                p[kept] = np.maximum(wide[kept] ** a + a * (f[kept] - tau), 0) ** (1 / a)
-            return p
-
-        while low < (middle := (low + high) / 2) < high:
-            low, high = (middle, high) if weights(middle).sum() >= 1 else (low, middle)
-        p = weights(low)
+        p = by_bisection(t @ dual, wide, order - 1, relative == "csiszar")
         gradient = wide @ t + z - dual - p @ t
         length = float(np.sqrt((gradient**2).sum()))
         assert length <= float(found.mean_error.reshape(-1)[row]) * (1 + 1e-12)
