@@ -10,6 +10,7 @@ from fenchel import KL, Divergence, Hard, ProblemError, Tsallis
 from fenchel import functional as F
 from tests.functional.calls import ESTIMATORS, call, gradients
 from tests.functional.ops import OPS, TIGHT, infer, judged
+from tests.normal import drawn
 
 SIZES = ((5, 7, 3), (1, 2, 1), (5, 33, 8), (1, 150, 64), (5, 3, 2))
 """Queries, keys and dimensions."""
@@ -23,7 +24,7 @@ def test_no_bound_of_an_op_in_float32_is_below_that_of_its_problem_in_float64(na
     for seed in range(100 if softmax else 12):
         m, n, d = SIZES[seed % 5] if softmax else (op.queries, 7, 3)
         spread, offset = 10.0 ** (seed % 4 - 2), (0.0, 3.0, 300.0)[seed // 4 % 3]
-        drawn = op.call(
+        given = op.call(
             preference=(None, (n,), (m, n), (4, 1, n))[seed % 4],
             alpha=((), (4, 1))[seed % 2],
             dtype=torch.float32,
@@ -32,7 +33,7 @@ def test_no_bound_of_an_op_in_float32_is_below_that_of_its_problem_in_float64(na
             keys=n,
             dim=d,
         )
-        tensors = {part: x.detach() for part, x in drawn.items()} | {"scale": torch.ones(())}
+        tensors = {part: x.detach() for part, x in given.items()} | {"scale": torch.ones(())}
         tensors["query"] = 10.0 ** (seed % 5 - 3) / spread * tensors["query"]
         if "log_preference" in tensors:
             tensors["log_preference"] += (0.0, -1e4, 300.0)[seed % 3]
@@ -85,8 +86,7 @@ def test_what_is_masked_for_all_queries_of_a_head_does_not_loosen_the_bounds() -
 
 def test_fast_products_are_allowed_for() -> None:
     """Where torch is told to round the factors of float32 products, bounds allow for it, used or not."""
-    generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, 2, n, 16, generator=generator) for n in (5, 40))
+    query, key = drawn(1, 2, 5, 16).float(), drawn(1, 2, 40, 16, seed=1).float()
     usual = F.attention_with_certificate(query, key, key)[1]
     torch.set_float32_matmul_precision("medium")
     try:
@@ -99,8 +99,7 @@ def test_fast_products_are_allowed_for() -> None:
 
 
 def test_a_compiled_certificate_has_the_same_allowance() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, 2, n, 16, generator=generator) for n in (5, 40))
+    query, key = drawn(1, 2, 5, 16).float(), drawn(1, 2, 40, 16, seed=1).float()
     compiled = torch.compile(F.attention_with_certificate, fullgraph=True, backend="aot_eager")
     found, expected = (function(query, key, key)[1] for function in (compiled, F.attention_with_certificate))
     for one, other in zip(found, expected, strict=True):
