@@ -17,11 +17,11 @@ def build(**options: Any) -> MultiheadAttention:
     return layer
 
 
-def tokens(count: int = KEYS) -> Tensor:
-    return torch.randn(BATCH, count, WIDTH, dtype=torch.float64)
+def tokens(count: int = KEYS, batch: int = BATCH) -> Tensor:
+    return torch.randn(batch, count, WIDTH, dtype=torch.float64)
 
 
-def heads(layer: MultiheadAttention, x: Tensor) -> list[Tensor]:
+def heads(layer: Any, x: Tensor) -> list[Tensor]:
     """Queries, keys and values of every head, by hand."""
     return [
         (x @ weight.T + bias).view(*x.shape[:2], HEADS, -1).transpose(1, 2)

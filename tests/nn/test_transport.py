@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from fenchel.functional import reference
 from fenchel.nn import LearnedTemplateBank, TransportAttention
+from tests.nn.small_layers import BATCH, HEADS, KEYS, QUERIES, WIDTH, heads, tokens
 
-WIDTH, HEADS, QUERIES, KEYS, ATOMS, BATCH = 12, 3, 4, 6, 5, 2
+ATOMS = 5
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -24,10 +25,6 @@ def build(**options: Any) -> TransportAttention:
     return layer
 
 
-def tokens(count: int = KEYS, batch: int = BATCH) -> Tensor:
-    return torch.randn(batch, count, WIDTH, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("extra_preference", ["zero", "shared"])
 @pytest.mark.parametrize("cost", ["dot", "squared_euclidean"])
 def test_it_is_transport_attention_between_projections(cost, extra_preference):
@@ -35,19 +32,14 @@ def test_it_is_transport_attention_between_projections(cost, extra_preference):
     layer = build(cost=cost, extra_preference=extra_preference)
     x, query, atoms, log_u = tokens(), tokens(QUERIES), tokens(ATOMS), tokens(1)[..., 0, :KEYS]
     log_u[1, 4] = -torch.inf
-
-    def by_heads(part: int, given: Tensor) -> Tensor:
-        weight, bias = layer.in_proj_weight.chunk(3)[part], layer.in_proj_bias.chunk(3)[part]
-        return (given @ weight.T + bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
     for mask in (None, log_u):
         own, given = x, None if mask is None else mask[:, None, None].expand(-1, HEADS, QUERIES, -1)
-        further: dict[str, Any] = {"atoms": by_heads(1, atoms), "atom_values": by_heads(2, atoms)}
+        further: dict[str, Any] = dict(zip(("atoms", "atom_values"), heads(layer, atoms)[1:], strict=True))
         if extra_preference == "shared":
             own, further = torch.cat([x, atoms], 1), {}
             given = None if given is None else nn.functional.pad(given, (0, ATOMS))
         expected = reference.transport_attention(
-            by_heads(0, query), by_heads(1, own), by_heads(2, own), log_preference=given,
+            heads(layer, query)[0], *heads(layer, own)[1:], log_preference=given,
             gamma=math.sqrt(WIDTH), cost=cost, **further
         )  # fmt: skip
         found = layer(query, x, atoms=atoms, key_padding_mask=mask)
