@@ -26,15 +26,8 @@ from tests.wrong_calls.values import *
 
 WIDTH, HEADS, QUERIES, KEYS, BATCH = 16, 4, 3, 5, 2
 
-OBJECTS: Makers = made(
-    kind=fenchel.Exact,
-    ascent=fenchel.GradientAscent(),
-    constrained=fenchel.Constrained(radius=0.1),
-    throw=fenchel.Exact(throw=False),
-    budget=fenchel.Exact(memory_budget=2**30),
-)
 ESTIMATORS: dict[str, Makers] = {
-    "estimator": {**NAMES, **OBJECTS},
+    "estimator": {**NAMES, **OBJECTS, **made(kind=fenchel.Exact)},
     "tol": {
         **TOLERANCES,
         "of an object": together(estimator=fenchel.Exact(tol=-1.0)),
@@ -224,7 +217,7 @@ def construction() -> Iterator[Target]:
         },
     )
     for kind in (MultiheadAttention, TransportAttention, MixtureAttention, ContinuousAttention):
-        wrong: dict[str, Makers] = {"estimator": {**OBJECTS, **NAMES}}
+        wrong: dict[str, Makers] = {"estimator": ESTIMATORS["estimator"]}
         if kind is MultiheadAttention:
             wrong["alpha"] = made(negative=-1.0)
         yield Target(f"{kind.__name__}, assigned", assigned(kind(WIDTH, HEADS)), dict, wrong)

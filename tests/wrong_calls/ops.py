@@ -301,12 +301,7 @@ def inferred() -> Iterator[Target]:
                 "twice": together(estimator=tight, tol=1e-3),
                 "negative": together(estimator=fenchel.Exact(tol=-1.0)),
             },
-            "estimator": made(
-                throw=fenchel.Exact(throw=False),
-                budget=fenchel.Exact(memory_budget=2**30),
-                ascent=fenchel.GradientAscent(),
-                constrained=fenchel.Constrained(radius=0.1),
-            ),
+            "estimator": OBJECTS,
         },
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fenchel import Constrained, Exact, GradientAscent
 from fenchel.errors import FenchelError, ProblemError
 
 Makers = Mapping[str, Callable[[], Any]]
@@ -62,6 +63,15 @@ def made(**values: Any) -> Makers:
 def without(makers: Makers, *names: str) -> Makers:
     """Some of the makers."""
     return {name: make for name, make in makers.items() if name not in names}
+
+
+OBJECTS: Makers = made(
+    ascent=GradientAscent(),
+    constrained=Constrained(radius=0.1),
+    throw=Exact(throw=False),
+    budget=Exact(memory_budget=2**30),
+)
+"""Estimators that are none of attention."""
 
 
 def _compressed() -> Tensor:
