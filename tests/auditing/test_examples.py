@@ -33,10 +33,9 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, MeasuredCall, Measures
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
-from fenchel.integrations.capture import AttentionCall
-from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.storage import Mismatch
+from tests.auditing.test_measure import call
 from tests.io.test_windows import word_tokenizer
 
 KEY = HeadKey("cross", 1, 2)
@@ -189,33 +188,15 @@ def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measu
     return Measures(values, FarthestQueries(positions, first_order, exact))
 
 
-def call_of(counted: Tensor) -> AttentionCall:
-    """A call in which query, key and input are told by their numbers: row, head and position are their digits."""
-    batch, length = counted.shape
-    rows = torch.arange(batch)[:, None, None, None] * 100.0
-    keys = torch.arange(length)[:, None] + rows
-    return AttentionCall(
-        site=AttentionSite("attention", "encoder_self", layer=3, num_heads=4),
-        query=keys + torch.arange(4)[:, None, None] * 10.0,
-        key=keys + torch.arange(2)[:, None, None] * 10.0,
-        scaling=1.0,
-        preference=rows + torch.zeros(batch, 1, 1, length),
-        counted=counted,
-        inputs=keys[:, 0],
-        key_weight=torch.arange(2.0)[:, None, None],
-        key_bias=torch.arange(2.0)[:, None],
-    )
-
-
 def searched(*batches: tuple[Tensor, Tensor, Batch]) -> ExampleSearch:
     """What is kept after batches of (counted, total variation, batch)."""
     search = ExampleSearch({}, {}, Solving("key", alpha=1.0, tol=1e-6, memory_budget=2**24))
     for counted, variation, batch in batches:
         search.begin_batch()
-        classifier, call = TokenClassifier(), call_of(counted)
+        classifier, given = TokenClassifier(), replace(call("none", n=TOKENS, key_heads=2), counted=counted)
         classifier.begin_batch(batch)
-        classes = classifier.of(call, batch)
-        search.look(MeasuredCall(call, HEADS, batch, classes, measured(variation, counted, classes)))
+        classes = classifier.of(given, batch)
+        search.look(MeasuredCall(given, HEADS, batch, classes, measured(variation, counted, classes)))
         search.end_batch()
     return search
 
@@ -228,7 +209,7 @@ def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> Non
     counted = torch.ones(2, TOKENS, dtype=torch.bool)
     counted[1, 4] = False
     examples = searched((counted, variation, batch_of((7, 7), (1, 2)))).examples
-    assert list(examples) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
+    assert list(examples) == [HeadKey("encoder_self", 1, 2), HeadKey("encoder_self", 1, 4)]
     first, second = (some[0] for some in examples.values())
     assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
     assert first.relative_deviation == pytest.approx(0.13)
@@ -254,14 +235,14 @@ def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
     ]
     for order in (batches, batches[::-1]):
         matrices = searched(*order).matrices
-        assert list(matrices) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
-        found: AttentionMatrix = matrices[HeadKey("encoder_self", 3, 4)]
+        assert list(matrices) == [HeadKey("encoder_self", 1, 2), HeadKey("encoder_self", 1, 4)]
+        found: AttentionMatrix = matrices[HeadKey("encoder_self", 1, 4)]
         assert (found.document, found.window, found.window_tokens) == (5, 1, 5)
         assert found.queries == found.keys == ("w5", " w6", " w7", " w8", " w9")
-        call = call_of(counted)
-        scores = (call.query[1, 3] @ call.key[1, 1].mT) + call.log_preference[1, 0]  # pyright: ignore[reportOptionalSubscript]
+        given = call("none", n=TOKENS, key_heads=2)
+        scores = given.scaling * given.query[1, 3] @ given.key[1, 1].mT
         first_order = torch.tensor(unpacked(found.first_order, Packing.ROUGH)).view(TOKENS, TOKENS + 1)
-        torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1), atol=0.003, rtol=0)
+        torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1).float(), atol=0.003, rtol=0)
         assert float(first_order[:, -1].max()) < 1e-3
 
 
