@@ -157,19 +157,16 @@ def test_extremes_are_solved_or_refused_by_name(what: str, dtype: torch.dtype) -
     for numbers in EXTREMES[:: 5 if near else 1]:
         alpha, norm, evidence = numbers
         templates = (base.preference.templates * norm).to(dtype)
-        z, estimate, refused = (base.evidence * norm * evidence).to(dtype), None, ""
+        z = (base.evidence * norm * evidence).to(dtype)
         try:
             if what == "attention":
                 given = z[None, None], *(templates[None, None],) * 2
                 output = attention(*given, alpha=alpha, scale=1.0, estimator="exact", max_steps=8)
                 assert bool(output.isfinite().all()), numbers
-            else:
-                problem = InferenceProblem(Discrete(templates), z, alpha, near)
-                estimate = problem.solve(estimator, **BRIEFLY[estimator])
-        except FenchelError as error:
-            refused = str(error)
-        assert "\n" not in refused
-        if estimate is None:
+                continue
+            problem = InferenceProblem(Discrete(templates), z, alpha, near)
+            estimate = problem.solve(estimator, **BRIEFLY[estimator])
+        except FenchelError:
             assert dtype == torch.float32 or what not in BRIEFLY, numbers
             continue
         for part in (estimate.mean, estimate.weights, estimate.dual):

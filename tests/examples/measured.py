@@ -41,11 +41,10 @@ def parquet(folder: Path, split: str = "train", **columns: Any) -> str:
 
 
 def refuses(make: Callable[..., Any], cases: Iterable[tuple[dict[str, Any], str]]) -> None:
-    """Each case is refused in one line that says this."""
+    """Each case is refused in a line that says this."""
     for told, said in cases:
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError, match=said):
             make(**told)
-        assert "\n" not in str(caught.value)
 
 
 def audited(script: ModuleType, run: Path, **options: Any) -> list[Any]:

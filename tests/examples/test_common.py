@@ -122,9 +122,8 @@ def test_two_processes_do_what_one_does(tmp_path, monkeypatch):
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(tmp_path, dies, factor):
     dies(5, factor)
-    with pytest.raises(InputError, match=rf"the loss is {factor} at epoch 2, step 2\. Lower") as caught:
+    with pytest.raises(InputError, match=rf"the loss is {factor} at epoch 2, step 2\. Lower"):
         train(tmp_path)
-    assert "\n" not in str(caught.value)
     (checkpoint,) = common.checkpoints(tmp_path)
     assert checkpoint.name == "checkpoint-1-0"
     dies()

@@ -71,9 +71,8 @@ def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -
     ],
 )
 def test_trees_that_are_none_are_refused_with_the_line(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=said):
         list(probe.sentences(text, "here"))
-    assert "\n" not in str(caught.value)
 
 
 def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
