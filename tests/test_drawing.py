@@ -48,23 +48,14 @@ def test_refuses_what_cannot_be_drawn(tmp_path: Path) -> None:
         "columns": ["c", "d"],
         "path": tmp_path / "a.png",
     }
-    wrong = {
-        "weights": [
-            torch.eye(2).long(),
-            torch.zeros(2),
-            torch.zeros(0, 2),
-            -torch.eye(2),
-            torch.eye(2) / 0,
-            [[1.0]],
-        ],
-        "rows": [["a"]],
-        "columns": [["c", "d", "e"]],
-        "path": [tmp_path / "a.txt"],
-    }
-    for name, values in wrong.items():
-        for value in values:
-            with pytest.raises(InputError, match=name):
-                heatmap(**good | {name: value})
+    eye = torch.eye(2)
+    wrong: list[tuple[str, Any]] = [
+        *(("weights", one) for one in (eye.long(), eye[0], torch.zeros(0, 2), -eye, eye / 0, [[1.0]])),
+        *(("rows", ["a"]), ("columns", ["c", "d", "e"]), ("path", tmp_path / "a.txt")),
+    ]
+    for name, value in wrong:
+        with pytest.raises(InputError, match=name):
+            heatmap(**good | {name: value})
     assert not list(tmp_path.iterdir())
 
 

@@ -102,8 +102,7 @@ def _tokens(batch: int = BATCH, count: int = TOKENS) -> Tensor:
 
 def _gradients(module: nn.Module, output: Tensor) -> list[Tensor]:
     parameters = [p for p in module.parameters() if p.requires_grad]
-    found = torch.autograd.grad(output.square().sum(), parameters, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return list(torch.autograd.grad(output.square().sum(), parameters, materialize_grads=True))
 
 
 def _check_training(module: nn.Module, other: Callable[[Tensor], Tensor], x: Tensor) -> None:
