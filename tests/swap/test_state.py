@@ -49,23 +49,24 @@ def folder(saved_once: dict[str, Path], kind: str, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.fixture
+def saved(folder: Path) -> Saved:
+    return read_tensors(folder / STATE_FILE, STATE_FORM)
+
+
+def refused(folder: Path, *changed: Any) -> str:
+    """What is said of a state with other tensors and another description."""
+    write_tensors(folder / STATE_FILE, STATE_FORM, *changed)
+    return refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
+
+
 def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
     given = {"pairs": SCORED} if kind == "sentences" else {}
     return small_swap("bert", **OPTIONS, **given, directory=folder, **{"resume": True, **options})
 
 
 def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], None]:
-    def apply(saved: Saved) -> None:
-        saved[0][name] = change(saved[0][name].clone()).contiguous()
-
-    return apply
-
-
-def _dropped(name: str) -> Callable[[Saved], None]:
-    def apply(saved: Saved) -> None:
-        del saved[0][name]
-
-    return apply
+    return lambda saved: saved[0].update({name: change(saved[0][name].clone()).contiguous()})
 
 
 def _filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -83,7 +84,7 @@ def _field(*path: str, to: Any) -> Callable[[Saved], None]:
 TENSORS = ("documents", "tokens", "hidden")
 
 WRONG: dict[str, Callable[[Saved], None]] = {
-    **{f"no {name}": _dropped(name) for name in TENSORS},
+    **{f"no {name}": lambda saved, name=name: saved[0].pop(name) for name in TENSORS},
     **{f"{name} of one unit less": _tensor(name, lambda one: one[1:]) for name in TENSORS},
     **{f"{name} of one dimension more": _tensor(name, lambda one: one[None]) for name in TENSORS},
     **{f"{name} of another type": _tensor(name, torch.Tensor.half) for name in TENSORS},
@@ -112,55 +113,44 @@ WRONG: dict[str, Callable[[Saved], None]] = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
-    folder: Path, change: Callable[[Saved], None]
+    folder: Path, saved: Saved, change: Callable[[Saved], None]
 ) -> None:
-    path = folder / STATE_FILE
-    saved = read_tensors(path, STATE_FORM)
     change(saved)
-    write_tensors(path, STATE_FORM, *saved)
-    refuses(path, lambda: SwapState.read(folder))
+    refused(folder, *saved)
 
 
 @pytest.mark.parametrize("kind", ["language"])
 @pytest.mark.parametrize("name", ["losses", "distances", "labels"])
-def test_what_a_language_model_gave_is_checked(folder: Path, name: str) -> None:
-    path = folder / STATE_FILE
-    tensors, described = read_tensors(path, STATE_FORM)
-    for wrong in (
-        tensors[name][..., 1:],
-        tensors[name].half(),
-        -tensors[name] - 1,
-        tensors[name] * float("nan"),
-    ):
-        write_tensors(path, STATE_FORM, {**tensors, name: wrong.contiguous()}, described)
-        assert name in refuses(path, lambda: SwapState.read(folder))
+def test_what_a_language_model_gave_is_checked(folder: Path, saved: Saved, name: str) -> None:
+    tensors, described = saved
+    right = tensors[name]
+    for wrong in (right[..., 1:], right.half(), -right - 1, right * float("nan")):
+        assert name in refused(folder, {**tensors, name: wrong.contiguous()}, described)
 
 
 @pytest.mark.parametrize("kind", ["sentences"])
-def test_sentences_that_are_not_there_are_refused(folder: Path) -> None:
-    path = folder / STATE_FILE
-    tensors, described = read_tensors(path, STATE_FORM)
+def test_sentences_that_are_not_there_are_refused(folder: Path, saved: Saved) -> None:
+    tensors, described = saved
     other = {**described, "cursor": {**described["cursor"], "document": 5}}
-    for documents, saved in ((tensors["documents"] + 10**6, described), (tensors["documents"], other)):
-        write_tensors(path, STATE_FORM, {**tensors, "documents": documents}, saved)
-        assert "of 24 sentences" in refuses(path, lambda: SwapState.read(folder))
+    for documents, said in ((tensors["documents"] + 10**6, described), (tensors["documents"], other)):
+        assert "of 24 sentences" in refused(folder, {**tensors, "documents": documents}, said)
 
 
 @pytest.mark.parametrize("kind", ["sentences"])
-def test_embeddings_of_other_arms_are_another_swap(folder: Path) -> None:
-    path = folder / STATE_FILE
-    tensors, described = read_tensors(path, STATE_FORM)
+def test_embeddings_of_other_arms_are_another_swap(folder: Path, saved: Saved) -> None:
+    tensors, described = saved
     fewer = {name: tensors[name][:, 1:].contiguous() for name in ("hidden", "embeddings")}
-    write_tensors(path, STATE_FORM, {**tensors, **fewer}, described)
+    write_tensors(folder / STATE_FILE, STATE_FORM, {**tensors, **fewer}, described)
     with pytest.raises(InputError, match=r"another swap than .*; they differ in number of arms: 3 there, 4"):
         resumed(folder, "sentences")
 
 
 @pytest.mark.parametrize("change", [{"bootstrap": -100}, {"seed": "0"}, {"per_head": None}])
-def test_an_option_that_was_changed_is_another_swap(folder: Path, kind: str, change: dict[str, Any]) -> None:
-    path = folder / STATE_FILE
-    tensors, described = read_tensors(path, STATE_FORM)
-    write_tensors(path, STATE_FORM, tensors, {**described, "manifest": {**described["manifest"], **change}})
+def test_an_option_that_was_changed_is_another_swap(
+    folder: Path, saved: Saved, kind: str, change: dict[str, Any]
+) -> None:
+    saved[1]["manifest"] |= change
+    write_tensors(folder / STATE_FILE, STATE_FORM, *saved)
     name = next(iter(change)).replace("_", " ")
     with pytest.raises(InputError, match=f"another swap than the one asked for; they differ in {name}: "):
         resumed(folder, kind)

@@ -50,6 +50,14 @@ def waits_for(seen: Any, title: str | None) -> None:
     )
 
 
+def opened(visit: Any, html: str, address: str, **options: Any) -> Any:
+    """The page with the head of an address open."""
+    seen = visit(html, **options)
+    seen.page.evaluate(f"location.hash = '{address}'")
+    seen.page.locator("#opened .card").first.wait_for()
+    return seen
+
+
 def test_a_click_opens_a_head_with_its_address_and_escape_returns_to_the_cell(visit: Any, html: str) -> None:
     seen = visit(html)
     assert not seen.page.locator("#opened").is_visible()
@@ -108,9 +116,7 @@ def test_an_address_opens_its_head_and_back_closes_what_was_opened_here(visit: A
 def test_an_open_head_shows_its_numbers_beside_those_of_the_twin(
     visit: Any, html: str, report: AuditReport
 ) -> None:
-    seen = visit(html)
-    seen.page.evaluate("location.hash = '#L2H3'")
-    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    seen = opened(visit, html, "#L2H3")
     assert report.twin is not None
     row = seen.page.locator("table.numbers-of-head tbody tr").nth(2).locator("th, td").all_text_contents()
     record, twin = (source.record(FIRST) for source in (report.statistics, report.twin))
@@ -168,9 +174,7 @@ def test_an_open_head_shows_its_numbers_beside_those_of_the_twin(
 def test_the_attention_in_a_sentence_is_read_by_pointer_and_keyboard(
     visit: Any, html: str, report: AuditReport
 ) -> None:
-    seen = visit(html)
-    seen.page.evaluate("location.hash = '#cross-L2H3'")
-    waits_for(seen, "Cross-attention, layer 2, head 3")
+    seen = opened(visit, html, "#cross-L2H3")
     matrix = report.matrices[OTHER]
     cells = seen.page.locator("table.attention tbody td")
     assert cells.count() == 12 * 13
@@ -205,9 +209,7 @@ def test_the_attention_in_a_sentence_is_read_by_pointer_and_keyboard(
 
 
 def test_the_attention_in_a_sentence_is_drawn_as_lines(visit: Any, html: str, report: AuditReport) -> None:
-    seen = visit(html)
-    seen.page.evaluate("location.hash = '#cross-L2H3'")
-    waits_for(seen, "Cross-attention, layer 2, head 3")
+    seen = opened(visit, html, "#cross-L2H3")
     seen.page.locator(".matrix .choice").get_by_text("Lines", exact=True).click()
     seen.page.locator(".matrix .choice").get_by_text("Exact", exact=True).click()
     assert seen.page.locator("table.attention").count() == 0
@@ -301,13 +303,6 @@ def pictured_html(pictured: AuditReport) -> str:
     return render_html(pictured)
 
 
-def opened(visit: Any, pictured_html: str, **options: Any) -> Any:
-    seen = visit(pictured_html, **options)
-    seen.page.evaluate("location.hash = '#L1H2'")
-    seen.page.locator("#opened .of-image").first.wait_for()
-    return seen
-
-
 def moved(one: Picture | Passage) -> list[float]:
     first, exact = (unpacked(side, Packing.FINE) for side in (one.first_order, one.exact))
     return [after - before for before, after in zip(first, exact, strict=True)]
@@ -318,7 +313,7 @@ def said(change: float) -> str:
 
 
 def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, pictured: AuditReport) -> None:
-    seen = opened(visit, pictured_html)
+    seen = opened(visit, pictured_html, "#L1H2")
     cards = seen.page.locator("#opened .card")
     assert cards.count() == len(pictured.far_queries[KEY]) == 3
     for number, example in enumerate(
@@ -359,7 +354,7 @@ def test_patches_are_shaded_by_what_would_move(visit: Any, pictured_html: str, p
     assert last["x"] + last["width"] == pytest.approx(box["x"] + box["width"], abs=1)
     assert last["y"] + last["height"] == pytest.approx(box["y"] + box["height"], abs=1)
     assert last["width"] == pytest.approx(box["width"] / COLUMNS, abs=1)
-    seen = opened(visit, pictured_html, width=400, color_scheme="dark")
+    seen = opened(visit, pictured_html, "#L1H2", width=400, color_scheme="dark")
     assert seen.overflow() <= 0
     inside = "part => part.scrollWidth <= part.clientWidth + 1"
     lists = seen.page.locator("#opened .places > div")
@@ -383,7 +378,7 @@ def test_the_cards_of_the_farthest_heads_have_the_picture_of_their_query(
 def test_a_patch_is_read_by_pointer_and_keyboard(
     visit: Any, pictured_html: str, pictured: AuditReport
 ) -> None:
-    seen = opened(visit, pictured_html)
+    seen = opened(visit, pictured_html, "#L1H2")
     card = seen.page.locator("#opened .card").first
     example = max(pictured.far_queries[KEY], key=lambda one: one.rank)
     assert example.picture is not None

@@ -104,21 +104,15 @@ def test_it_is_what_t5_makes_of_its_labels() -> None:
     assert torch.equal(made["decoder_input_ids"][real], expected[real])
 
 
-def test_a_model_without_a_decoder_is_an_error() -> None:
-    with pytest.raises(ModelError, match="BertModel is not an encoder-decoder"):
-        decoder_inputs(tiny_model("bert"), torch.ones(1, 2, dtype=torch.long))
-
-
-def test_a_model_without_a_start_token_is_an_error() -> None:
-    model = tiny_model("t5")
+def test_labels_that_do_not_fit_their_mask_and_models_that_cannot_read_them_are_refused() -> None:
+    model, labels = tiny_model("t5"), torch.ones(1, 2, dtype=torch.long)
+    with pytest.raises(InputError, match=r"\(1, 2\) and \(1, 3\)"):
+        decoder_inputs(model, labels, torch.ones(1, 3))
     model.config.decoder_start_token_id = None
     with pytest.raises(ModelError, match="T5Model has no decoder_start_token_id"):
-        decoder_inputs(model, torch.ones(1, 2, dtype=torch.long))
-
-
-def test_shapes_that_do_not_fit_are_an_error() -> None:
-    with pytest.raises(InputError, match=r"\(1, 2\) and \(1, 3\)"):
-        decoder_inputs(tiny_model("t5"), torch.ones(1, 2, dtype=torch.long), torch.ones(1, 3))
+        decoder_inputs(model, labels)
+    with pytest.raises(ModelError, match="BertModel is not an encoder-decoder"):
+        decoder_inputs(tiny_model("bert"), labels)
 
 
 SHAPE = (2, 2, 6, 4)
