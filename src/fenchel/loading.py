@@ -254,15 +254,12 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
     """
     from fenchel.integrations.registry import quiet, require_transformers
 
-    if run.tokenizer is None and run.config is None and attention_layers(run.model):
-        raise InputError(
-            f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
-            "tokenizer, or ready-made inputs such as [{'images': tensor}]."
-        )
     takes = [
         name for name in inspect.signature(run.model.forward).parameters if name not in ("args", "kwargs")
     ]
-    if getattr(run.tokenizer, "input_name", "pixel_values") not in takes:
+    # Without a processor and a configuration the input may have any name.
+    is_named = run.tokenizer is not None or run.config is not None
+    if is_named and getattr(run.tokenizer, "input_name", "pixel_values") not in takes:
         raise InputError(
             f"{type(run.model).__name__} reads no images: its forward takes {', '.join(takes[:4])}. Give it a "
             "text (--text)."
@@ -272,7 +269,7 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
     if not run.named:
         raise InputError(
             f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
-            "tokenizer, or the name or folder of the model."
+            "tokenizer, the name or folder of the model, or ready-made inputs such as [{'images': tensor}]."
         )
     options = {"local_files_only": True} if Path(run.name).is_dir() else {"revision": revision or "main"}
     transformers = require_transformers()

@@ -29,7 +29,7 @@ from fenchel.integrations.registry import (
     register_backend,
     require_transformers,
 )
-from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
+from fenchel.tensors import INTEGERS, MASK, check_tensor
 
 __all__ = [
     "ModelInfo",
@@ -492,15 +492,11 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
             f"the configuration of {kind} has no decoder_start_token_id, the token its decoder starts from. Set "
             "model.config.decoder_start_token_id (T5 uses the padding token, others a beginning-of-sequence token)"
         )
-    check_tensor("labels_ids", labels_ids, "(batch, tokens)", dtypes=INTEGERS, error=InputError)
+    how: dict[str, Any] = {"form": "(batch, tokens)", "dims": 2, "error": InputError}
+    check_tensor("labels_ids", labels_ids, dtypes=INTEGERS, **how)
     if mask is not None:
-        check_tensor("mask", mask, "(batch, tokens)", dtypes=(*INTEGERS, *MASK), error=InputError)
-        check_device("mask", mask, labels_ids.device, "labels_ids", error=InputError)
-    if labels_ids.ndim != 2 or (mask is not None and mask.shape != labels_ids.shape):
-        got = f"{tuple(labels_ids.shape)} and {None if mask is None else tuple(mask.shape)}"
-        raise InputError(
-            f"labels_ids and mask have shapes {got}; expected two of the same shape (batch, tokens)"
-        )
+        how |= {"sizes": labels_ids.shape, "device": labels_ids.device, "other": "labels_ids"}
+        check_tensor("mask", mask, dtypes=(*INTEGERS, *MASK), **how)
     if labels_ids.is_meta or labels_ids.shape[1] == 0:
         raise InputError(
             f"labels_ids have shape {tuple(labels_ids.shape)} on {labels_ids.device}; expected at least one token, on "
