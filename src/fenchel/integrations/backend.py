@@ -44,7 +44,7 @@ from fenchel.integrations.registry import (
     weights_wanted,
 )
 from fenchel.integrations.sites import AbstractCall
-from fenchel.nn.estimator_switch import chosen_layers
+from fenchel.nn.estimator_switch import attributes_set, chosen_layers
 from fenchel.nn.inference import Inferred, Problem, joined, of_heads, preference_of_heads
 from fenchel.tensors import checked_argument, positive_tensor
 
@@ -423,19 +423,9 @@ def attending_by(model: nn.Module, settings: Mapping[nn.Module, Setting]) -> Ite
     Raises:
         ModelError: If the block ends normally and no attention came through.
     """
-    before: dict[nn.Module, Setting | None] = {module: getattr(module, _SETTING, None) for module in settings}
     register_backend(_BACKEND, _attention)
-    try:
-        for module, setting in settings.items():
-            setattr(module, _SETTING, setting)
-        with attention_implementation(model, _BACKEND):
-            yield
-    finally:
-        for module, setting in before.items():
-            if setting is None:
-                delattr(module, _SETTING)
-            else:
-                setattr(module, _SETTING, setting)
+    with attributes_set(_SETTING, settings.items()), attention_implementation(model, _BACKEND):
+        yield
 
 
 def attention_names(model: nn.Module) -> tuple[str, ...]:

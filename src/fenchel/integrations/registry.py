@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError, require_packages
 from fenchel.nn.calls import TorchCall
+from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.inference import projected
 from fenchel.tensors import check_type, log_weights
 
@@ -362,23 +363,6 @@ def _torchs_attention(
 
 
 @contextmanager
-def _through_registry(layer: nn.MultiheadAttention, name: str) -> Iterator[None]:
-    """Have torch's own attention call the attention function ``name``."""
-    before = vars(layer).get("forward")
-    # With a hook, torch's transformer layers call forward instead of a fused kernel.
-    handle = layer.register_forward_pre_hook(lambda _layer, _given: None)
-    layer.forward = partial(_torchs_attention, layer, name)
-    try:
-        yield
-    finally:
-        handle.remove()
-        if before is None:
-            del layer.forward
-        else:
-            layer.forward = before
-
-
-@contextmanager
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Have every stack of ``model`` compute attention by the backend ``name`` until the block ends.
 
@@ -400,11 +384,12 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     with ExitStack() as stack:
         _witnesses[name].append(witness)
         stack.callback(_witnesses[name].remove, witness)
-        for configuration in configurations:
-            stack.callback(setattr, configuration, _SETTING, getattr(configuration, _SETTING))
-            setattr(configuration, _SETTING, name)
+        stack.enter_context(attributes_set(_SETTING, [(each, name) for each in configurations]))
         for layer in layers:
-            stack.enter_context(_through_registry(layer, name))
+            # With a hook, torch's transformer layers call forward instead of a fused kernel.
+            stack.callback(layer.register_forward_pre_hook(lambda _layer, _given: None).remove)
+        forwards = [(layer, partial(_torchs_attention, layer, name)) for layer in layers]
+        stack.enter_context(attributes_set("forward", forwards))
         yield
     if not witness.called:
         raise ModelError(

@@ -19,6 +19,7 @@ from fenchel.arguments import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional.arguments import compute_dtype
 from fenchel.nn.continuous import ContinuousAttention
+from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.evidence import AbstractPositionalEvidence
 from fenchel.nn.inference import (
     AttendingLayer,
@@ -525,14 +526,12 @@ class LayerSource(AbstractSource):
                 _LayerCall(layer, call.problem, preference, dropout, call, preference, own, options)
             )
 
-        for layer in self.modules:
-            layer.answer = partial(answer, layer, layer.answer)
-            layer.captured = True
+        answers = [(layer, partial(answer, layer, layer.answer)) for layer in self.modules]
+        captured = [(layer, True) for layer in self.modules]
         try:
-            yield
+            with attributes_set("answer", answers), attributes_set("captured", captured):
+                yield
         finally:
-            for layer in self.modules:
-                del layer.answer, layer.captured
             self._rows = None
 
     @override

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -90,7 +91,7 @@ def use_estimator(
         name: OtherInference(name, solver, alpha, chosen_heads) if name in chosen else OtherInference(name)
         for name in known
     }
-    with inferring_otherwise(known, others):
+    with attributes_set("other", [(layer, others[name]) for name, layer in known.items()]):
         yield
     silent = [name for name in chosen if not others[name].called]
     if silent and (layers is not None or len(silent) == len(chosen)):
@@ -101,21 +102,29 @@ def use_estimator(
 
 
 @contextmanager
-def inferring_otherwise(
-    layers: Mapping[str, AttendingLayer], others: Mapping[str, OtherInference]
-) -> Iterator[None]:
-    """Make each layer use the inference under its name in ``others`` until the block ends."""
-    before = {name: layer.other for name, layer in layers.items()}
-    try:
-        for name, layer in layers.items():
-            layer.other = others[name]
-        yield
-    finally:
-        for name, layer in layers.items():
-            if before[name] is None:
-                del layer.other
+def attributes_set(name: str, values: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+    """Set an attribute of objects until the block ends, and then restore it or, where it was not set, delete it.
+
+    Args:
+        name: Name of the attribute.
+        values: The objects, each with its value.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> with attributes_set("training", [(layer, False)]):
+        ...     print(layer.training)
+        False
+        >>> layer.training
+        True
+    """
+    with ExitStack() as stack:
+        for owner, value in values:
+            if name in vars(owner):
+                stack.callback(setattr, owner, name, vars(owner)[name])
             else:
-                layer.other = before[name]
+                stack.callback(delattr, owner, name)
+            setattr(owner, name, value)
+        yield
 
 
 def carry_over(model: nn.Module, copy: nn.Module) -> None:

@@ -16,7 +16,7 @@ from fenchel.functional.inference import estimator_object
 from fenchel.integrations.backend import own_estimators
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.registry import attention_modules, calls_registry
-from fenchel.nn.estimator_switch import inferring_otherwise
+from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.inference import OtherInference, attention_layers, check_all_attend
 from fenchel.run_options import ABLATIONS, SwapOptions
 
@@ -291,16 +291,15 @@ def _check_switchable(model: nn.Module) -> None:
 
 def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractContextManager[None]:
     """A context manager in which layers of ``fenchel.nn`` infer by an arm, with a multiple of their α."""
-    layers = attention_layers(model)
     solver = estimator_object(str(arm.estimator), tol)
     heads = None if arm.head is None else (arm.head,)
-    others = {
-        name: OtherInference(name, solver, None, heads, times=arm.alpha)
+    others = [
+        (layer, OtherInference(name, solver, None, heads, times=arm.alpha))
         if arm.layer in (None, number)
-        else OtherInference(name)
-        for number, name in enumerate(layers, start=1)
-    }
-    return inferring_otherwise(layers, others)
+        else (layer, OtherInference(name))
+        for number, (name, layer) in enumerate(attention_layers(model).items(), start=1)
+    ]
+    return attributes_set("other", others)
 
 
 def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
