@@ -346,7 +346,8 @@ def attend(
     infers = certify or setting.answer is not None or not setting.is_softmax
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if infers and _scales_queries(module, scale):
-        query, scale = query / module.scaling, module.scaling
+        own: Any = module.scaling
+        query, scale = query / own, own
     problem = Problem(query, key, value, 1.0, scale)
     family = FamilyCall(setting.site, module, problem, mask, position_bias, is_causal, arguments)
     refuse_unsupported(family)
