@@ -180,7 +180,7 @@ class RunModel:
         options: ReadingOptions,
         *,
         with_head: bool = False,
-        classifies: bool = False,
+        classifies: bool | Callable[[Any], bool] = False,
     ) -> RunModel:
         """Load a named model, or move a loaded one.
 
@@ -190,7 +190,8 @@ class RunModel:
             options: Options with the device and the dtype, by default those of the model, ``cpu`` and ``float32`` for
                 a named one, and the revision of a named one.
             with_head: Whether to load a named model with its language-model head, if it has one.
-            classifies: Whether to load it with its head for the classes of texts or images.
+            classifies: Whether to load it with its head for the classes of texts or images, or a function of its
+                configuration that says so.
 
         Raises:
             InputError: If a loaded model was given a revision.

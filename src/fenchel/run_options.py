@@ -44,6 +44,9 @@ ABLATIONS = ("zero", "mean", "uniform", "preference")
 """Ablations of a head's output: zero, its mean over the text, equal weights on all visible keys, and the weights of the
 preference alone (z = 0)."""
 
+_OF_TEXT = ("max_length", "stride", "sample_pairs", "mask_probability", "columns")
+"""Options of texts besides those with which they are opened."""
+
 _PLACEHOLDERS = {int: "N", float: "X", list[int]: "LIST", list[float]: "LIST", list[str]: "LIST"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -323,8 +326,9 @@ class ReadingOptions(Options):
         Raises:
             InputError: Naming the first.
         """
-        for name in ("max_length", "stride", *besides, *self.of_text):
-            if getattr(self, name) != type(self).model_fields[name].default:
+        fields = type(self).model_fields
+        for name in (*_OF_TEXT, *besides, *self.of_text):
+            if name in fields and getattr(self, name) != fields[name].default:
                 raise InputError(
                     f"{name.replace('_', ' ')} applies to texts only, but {read} given. Leave it out."
                 )

@@ -18,7 +18,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from fenchel.cli import main
 from fenchel.errors import ConvergenceError, InputError, ModelError
-from fenchel.integrations.transformers import use_backend
+from fenchel.integrations.transformers import load_model, use_backend
 from fenchel.io.images import open_images
 from fenchel.loading import load_run
 from fenchel.nn import use_estimator
@@ -131,7 +131,6 @@ def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_sco
 
 def test_the_demo_encoder_is_itself_under_the_control_at_one():
     from fenchel.correlation import spearman
-    from fenchel.integrations.transformers import load_model
     from fenchel.swap.observation import mean_pooled
 
     sentences = [
@@ -323,12 +322,20 @@ def labelled_images(folder: Path) -> tuple[Path, Path]:
     return folder / "images", folder / "images.parquet"
 
 
-def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> None:
+def test_a_classifier_of_images_is_measured_by_its_own_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(
+        "fenchel.integrations.transformers.load_model",
+        lambda name, **options: loaded.append(name) or load_model(name, **options),
+    )
     names = {"label2id": CLASSES, "id2label": {number: name for name, number in CLASSES.items()}}
     model = saved_vision_model(tmp_path / "model", ViTForImageClassification, **names)
     folder, table = labelled_images(tmp_path)
     given: dict[str, Any] = {**FEW, "per_head": True, "estimators": ["none"], "ablations": ["zero"]}
     report = swap(str(tmp_path / "model"), images=folder, batch_size=2, **given)
+    assert loaded == [str(tmp_path / "model")]
     images = open_images(folder)
     assert images.labels == ("cat", "cat", "cat", "owl", "owl")
     labels = torch.tensor([0, 0, 0, 2, 2])

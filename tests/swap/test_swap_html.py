@@ -58,15 +58,16 @@ def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
     assert (table["measure"], table["of_difference"]) == ("loss", True)
     rows = table["rows"]
     assert [row["role"] for row in rows] == ["model", "control", "control", "control", "swap", "swap"]
-    ends = [end for row in rows for end in (row["shown"], row["low"], row["high"]) if end is not None]
+    ends = [end for row in rows for end in row["interval"].span if end is not None]
     place = partial(position, low=min(0.0, *ends), high=max(0.0, *ends))
     assert table["model_at"] == place(0.0)
     for row in rows:
-        assert row["whisker"].at == place(row["shown"])
-        if row["low"] is not None:
+        estimate, low, high = row["interval"].span
+        assert row["whisker"].at == place(estimate)
+        if low is not None:
             assert row["whisker"].low_at <= row["whisker"].at <= row["whisker"].high_at
             found = (row["whisker"].low_at, row["whisker"].high_at)
-            assert found == (place(row["low"]), place(row["high"]))
+            assert found == (place(low), place(high))
 
 
 def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translated: SwapReport) -> None:

@@ -298,7 +298,10 @@ class AuditRun:
     def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:
         if self.state.modules:
             return
-        in_order = self._attention_modules({site.name for site in sites})
+        # Modules that attend, in the model's order: those that were called, or layers of fenchel.nn.
+        known = attention_layers(self.model) or {site.name for site in sites}
+        named = ((name, name or type(module).__name__) for name, module in self.model.named_modules())
+        in_order = [called for name, called in named if name in known or called in known]
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
         whole = self.options.loader is not None or swaps_whole_model(self.model)
         self.state.modules = {
@@ -307,12 +310,6 @@ class AuditRun:
             )
             for site in sites
         }
-
-    def _attention_modules(self, used: set[str]) -> list[str]:
-        """Modules that attend, in the model's order: those that were called, or layers of ``fenchel.nn``."""
-        own = attention_layers(self.model)
-        named = ((name, name or type(module).__name__) for name, module in self.model.named_modules())
-        return [called for name, called in named if (name in own if own else called in used)]
 
     def _save_what_is_complete(self) -> None:
         # If a batch is half counted, the last checkpoint remains.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -285,7 +285,12 @@ def _needs_no_weights(model: Any, key: str) -> bool:
 
 
 def _load_weights(
-    source: str, name: str, dtype: str, options: dict[str, Any], with_head: bool, classifies: bool
+    source: str,
+    name: str,
+    dtype: str,
+    options: dict[str, Any],
+    with_head: bool,
+    classifies: bool | Callable[[Any], bool],
 ) -> Any:
     transformers = require_transformers()
     register()  # a configuration may name attention of ours
@@ -298,6 +303,7 @@ def _load_weights(
                 f"the configuration of {name} asks for {layers:,} layers; expected at most {MOST_LAYERS:,}."
             )
         if with_head:
+            classifies = classifies(config) if callable(classifies) else classifies
             model_class = automatic_class(config, name, classifies=classifies)
     model, report = model_class.from_pretrained(
         source,
@@ -369,7 +375,7 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     with_head: bool = False,
-    classifies: bool = False,
+    classifies: bool | Callable[[Any], bool] = False,
 ) -> tuple[Any, Any, ModelInfo]:
     """Load a pretrained model, in eval mode, with its tokenizer.
 
@@ -382,7 +388,8 @@ def load_model(
             of transformers.
         with_head: Whether to load the language-model head (masked, causal or sequence to sequence) of a
             checkpoint that was saved with one. Other heads, and by default all of them, are left out.
-        classifies: Whether that head is the classification head of texts or images.
+        classifies: Whether that head is the classification head of texts or images, or a function of the
+            configuration that says so.
 
     Returns:
         The model, its tokenizer (None for a model that does not read text), and its identity.

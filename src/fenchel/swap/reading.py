@@ -183,7 +183,7 @@ class Given:
             given = {"tokenizer": self.tokenizer, "texts": texts, "pairs": self.pairs, **self.measures}
             also = options.model_dump(include={"images", "revision", "max_pairs"})
             refuse_beside_loader(options.loader, **given, **also)
-            _refuse_options_of_text(options, "a loader was")
+            options.refuse_options_of_text("a loader was")
             return partial(self._of_loader, options.loader)
         first = texts[0] if isinstance(texts, Sequence) and len(texts) else None
         if not has_own_layers(self.model) and options.images is None and not isinstance(first, Mapping):
@@ -198,11 +198,11 @@ class Given:
         require_one_source(texts, options.images, needed=needed, command="a swap")
         if options.images is not None:
             unlabelled = options.model_copy(update={"label_column": None})
-            _refuse_options_of_text(unlabelled, "images were", "max_tokens")
+            unlabelled.refuse_options_of_text("images were", "max_tokens")
             return partial(self._of_images, open_images(options.images, label_column=options.label_column))
         if isinstance(texts, str | Path) or isinstance(first, str):
             return partial(self._of_windows, open_documents(texts, **options.of_text))
-        _refuse_options_of_text(options, "ready-made inputs were", "max_tokens")
+        options.refuse_options_of_text("ready-made inputs were", "max_tokens")
         if isinstance(texts, Tensor | Mapping) or not isinstance(texts, Iterable):
             raise InputError(
                 f"texts is {shown(texts)}; expected a list of batches, each the inputs of the model by name, or a pair "
@@ -237,7 +237,9 @@ class Given:
         scored = None if self.pairs is None else scored_pairs(self.pairs, options.columns, options.max_pairs)
         return partial(self._of_texts, documents, scored)
 
-    def _loaded(self, *, with_head: bool = True, classifies: bool = False) -> RunModel:
+    def _loaded(
+        self, *, with_head: bool = True, classifies: bool | Callable[[Any], bool] = False
+    ) -> RunModel:
         return RunModel.of(
             self.model, self.tokenizer, self.options, with_head=with_head, classifies=classifies
         )
@@ -257,15 +259,14 @@ class Given:
     def _of_images(self, source: ImageFiles) -> Loaded:
         # Without other measures, classes are.
         labels = None if self.measures else source.labels
+        by_folder = labels if source.stored is None else None
+        found = self._loaded(
+            classifies=labels is not None if by_folder is None else partial(_names_a_class, by_folder)
+        )
         measured: dict[str, Any] = {"measures": self.measures}
-        found = None
-        if labels is not None and source.stored is None:
-            found = self._loaded()
-            if not _names_a_class(labels, found):
-                labels = None
-                measured["described"] = {"unlabelled": "no folder has the name of a class of the model"}
-        if found is None or labels is not None:
-            found = self._loaded(classifies=labels is not None)
+        if by_folder is not None and not _names_a_class(by_folder, found.config, type(found.model).__name__):
+            labels = None
+            measured["described"] = {"unlabelled": "no folder has the name of a class of the model"}
         if labels is not None:
             _check_classifies(found.model, "images")
             named = zip(map("image {}".format, source.paths), labels, strict=True)
@@ -419,16 +420,15 @@ def _first_argument(model: nn.Module) -> str:
     return first
 
 
-def _refuse_options_of_text(options: SwapOptions, read: str, *besides: str) -> None:
-    options.refuse_options_of_text(
-        read, *besides, "sample_pairs", "mask_probability", "columns", "label_column"
-    )
+def _names_a_class(folders: Iterable[str], config: Any, *class_names: str) -> bool:
+    """Whether a model classifies images, and some folder has the name of a class.
 
-
-def _names_a_class(folders: Iterable[str], found: RunModel) -> bool:
-    """Whether a model classifies images, and some folder has the name of a class."""
+    Args:
+        folders: Names of the folders.
+        config: Configuration of the model.
+        class_names: Name of its class. Default: of those that the weights were saved with.
+    """
     from fenchel.integrations.transformers import names_classes
 
-    classes = classes_of(found.config)
-    of_images = "images" in map(names_classes, found.class_names)
-    return of_images and not {name.strip() for name in folders}.isdisjoint(classes)
+    of_images = "images" in map(names_classes, class_names or getattr(config, "architectures", None) or ())
+    return of_images and not {name.strip() for name in folders}.isdisjoint(classes_of(config))

@@ -126,7 +126,7 @@ def render_html(report: SwapReport) -> str:
     return rendered_page(
         "fenchel.swap",
         "swap.html.jinja",
-        filters={"left": lambda record: share_left_in_words(record, report.results)},
+        filters={"left": lambda record: share_left_in_words(record, report.results), "arm_name": arm_name},
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
@@ -161,7 +161,7 @@ def arm_tables(report: SwapReport) -> list[Record]:
     Returns:
         For each its ``measure``, its name in ``words``, whether the difference from the model is drawn
         (``of_difference``), the position of the model (``model_at``), and ``rows``: the model, the controls by α, the
-        estimators, with the value that is ``shown`` and its interval as numbers and as a ``whisker``.
+        estimators, each with its record (``arm``), its ``role``, and the drawn ``interval`` with its ``whisker``.
     """
     words = wording(report.manifest)
     whole = [record for record in report.arms if record["where"] == "model"]
@@ -175,27 +175,11 @@ def arm_tables(report: SwapReport) -> list[Record]:
         at_model = 0.0 if of_difference else float(whole[0][measure] or 0.0)
         drawn, model_at = whiskers((interval.span for interval in intervals), through=at_model)
         rows = [
-            {
-                "name": arm_name(record),
-                "role": _role(record),
-                "value": record[measure],
-                "shown": interval.estimate,
-                "low": interval.low,
-                "high": interval.high,
-                "whisker": whisker,
-            }
+            {"arm": record, "role": _role(record), "interval": interval, "whisker": whisker}
             for record, interval, whisker in zip(whole, intervals, drawn, strict=True)
         ]
-        called = _measure_in_words(measure, words)
-        tables.append(
-            {
-                "measure": measure,
-                "words": called,
-                "of_difference": of_difference,
-                "rows": rows,
-                "model_at": model_at,
-            }
-        )
+        table = {"measure": measure, "words": _measure_in_words(measure, words), "rows": rows}
+        tables.append({**table, "of_difference": of_difference, "model_at": model_at})
     return tables
 
 
