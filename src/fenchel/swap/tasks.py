@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from fenchel.arguments import shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import LanguageHead
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import Batch, Cursor, check_known
 from fenchel.io.documents import Document, Documents, open_documents
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import (
@@ -85,6 +85,7 @@ class CutTexts(TokenWindows):
             ids += token_ids(self.tokenizer, piece)
             if len(ids) > self.room:
                 break
+        check_known(ids[: self.room], self.tokenizer, self._config)
         self.truncated += len(ids) > self.room
         result = (*self.prefix, *ids[: self.room], *self.suffix)
         self._left -= len(result)
