@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def run_blocks(name: str) -> dict[str, Any]:
 def text_of(html: str) -> str:
     """The text of a piece of HTML."""
     return unescape(re.sub(r"<[^>]*>", "", html))
+
+
+def shown(table: Any, width: int = 80) -> str:
+    """What a terminal of this width shows of a table."""
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(table)
+    return console.export_text()
 
 
 MINUS = "\N{MINUS SIGN}"

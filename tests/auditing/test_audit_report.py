@@ -121,11 +121,6 @@ def test_the_notebook_has_the_heat_map_of_the_report_unless_it_is_huge(
 
 
 @pytest.fixture(scope="module")
-def audited() -> AuditReport:
-    return small_audit(model=small_model(), texts=some_texts(), space="key")
-
-
-@pytest.fixture(scope="module")
 def swapped() -> SwapReport:
     return swap(
         small_model(),
@@ -140,14 +135,14 @@ def swapped() -> SwapReport:
 
 
 def test_heads_stand_beside_what_changes_when_they_infer_exactly(
-    audited: AuditReport, swapped: SwapReport
+    report: AuditReport, swapped: SwapReport
 ) -> None:
     from scipy.stats import spearmanr
 
-    effects: Any = audited.beside_swap(swapped).effects
+    effects: Any = report.beside_swap(swapped).effects
     assert [head.key for head in effects.heads] == [HeadKey("encoder_self", 2, head) for head in (1, 2, 3, 4)]
     for head in effects.heads:
-        record = next(r for r in audited.heads if (r["layer"], r["head"]) == head.key[1:])
+        record = next(r for r in report.heads if (r["layer"], r["head"]) == head.key[1:])
         assert head.deviations["total_variation"] == record["total_variation_mean"]
         arm = swapped.arm("exact", layer=2, head=head.key.head)
         found = (head.effect, head.low, head.high)
@@ -160,9 +155,9 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
         assert effects.rank_correlation[name] == pytest.approx(found.statistic)
     assert effects.note == ""
     assert effects.to_json()["heads"][0]["head"] == 1
-    assert audited.effects is None
+    assert report.effects is None
     with pytest.raises(InputError, match=r"swap is 3; expected the result of fenchel\.swap\.swap"):
-        audited.beside_swap(3)  # pyright: ignore[reportArgumentType]
+        report.beside_swap(3)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -177,6 +172,7 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
     ],
 )
 def test_a_swap_of_something_else_is_refused(
+    report: AuditReport,
     swapped: SwapReport,
     audit: dict[str, Any],
     manifest: dict[str, Any],
@@ -186,7 +182,7 @@ def test_a_swap_of_something_else_is_refused(
     arms = [{**arm, **of_arms} for arm in swapped.arms]
     other: Any = SimpleNamespace(manifest={**swapped.manifest, **manifest}, arms=arms)
     with pytest.raises(InputError, match=message):
-        small_audit(model=small_model(), **audit).beside_swap(other)
+        (small_audit(**audit) if audit else report).beside_swap(other)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Ablations of heads and layers: against forward hooks written by hand, and what a swap says of them."""
 
-import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import Any
 import polars
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -26,7 +24,7 @@ from fenchel.swap.findings import interval_of, share_left_in_words
 from fenchel.swap.report import rankings, render_html, terminal_table
 from fenchel.swap.statistics import ranking
 from tests.normal import drawn
-from tests.pages import page, run_blocks
+from tests.pages import page, run_blocks, shown
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import batches, classifier
 from tests.vision_models import saved_vision_model
@@ -240,13 +238,9 @@ def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
 
 def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fenchel.swap.report._MOST", 2)
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(terminal_table(ablated))
-    shown = console.export_text()
-    assert "the 2 of 8 that raise the loss per token most, and" in shown
-    rows = [
-        tuple(map(int, found)) for found in re.findall(r"^ +(\d+) +(\d+) +no output", shown, re.MULTILINE)
-    ]
+    text = shown(terminal_table(ablated))
+    assert "the 2 of 8 that raise the loss per token most, and" in text
+    rows = [tuple(map(int, found)) for found in re.findall(r"^ +(\d+) +(\d+) +no output", text, re.MULTILINE)]
     order = [(one["layer"], one["head"]) for one in ablated.ranking[0]["order"]]
     assert rows == order[:2] + order[-2:]
 
@@ -293,10 +287,9 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
     assert report.ranking[0]["measure"] == "loss"
     assert report.arm("zero", layer=1, head=1)["hidden_change"] > 0
     assert not any(arm["control"] for arm in report.arms)
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(terminal_table(report))
-    assert "One head with no output: all, by the effect on the loss" in (shown := console.export_text())
-    assert "The same" not in shown
+    text = shown(terminal_table(report))
+    assert "One head with no output: all, by the effect on the loss" in text
+    assert "The same" not in text
     assert all(word not in render_html(report) for word in ("By α", "gainst the control"))
 
 

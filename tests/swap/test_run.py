@@ -1,6 +1,5 @@
 """A swap of whole models: what must not change does not, what must does, and an interrupted one goes on."""
 
-import io
 import json
 from functools import partial
 from itertools import pairwise
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
-from rich.console import Console
 from torch.nn.functional import cross_entropy
 from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -28,6 +26,7 @@ from fenchel.swap.report import terminal_table
 from fenchel.swap.run import SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.loaders import LAYERS, TRANSFORMERS, written
+from tests.pages import shown
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import LOSS, hits, small
 from tests.vision_models import image_folder, saved_vision_model
@@ -76,9 +75,7 @@ def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
     assert SwapReport.load(tmp_path) == found
     assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.arms)
     for width in (40, 200):
-        console = Console(width=width, record=True, file=io.StringIO())
-        console.print(terminal_table(found))
-        text = console.export_text()
+        text = shown(terminal_table(found), width)
         assert max(map(len, text.splitlines())) <= width
         assert "exact" in text.replace("\n", "")
 

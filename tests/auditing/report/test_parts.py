@@ -28,6 +28,7 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import percent, short
 from tests.auditing.report.samples import effects_of, manifest, sample_report
 from tests.auditing.small_audits import known_statistics
+from tests.pages import shown
 
 
 def test_an_outline_has_the_area_of_its_bars() -> None:
@@ -126,18 +127,9 @@ def test_the_command_is_of_the_shard_unless_that_was_merged() -> None:
     assert "shard" not in command(manifest(shard="0/1")) + command(manifest(shard="0,2/3", merged_from=2))
 
 
-def printed(report: AuditReport, width: int = 120) -> str:
-    from rich.console import Console
-
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(terminal_table(report))
-    console.file.close()
-    return console.export_text()
-
-
 def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
     report = sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, model="[red]demo[/red] [/nonsense]")
-    text = printed(report)
+    text = shown(terminal_table(report), 120)
     assert "[red]demo[/red] [/nonsense]" in text
     assert short(report.statistics.mean("mean_error", "encoder_self", 2)) in text
     farthest = max(report.heads, key=lambda head: head["total_variation_mean"])
@@ -145,14 +137,15 @@ def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
     assert len(places) == 3
     assert places[0] == [str(farthest["layer"]), str(farthest["head"])]
     assert "did not converge" not in text
-    assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in printed(
-        sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, missed=2)
+    missed = sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, missed=2)
+    assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in shown(
+        terminal_table(missed), 120
     )
 
 
 @pytest.mark.parametrize("shape", [{"encoder_self": (6, 12)}, {"decoder_self": (24, 16), "cross": (24, 16)}])
 def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tuple[int, int]]) -> None:
-    text = printed(sample_report(shape, queries=3), width=80)
+    text = shown(terminal_table(sample_report(shape, queries=3)))
     assert "…" not in text
     rows = [line for line in text.splitlines() if line.strip().endswith((" 36", " 48"))]
     assert len(rows) == sum(layers for layers, _ in shape.values())
