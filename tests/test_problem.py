@@ -96,11 +96,6 @@ def test_float32_bounds_include_what_rounding_moved() -> None:
     assert 0 < float(moved) <= float(estimate.dual_error)
 
 
-def test_the_summary_says_how_many_converged() -> None:
-    estimate = random_problem(alpha=20.0).solve("exact", tol=1e-12, max_steps=1, throw=False)
-    assert f"converged on {int(estimate.converged.sum())} of 4 queries" in repr(estimate)
-
-
 def test_estimates_are_compared_by_identity_and_other_evidence_is_checked():
     problem = InferenceProblem(Discrete(torch.randn(4, 2)), torch.randn(3, 2))
     one, other = problem.solve("first_order"), problem.solve("first_order")

@@ -12,6 +12,7 @@ from fenchel import ConvergenceError, Discrete, Gaussian, InferenceProblem, Prob
 from fenchel.preference import Tilted
 from fenchel.reliability import alpha_from_noise, noise_from_alpha
 from tests.conformance.toys import Exponential
+from tests.normal import drawn
 from tests.problems import problem_with_known_answer, random_problem
 
 
@@ -60,8 +61,7 @@ MEANS = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
 
 
 def problem(size: float, alpha: float = 1.0) -> InferenceProblem:
-    z = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
-    return InferenceProblem(Exponential(MEANS), size * z, alpha)
+    return InferenceProblem(Exponential(MEANS), size * drawn(2, 4, 3).abs(), alpha)
 
 
 def inside(found: Tensor) -> bool:
@@ -165,9 +165,7 @@ def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("closeness", [Tsallis(1.5), Tsallis(1.5, "csiszar"), Tsallis(2)], ids=repr)
 def test_no_evidence_is_certified_whatever_rounding_leaves(closeness: Tsallis) -> None:
-    generator = torch.Generator().manual_seed(0)
-    templates = torch.randn(7, 4, dtype=torch.float64, generator=generator)
-    log_u = torch.randn(64, 7, dtype=torch.float64, generator=generator).log_softmax(-1)
+    templates, log_u = drawn(7, 4), drawn(64, 7, seed=1).log_softmax(-1)
     problem = InferenceProblem(Discrete(templates, log_u), templates.new_zeros(64, 4), closeness=closeness)
     estimate = problem.solve("exact", tol=1e-10)
     assert float(estimate.dual.abs().max()) == 0
@@ -211,6 +209,7 @@ def test_a_row_that_stops_early_says_so() -> None:
     problem = random_problem(m=6, alpha=50.0, evidence=4.0)
     stopped = problem.solve("exact", tol=1e-12, max_steps=1, throw=False)
     assert not bool(stopped.converged.all())
+    assert f"converged on {int(stopped.converged.sum())} of 6 queries" in repr(stopped)
     assert int(stopped.steps.max()) == 1
     with pytest.raises(
         ConvergenceError, match=r"of 6 queries did not reach dual_error <= 1e-12 .* raise max_steps"

@@ -8,6 +8,8 @@ from typing import Any
 
 import datasets
 import pytest
+import torch
+from torch import Tensor
 
 import common
 import fenchel
@@ -45,6 +47,15 @@ def refuses(make: Callable[..., Any], cases: Iterable[tuple[dict[str, Any], str]
     for told, said in cases:
         with pytest.raises(InputError, match=said):
             make(**told)
+
+
+def one_by_one(model: Any, read: Tensor, words: Tensor) -> Tensor:
+    """The scores of words that a model says one after another, of which each knows those before it."""
+    state, found = model.read(read), []
+    for place in range(words.shape[1]):
+        scores, state = model.step(words[:, : place + 1], state)
+        found.append(scores)
+    return torch.stack(found, 1)
 
 
 def audited(script: ModuleType, run: Path, **options: Any) -> list[Any]:

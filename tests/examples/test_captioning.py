@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 import captioning
 from common import load_run
-from tests.examples.measured import audited, check_swap, parquet, refuses, trained
+from tests.examples.measured import audited, check_swap, one_by_one, parquet, refuses, trained
 
 SMALL: dict[str, Any] = {"image_size": 16, "width": 32, "depth": 2, "dropout": 0.0, "quiet": True}
 
@@ -73,11 +73,8 @@ def test_words_one_after_another_are_words_at_once(told: dict[str, Any]) -> None
     batch = made.batch(made.splits["test"][:3], training=False)
     images, words = batch["images"].double(), batch["words"]
     with torch.no_grad():
-        together, state, found = model(images=images, words=words), model.read(images), []
-        for place in range(words.shape[1]):
-            scores, state = model.step(words[:, : place + 1], state)
-            found.append(scores)
-    assert torch.allclose(torch.stack(found, 1), together, atol=1e-6 if "exact" in told.values() else 1e-10)
+        together, found = model(images=images, words=words), one_by_one(model, images, words)
+    assert torch.allclose(found, together, atol=1e-6 if "exact" in told.values() else 1e-10)
     loss, count = made.loss(made.model().train(), made.batch(made.splits["train"][:4], training=True))
     loss.backward()
     assert count > 0

@@ -17,7 +17,7 @@ import translation
 from decoding import BEGIN, END, Attention, State, search, weights_of
 from fenchel.errors import InputError
 from fenchel.functional import attention_weights
-from tests.examples.measured import audited, check_swap, parquet, refuses, trained
+from tests.examples.measured import audited, check_swap, one_by_one, parquet, refuses, trained
 from translation import Translation, TranslationOptions, UseOptions
 
 SHORT: dict[str, Any] = {"epochs": 2, "preference": "aligned"}
@@ -129,13 +129,10 @@ def test_words_said_one_by_one_have_the_scores_of_training(kind: dict[str, Any])
     model: Any = small(**kind)
     source, target = NUMBERS
     with torch.no_grad():
-        expected, state, found = model(source=source, target=target), model.read(source), []
-        for place in range(target.shape[1]):
-            scores, state = model.step(target[:, : place + 1], state)
-            found.append(scores)
+        expected, found = model(source=source, target=target), one_by_one(model, source, target)
         alone = model(source=source[1:, :2], target=target[1:, :2])
     real = target != 0
-    torch.testing.assert_close(torch.stack(found, 1)[real], expected[real], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(alone[0], expected[1, :2], atol=1e-5, rtol=1e-4)
 
 
