@@ -134,15 +134,14 @@ def test_the_librarys_own_pass(closeness: AbstractCloseness) -> None:
 
 def test_sparse_weights_of_ones_own_are_solved_for_where_templates_are_large() -> None:
     """Seen through φ alone, with kinks that nothing tells the solver of."""
-    n, generator = 9, torch.Generator().manual_seed(0)
+    n = 9
     own = Divergence(
         lambda p, log_u: (p - log_u.exp()).square().sum(-1) / 2,
         Tsallis(2).conjugate,
         lambda f, log_u: sparse_weights(f, log_u, 1.0),
         modulus=1 / n,
     )
-    templates = 10 * torch.randn(50, n, 16, generator=generator, dtype=torch.float64)
-    z = torch.randn(50, 1, 16, generator=generator, dtype=torch.float64)
+    templates, z = drawn(50, n, 16, scale=10), drawn(50, 1, 16, seed=1)
     found = InferenceProblem(Discrete(templates), z, closeness=own).solve("exact", tol=1e-6)
     expected = InferenceProblem(Discrete(templates), z, closeness=Tsallis(2)).solve("exact", tol=1e-8)
     torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-5)

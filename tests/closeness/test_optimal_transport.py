@@ -4,7 +4,6 @@ import math
 import warnings
 from typing import Any
 
-import ot
 import pytest
 import torch
 from scipy.stats import wasserstein_distance
@@ -149,6 +148,8 @@ def gamma(value: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("strength", [0.05, 0.3, 4.0])
 def test_the_value_is_that_of_the_plan_that_pot_finds(strength: float) -> None:
+    import ot  # which takes more than a second
+
     found = transport_value(P, U.log(), M, gamma(strength))
     for p, value in zip(P, found, strict=True):
         plan: Any = ot.sinkhorn(

@@ -12,6 +12,7 @@ import torch
 import fenchel
 from fenchel.errors import FenchelError, require_packages
 from fenchel.nn import MultiheadAttention
+from tests.normal import drawn
 from tests.pages import page
 
 transformers = pytest.importorskip("transformers")
@@ -88,9 +89,7 @@ def problem(**changes: Any) -> fenchel.InferenceProblem:
 
 
 def hard_to_solve(around: Around) -> None:
-    generator = torch.Generator().manual_seed(0)
-    templates = 30 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    evidence = 30 * torch.randn(1, 3, generator=generator, dtype=torch.float64)
+    templates, evidence = drawn(20, 3, scale=30), drawn(1, 3, seed=1, scale=30)
     problem(preference=fenchel.Discrete(templates), evidence=evidence).solve("exact", tol=1e-12, max_steps=1)
 
 

@@ -22,6 +22,7 @@ from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.nn.inference import Problem
 from tests.nn.test_conformance import SAME
+from tests.normal import drawn
 from tests.tiny_models import tiny_inputs, tiny_model
 from tests.wrong_calls.layers import ESTIMATORS
 from tests.wrong_calls.values import Together
@@ -41,10 +42,8 @@ class Attention(nn.Module):
 
 
 def problem(heads: int = 2, key_heads: int = 2, tokens: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(2, heads, tokens, 4), (2, key_heads, tokens, 4), (2, key_heads, tokens, 3)]
-    query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-    return query, key, value
+    key, value = drawn(2, key_heads, tokens, 4, seed=1), drawn(2, key_heads, tokens, 3, seed=2)
+    return drawn(2, heads, tokens, 4), key, value
 
 
 @pytest.mark.parametrize("estimator", NAMES)
@@ -294,11 +293,8 @@ ALPHAS = {
 def test_chosen_heads_infer_and_the_others_stay_first_order(
     estimator: str, near: Any, alpha: Any, key_heads: int
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (
-        torch.randn(2, h, 5, 4, generator=generator, dtype=torch.float64) for h in (4, key_heads, key_heads)
-    )
-    log_u = torch.randn(2, 4, 1, 5, generator=generator, dtype=torch.float64)
+    query, key, value = problem(4, key_heads)
+    log_u = drawn(2, 4, 1, 5, seed=3)
     options: dict[str, Any] = {"log_preference": log_u, "scale": 0.5, "enable_gqa": True}
     solver = Exact(tol=1e-12) if estimator == "exact" else estimator
     inferring = {**options, "alpha": alpha, "closeness": near, "estimator": solver}
