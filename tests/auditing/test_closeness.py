@@ -17,7 +17,7 @@ from fenchel.errors import InputError, ModelError
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.transformers import register
 from tests.auditing.small_audits import small_audit, small_model, some_texts
-from tests.auditing.test_measure import slow
+from tests.auditing.test_measure import by_definition, problem_of
 from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
 from tests.pages import text_of
 from tests.tiny_models import tiny_inputs, tiny_model
@@ -36,14 +36,14 @@ def test_numbers_are_those_of_every_query_under_the_closeness(name: str) -> None
     model = tiny_model("bert", attn_implementation=f"fenchel_{name}")
     with Capture(model, space="key", consume=calls.append) as capture:
         capture.run(inputs)
+    layers = [by_definition(problem_of(call, "key", closeness=NAMED[name])) for call in calls]
     for record in fenchel.audit(
         model, None, [inputs], space="key", closeness=name, tol=1e-6, heads=[1, 3]
     ).heads:
         call, head = calls[record["layer"] - 1], record["head"] - 1
         assert record["queries"] == int((inputs["attention_mask"] == 1).sum())
-        rows = [slow(call, "key", 1.0, b, head, k, NAMED[name]) for b, k in call.counted.nonzero().tolist()]
-        for metric in rows[0]:
-            expected = sum(row[metric] for row in rows) / len(rows)
+        for metric, values in layers[record["layer"] - 1].items():
+            expected = float(values[:, head][call.counted].mean())
             found = torch.inf if record[f"{metric}_mean"] is None else record[f"{metric}_mean"]
             assert found == pytest.approx(expected, rel=2e-4), (record["layer"], head, metric)
 

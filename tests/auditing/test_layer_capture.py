@@ -20,7 +20,7 @@ from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import Content
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias
-from tests.auditing.test_measure import slow
+from tests.auditing.test_measure import by_definition, problem_of
 from tests.nn.small_layers import HEADS, WIDTH, build, heads
 from tests.normal import drawn
 from tests.tiny_models import AttentionPooling, Encoder, ViT, tiny_model
@@ -79,13 +79,9 @@ def by_hand(
     call = AttentionCall(
         site, query, key, (WIDTH // HEADS) ** -0.5, log_u, counted, x.detach(), key_weight, None
     )
-    found = []
-    for head, alpha in enumerate(alphas):
-        places = counted.nonzero().tolist()
-        rows = [slow(call, space, alpha, row, head, place, closeness) for row, place in places]
-        names = ("relative_deviation", "total_variation", "mean_error", "gap")
-        found.append({name: sum(row[name] for row in rows) / len(rows) for name in names})
-    return found
+    problem = problem_of(call, space, torch.tensor(alphas, dtype=torch.float64)[:, None], closeness)
+    names, found = ("relative_deviation", "total_variation", "mean_error", "gap"), by_definition(problem)
+    return [{name: float(found[name][:, head][counted].mean()) for name in names} for head in range(HEADS)]
 
 
 def audited(model: nn.Module, inputs: dict[str, Tensor], **options: Any) -> AuditReport:

@@ -1,4 +1,4 @@
-"""Every measure of a layer against the definition, solved query by query through the public problem."""
+"""Every measure of a layer against the definition, solved through the public problem."""
 
 import math
 from dataclasses import replace
@@ -78,51 +78,44 @@ def measure(
     return measure_as(given, Solving(**solving), heads=heads, tokens=tokens)
 
 
-def slow(
-    call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int, closeness: Any = None
-) -> dict[str, float]:
-    """The definitions, for one query."""
+def problem_of(
+    call: AttentionCall, space: str, alpha: float | Tensor = 1.0, closeness: Any = None
+) -> InferenceProblem:
+    """The public problem of every query of every head."""
     repeats = call.query.shape[1] // call.key.shape[1]
+    templates, z = call.key.repeat_interleave(repeats, 1), call.query
     if space == "input":
         assert call.inputs is not None
         assert call.key_weight is not None
-        templates = call.inputs[b] * call.scaling
-        z = call.query[b, h, k] @ call.key_weight[h // repeats]
-    else:
-        templates, z = call.key[b, h // repeats] * call.scaling, call.query[b, h, k]
-    n = len(templates)
-    log_u = torch.zeros(n, dtype=torch.float64)
-    if call.log_preference is not None:
-        log_u = call.log_preference.expand(len(call.query), call.query.shape[1], -1, n)
-        log_u = log_u.expand(-1, -1, call.query.shape[2], -1)[b, h, k]
-    problem = InferenceProblem(Discrete(templates, log_u), z[None], alpha, closeness)
+        templates, z = call.inputs[:, None], z @ call.key_weight.repeat_interleave(repeats, 0)
+    return InferenceProblem(Discrete(call.scaling * templates, call.log_preference), z, alpha, closeness)
+
+
+def by_definition(problem: InferenceProblem, **options: Any) -> dict[str, Tensor]:
+    """The definitions, for every query of every head, (batch, heads, m)."""
     first, second = problem.solve("first_order"), problem.solve("second_order")
-    exact = problem.solve("exact", tol=1e-11)
-    size = exact.dual.norm()
-    shift = (first.mean - problem.preference.mean()).norm()
-    room = z.norm() - shift
+    exact = problem.solve("exact", tol=1e-11, **options)
+    start, size = problem.alpha_column * problem.evidence, exact.dual.norm(dim=-1)
+    shift = (first.mean - problem.preference.mean()).norm(dim=-1)
+    room = problem.evidence.norm(dim=-1) - shift
     return {
-        "relative_deviation": float((exact.dual - alpha * z).norm() / size),
-        "second_order_deviation": float((exact.dual - second.dual).norm() / size),
-        "total_variation": float((first.weights - exact.weights).abs().sum() / 2),
-        "mean_error": float((first.mean - exact.mean).norm() / exact.mean.norm()),
-        "certificate": float(shift / room) if room > 0 else math.inf,
-        "gap": float(problem.primal(first.weights) - problem.dual(alpha * z)),
-        "predicted_deviation": float((second.dual - alpha * z).norm() / second.dual.norm()),
+        "relative_deviation": (exact.dual - start).norm(dim=-1) / size,
+        "second_order_deviation": (exact.dual - second.dual).norm(dim=-1) / size,
+        "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
+        "mean_error": (first.mean - exact.mean).norm(dim=-1) / exact.mean.norm(dim=-1),
+        "certificate": torch.where(room > 0, shift / room, torch.inf),
+        "gap": problem.primal(first.weights) - problem.dual(start),
+        "predicted_deviation": (second.dual - start).norm(dim=-1) / second.dual.norm(dim=-1),
     }
 
 
 def worst_disagreement(call: AttentionCall, measures: Measures, space: str, alpha: float) -> float:
     """Largest relative disagreement over counted queries and metrics."""
-    worst = 0.0
-    for b, k in call.counted.nonzero().tolist():
-        for h in range(k % 2, call.query.shape[1], 2):
-            for name, expected in slow(call, space, alpha, b, h, k).items():
-                got = float(measures.values[name][b, h, k])
-                if math.isinf(expected) or math.isinf(got):
-                    worst = max(worst, 0.0 if got == expected else math.inf)
-                else:
-                    worst = max(worst, abs(got - expected) / max(abs(expected), 1e-6))
+    worst, rows = 0.0, call.counted[:, None].expand(call.query.shape[:3])
+    for name, expected in by_definition(problem_of(call, space, alpha)).items():
+        found, wanted = measures.values[name][rows].double(), expected[rows]
+        apart = torch.where(found == wanted, 0, (found - wanted).abs() / wanted.abs().clamp(min=1e-6))
+        worst = max(worst, float(apart.nan_to_num(nan=math.inf).max()))
     return worst
 
 

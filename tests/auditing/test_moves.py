@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import Discrete, InferenceProblem
 from fenchel.auditing.weight_moves import (
     KEY_CLASSES,
     MOVES,
@@ -20,7 +19,7 @@ from fenchel.auditing.weight_moves import (
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
 from fenchel.io.batches import Batch, Cursor
-from tests.auditing.test_measure import call, measure
+from tests.auditing.test_measure import call, measure, problem_of
 from tests.normal import drawn
 
 IDS = [[2, 9, 4, 5, 9, 6, 3, 0, 0], [2, 7, 8, 4, 4, 3, 0, 0, 0]]
@@ -95,9 +94,7 @@ def together(values: dict[str, Tensor]) -> Tensor:
 
 def weights(given: AttentionCall) -> tuple[Tensor, Tensor]:
     """First-order and exact weights of space ``key`` through the public problem."""
-    heads = given.query.shape[1]
-    templates = given.scaling * given.key.repeat_interleave(heads // given.key.shape[1], 1)
-    problem = InferenceProblem(Discrete(templates, given.log_preference), given.query)
+    problem = problem_of(given, "key")
     return problem.solve("first_order").weights, problem.solve("exact", tol=1e-12).weights
 
 
