@@ -1,6 +1,5 @@
-"""Random inference problems, and referees that share no code with the solvers."""
+"""Random inference problems."""
 
-import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -64,24 +63,3 @@ def problems(draw: st.DrawFn, largest_alpha: float = 1e2) -> InferenceProblem:
         masked=draw(st.integers(0, max(0, n - 1))),
         seed=draw(st.integers(0, 2**31)),
     )
-
-
-def rows_of(
-    problem: InferenceProblem,
-) -> list[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray, float]]:
-    """Every query on its own: index, templates (n, d), weights u (n), evidence (d), α."""
-    n, d = problem.preference.templates.shape[-2:]
-    templates = problem.preference.templates.expand(*problem.shape[:-1], n, d)
-    u = problem.preference.log_weights.exp().expand(*problem.shape, n)
-    z = problem.evidence.expand(*problem.shape, d)
-    alpha = problem.alpha.expand(problem.shape)
-    return [
-        (
-            index,
-            templates[index[:-1]].double().numpy(),
-            u[index].double().numpy(),
-            z[index].double().numpy(),
-            float(alpha[index]),
-        )
-        for index in np.ndindex(*problem.shape)
-    ]

@@ -108,7 +108,7 @@ def test_what_is_factorised_is_measured_at_its_point(space: str, preference: str
     measures = measure(narrow, space=space, alpha=alpha, tol=1e-6)
     some = ([0, 0, 1], [0, 3, 2], [1, 5, 7])
     assert bool(measures.values["converged"][some].all())
-    for name, expected in by_definition(problem_of(rounded, space, alpha), throw=False).items():
+    for name, expected in by_definition(problem_of(rounded, space, alpha), tol=1e-7, throw=False).items():
         found = measures.values[name][some].double()
         torch.testing.assert_close(found, expected[some], rtol=2e-3, atol=1e-4, msg=name)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
 from tests.closeness.test_sparse_weights import by_bisection
 from tests.normal import drawn
-from tests.problems import rows_of
 
 both_forms = pytest.mark.parametrize("relative", ["bregman", "csiszar"])
 every_order = pytest.mark.parametrize("order", [1.0, 1.05, 1.3, 1.5, 1.8, 2.0])
@@ -36,9 +35,7 @@ def problem(
     scale: float = 1.0,
     kind: str = "any",
     seed: int = 0,
-    temperature: float | Tensor = 1.0,
     dtype: torch.dtype = torch.float64,
-    alpha: float = 1.0,
 ) -> InferenceProblem:
     """M problems with templates of their own."""
     templates = drawn(m, n, d, seed=seed, scale=scale)
@@ -49,7 +46,7 @@ def problem(
         log_u[..., 1::3] = -torch.inf
     u = Discrete(templates.to(dtype), None if log_u is None else log_u.to(dtype))
     z = drawn(m, 1, d, seed=seed + 2).to(dtype)
-    return InferenceProblem(u, z, alpha, Tsallis(order, relative, temperature))
+    return InferenceProblem(u, z, closeness=Tsallis(order, relative))
 
 
 @both_forms
@@ -134,14 +131,12 @@ def test_what_float64_may_lose_is_within_the_bounds(relative: str, order: float,
     """First order at many sizes, against weights and means in extended precision."""
     given = problem(order, relative, n=12, d=4, m=6, scale=scale, kind="masked", seed=5)
     found = given.solve("first_order")
-    for row, (_, templates, u, z, _alpha) in enumerate(rows_of(given)):
-        t, wide = templates.astype(np.longdouble), u.astype(np.longdouble)
-        dual = found.dual.reshape(-1, 4)[row].numpy().astype(np.longdouble)
-        p = by_bisection(t @ dual, wide, order - 1, relative == "csiszar")
-        gradient = wide @ t + z - dual - p @ t
-        length = float(np.sqrt((gradient**2).sum()))
-        assert length <= float(found.mean_error.reshape(-1)[row]) * (1 + 1e-12)
-        assert length <= float(found.dual_error.reshape(-1)[row]) * (1 + 1e-12)
+    parts = given.preference.log_weights.exp(), given.evidence, found.dual, found.mean_error, found.dual_error
+    rows = (given.preference.templates, *(part.squeeze(1) for part in parts))
+    for t, u, z, dual, *errors in zip(*(part.numpy().astype(np.longdouble) for part in rows), strict=True):
+        p = by_bisection(t @ dual, u, order - 1, relative == "csiszar")
+        gradient = u @ t + z - dual - p @ t
+        assert np.sqrt((gradient**2).sum()) <= min(errors) * (1 + 1e-12)
 
 
 def test_orders_and_temperatures_by_head_and_query() -> None:
