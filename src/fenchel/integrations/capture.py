@@ -25,7 +25,6 @@ from fenchel.integrations.sites import (
     AttentionSite,
     LayerSource,
     RealQueries,
-    check_layers,
     existing,
 )
 from fenchel.nn.inference import Inferred, attention_layers
@@ -353,7 +352,7 @@ class Capture:
                 self._source.finish(all_called=True)
         finally:
             self._real = None
-        check_layers(self._layers or (), self.sites, type(self._model).__name__)
+        self._source.sites.check(self._layers or ())
 
     def _begin(self) -> None:
         self._inside = True
@@ -363,7 +362,7 @@ class Capture:
         self._inside = False
         if output is not None:  # None after an error
             self._source.finish(all_called=False)
-            check_layers(self._layers or (), self.sites, type(self._model).__name__)
+            self._source.sites.check(self._layers or ())
             self._check_replaced()
 
     def _check_replaced(self) -> None:

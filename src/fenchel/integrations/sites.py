@@ -145,23 +145,17 @@ class AttentionSites:
             )
         self.complete = {module for module, _ in self._known} == {*self._modules}
 
+    def check(self, layers: Collection[int | str]) -> None:
+        """Check that these are numbers of layers of some kind, or names of modules that attend.
 
-def check_layers(layers: Collection[int | str], sites: Iterable[AttentionSite], model: str) -> None:
-    """Check that everything in ``layers`` is the number of a layer of some kind, or the name of a module that attends.
-
-    Args:
-        layers: The numbers and names.
-        sites: The attention layers of the model.
-        model: Its name, for messages.
-
-    Raises:
-        InputError: Naming those that are not, and the existing ones.
-    """
-    missing = {*layers} - {site.layer for site in sites} - {site.name for site in sites}
-    if missing:
-        raise InputError(
-            f"layers {sorted(missing, key=str)} do not exist in {model}, which has {existing(sites)}"
-        )
+        Raises:
+            InputError: Naming those that are not, and the existing ones.
+        """
+        missing = {*layers} - {site.layer for site in self} - {site.name for site in self}
+        if missing:
+            raise InputError(
+                f"layers {sorted(missing, key=str)} do not exist in {self._model}, which has {existing(self)}"
+            )
 
 
 def existing(sites: Iterable[AttentionSite]) -> str:
