@@ -381,11 +381,9 @@ def reproduce(
         typer.Argument(metavar="FIGURE", help="figure4, figure5 or figures6-8.", show_default=False),
     ],
     options: ReproduceOptions,
-    text: _Text = None,
+    text: _Text,
 ) -> None:
     """Calls :func:`fenchel.reproducing.reproduce`."""
-    if text is None:
-        raise typer.BadParameter("Missing option '--text': there is nothing to read.")
     from fenchel.auditing.audit_report import AUDIT
     from fenchel.reproducing import finding, reproduce, terminal_table
 

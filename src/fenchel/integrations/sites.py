@@ -75,11 +75,6 @@ class AttentionSites:
     def __iter__(self) -> Iterator[AttentionSite]:
         return iter(self._known.values())
 
-    @property
-    def called(self) -> bool:
-        """Whether any site has attended in this forward."""
-        return bool(self._calls)
-
     def begin(self, module: nn.Module | None = None) -> None:
         """Start a forward of the model, or of one module alone."""
         if module is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import MOST_LAYERS, checked, reason_of, shown
+from fenchel.arguments import MOST_LAYERS, checked, reason_of
 from fenchel.errors import FenchelError, InputError, ModelError, require_packages
 from fenchel.integrations.backend import attention_names, register, use_backend
 from fenchel.integrations.registry import (
@@ -400,10 +399,6 @@ def load_model(
         InputError: If ``dtype`` or ``device`` cannot be used, or a revision is asked of a folder.
         MissingExtraError: If transformers, or the bundled encoder, is not installed.
     """
-    if not isinstance(name_or_path, str | os.PathLike):
-        raise ModelError(
-            f"name_or_path is {shown(name_or_path)}; expected a name on the hub or the path of a folder"
-        )
     require_transformers()
     chosen_dtype, chosen_device = checked("dtype", dtype), torch.device(checked("device", device) or "cpu")
     name = str(name_or_path)
