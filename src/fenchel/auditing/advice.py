@@ -61,24 +61,17 @@ class ClassMove:
 
 @dataclass(frozen=True)
 class TokenMove:
-    """Weight moved from and to a token as the key that loses or gains most, as shares of all weight.
+    """Weight moved to a token less that from it, as the key that gains or loses most.
 
     Attributes:
         id: Its id in the vocabulary.
         token: Its text.
-        leaves: Weight that leaves it.
-        reaches: Weight that reaches it.
+        net: Weight that it gains, as a share of all weight.
     """
 
     id: int
     token: str
-    leaves: float
-    reaches: float
-
-    @property
-    def net(self) -> float:
-        """Weight that it gains."""
-        return self.reaches - self.leaves
+    net: float
 
 
 @dataclass(frozen=True)
@@ -130,7 +123,7 @@ class HeadPattern:
 
 def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
     """Patterns of all heads, ordered by kind, layer and number; empty if classes were not measured."""
-    tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
+    tokens: dict[HeadKey, list[tuple[int, float]]] = defaultdict(list)
     for kind, layer, head, *token in statistics.moved_tokens().iter_rows():
         tokens[HeadKey(kind, layer, head)].append(tuple(token))
     result = []
@@ -145,13 +138,10 @@ def head_patterns(statistics: AuditStatistics) -> list[HeadPattern]:
 
 
 def _tokens(
-    tokens: list[tuple[int, float, float]], weight: float, words: Mapping[int, str]
+    tokens: list[tuple[int, float]], weight: float, words: Mapping[int, str]
 ) -> tuple[tuple[TokenMove, ...], tuple[TokenMove, ...]]:
     """Tokens with too much weight, and those with too little."""
-    result = [
-        TokenMove(number, words.get(number, str(number)), leaves / weight, reaches / weight)
-        for number, leaves, reaches in tokens
-    ]
+    result = [TokenMove(number, words.get(number, str(number)), net / weight) for number, net in tokens]
     too_much = sorted((token for token in result if token.net < -_LEAST_NAMED), key=lambda token: token.net)
     too_little = sorted((token for token in result if token.net > _LEAST_NAMED), key=lambda token: -token.net)
     return tuple(too_much[:MOST_NAMED]), tuple(too_little[:MOST_NAMED])

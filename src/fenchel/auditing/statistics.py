@@ -201,18 +201,18 @@ class AuditStatistics:
         return {name: weight / total for name, weight in result.iter_rows()}
 
     def moved_tokens(self) -> polars.DataFrame:
-        """Weight that leaves and reaches tokens that are the key that loses or gains most, by head and token id."""
+        """Weight that tokens gain (``net``) as the keys that lose or gain most of a query, by head and token id."""
         pl = polars_module()
         sides = [
-            self.rows.filter(pl.col(f"{side}_token").is_not_null())
-            .group_by(*_HEAD, pl.col(f"{side}_token").alias("token"), maintain_order=True)
-            .agg((pl.col(f"{side}_weight") * pl.col("weight")).sum().alias(side))
-            for side in ("leaves", "reaches")
+            self.rows.filter(pl.col(f"{side}_token").is_not_null()).select(
+                *_HEAD,
+                pl.col(f"{side}_token").alias("token"),
+                (sign * pl.col(f"{side}_weight") * pl.col("weight")).alias("net"),
+            )
+            for side, sign in (("leaves", -1), ("reaches", 1))
         ]
-        together = sides[0].join(sides[1], on=[*_HEAD, "token"], how="full", coalesce=True)
-        return (
-            together.with_columns(pl.col("leaves", "reaches").fill_null(0.0)).sort(*_HEAD, "token").collect()
-        )
+        by_token = pl.concat(sides).group_by(*_HEAD, "token", maintain_order=True)
+        return by_token.agg(pl.col("net").sum()).sort(*_HEAD, "token").collect()
 
     def means_by_kind(self) -> dict[str, Any]:
         """``kinds`` of ``summary.json``: counts and means of each kind, and of each of its layers."""
