@@ -242,25 +242,19 @@ def _as_float(value: Any) -> float:
         raise Unfit from None
 
 
-def numbers_from_one(most: int) -> Rule:
-    """Whole numbers from 1, such as those of layers, or None; sorted, without duplicates."""
-    rule = whole(1, most, "1")
+def numbers(rule: Rule, most: int = 1000, words: str = "") -> Rule:
+    """One or more numbers, each checked by the same rule; sorted, without duplicates.
 
-    def fit(value: Any) -> tuple[int, ...]:
+    Args:
+        rule: The rule.
+        most: The largest number of them.
+        words: The rule of all in words. Default: that of each.
+    """
+
+    def fit(value: Any) -> tuple[Any, ...]:
         return tuple(sorted({rule.member(one) for one in listed(value, most)}))
 
-    return Rule(
-        f"whole numbers from 1 to {most:,}, such as [1, 2], or None for all", fit, list[int], optional=True
-    )
-
-
-def numbers(rule: Rule) -> Rule:
-    """One or more numbers, each checked by the same rule; sorted, without duplicates."""
-    return Rule(
-        f"1 to 1,000 numbers, each {rule.expected}",
-        lambda value: tuple(sorted({rule.member(one) for one in listed(value, 1000)})),
-        list[float],
-    )
+    return Rule(words or f"1 to {most:,} numbers, each {rule.expected}", fit, list[rule.kind])
 
 
 def one_of(*names: str) -> Rule:
@@ -415,6 +409,8 @@ _INT32_MOST: Final = 2**31 - 1
 
 MOST_LAYERS: Final = 10_000  # the largest models have hundreds
 
+_NUMBERS: Final = f"whole numbers from 1 to {MOST_LAYERS:,}, such as [1, 2], or None for all"
+
 ESTIMATORS: Final = ("first_order", "second_order", "exact")
 """Names of the estimators of attention."""
 
@@ -458,7 +454,7 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "max_length": maybe(whole(1, 10**7, "512")),
     "stride": maybe(whole(1, 10**7, "256")),
     "max_tokens": maybe(whole(1, 10**15, "100000")),
-    "heads": numbers_from_one(MOST_LAYERS),
+    "heads": maybe(numbers(whole(1, MOST_LAYERS, "1"), MOST_LAYERS, _NUMBERS)),
     "model_name": path_name("a folder, or a name on the hub such as bert-base-uncased"),
     "loader": maybe(path_name("a Python file with a function load(folder)")),
     "text": path_name("a file, or the name of a data set"),
