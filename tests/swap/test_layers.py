@@ -269,9 +269,6 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (None, {"estimators": ["first_order"]}, "first_order, which is the model itself"),
-        (None, {"layers": [3], "per_layer": True}, r"layers \[3\] do not exist: this model has 2 that"),
-        (None, {"heads": [5], "per_head": True}, r"heads \[5\] do not exist"),
         (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
         (None, {"max_length": 8}, "max length applies to texts only, but ready-made inputs were given"),
         (None, {"mask_probability": 0.3}, "mask probability applies to texts only"),

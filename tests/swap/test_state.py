@@ -65,7 +65,7 @@ def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
     return small_swap("bert", **OPTIONS, **given, directory=folder, **{"resume": True, **options})
 
 
-def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], None]:
+def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], object]:
     return lambda saved: saved[0].update({name: change(saved[0][name].clone()).contiguous()})
 
 
@@ -77,13 +77,13 @@ def _filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return changed
 
 
-def _field(*path: str, to: Any) -> Callable[[Saved], None]:
+def _field(*path: str, to: Any) -> Callable[[Saved], object]:
     return lambda saved: field(*path, to=to)(saved[1])
 
 
 TENSORS = ("documents", "tokens", "hidden")
 
-WRONG: dict[str, Callable[[Saved], None]] = {
+WRONG: dict[str, Callable[[Saved], object]] = {
     **{f"no {name}": lambda saved, name=name: saved[0].pop(name) for name in TENSORS},
     **{f"{name} of one unit less": _tensor(name, lambda one: one[1:]) for name in TENSORS},
     **{f"{name} of one dimension more": _tensor(name, lambda one: one[None]) for name in TENSORS},
@@ -113,7 +113,7 @@ WRONG: dict[str, Callable[[Saved], None]] = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
-    folder: Path, saved: Saved, change: Callable[[Saved], None]
+    folder: Path, saved: Saved, change: Callable[[Saved], object]
 ) -> None:
     change(saved)
     refused(folder, *saved)
