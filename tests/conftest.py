@@ -3,8 +3,6 @@
 import gc
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,21 @@ from tests.pages import Watched
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
 
-_BFLOAT16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 
-
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Do without AMX where the processor names it and the system does not let processes use it."""
-    if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
+    runs_no_test = config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
+    if runs_no_test or "ONEDNN_MAX_CPU_ISA" in os.environ or not hasattr(os, "fork"):
         return
-    if (
-        subprocess.run([sys.executable, "-c", _BFLOAT16], stderr=subprocess.DEVNULL, check=False).returncode
-        < 0
-    ):
+    import torch  # here, so that the process which tries a product need not
+
+    if (child := os.fork()) == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            torch.ones(64, 64, dtype=torch.bfloat16).mm(torch.ones(64, 64, dtype=torch.bfloat16))
+        finally:
+            os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 
