@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,13 +31,11 @@ from fenchel.auditing.examples import (
     packed,
 )
 from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.measure import MeasuredCall, SampledQueries
 from fenchel.auditing.solution import Solving, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
-
-if TYPE_CHECKING:
-    from fenchel.auditing.measure import MeasuredCall
 
 
 def answers(
@@ -70,19 +68,14 @@ def answers(
 
 def _of_queries(call: AttentionCall, row: int, queries: Sequence[int]) -> AttentionCall:
     """The call restricted to some queries of one row of its batch."""
-    own, index = slice(row, row + 1), torch.as_tensor(queries, device=call.query.device)
-    preference = call.preference
-    if preference is not None:
-        preference = preference if len(preference) == 1 else preference[own]
-        preference = preference if preference.shape[2] == 1 else preference[:, :, index]
-    return replace(
-        call,
-        query=call.query[own, :, index],
-        key=call.key[own],
-        preference=preference,
-        counted=call.counted[own, index],
-        inputs=None if call.inputs is None else call.inputs[own],
-    )
+    tensors = {name: getattr(call, name) for name in ("query", "key", "preference", "counted", "inputs")}
+    # A preference with one row is that of all.
+    own: dict[str, Any] = {
+        name: x if x is None or len(x) == 1 else x[row : row + 1] for name, x in tensors.items()
+    }
+    index = torch.as_tensor([queries], device=call.query.device)
+    there = own["counted"].gather(1, index)
+    return SampledQueries(index, there, there.sum(1)).of_call(replace(call, **own))
 
 
 NUM_TEMPLATES = 12
