@@ -20,7 +20,7 @@ from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.auditing.test_measure import by_definition, problem_of
 from tests.cli.conftest import SMALL, Command, command, saved  # noqa: F401 - fixtures
 from tests.pages import text_of
-from tests.tiny_models import tiny_inputs, tiny_model
+from tests.tiny_models import configured, tiny_inputs, tiny_model
 
 NAMED = {"sparsemax": Tsallis(2), "entmax15": Tsallis(1.5)}
 
@@ -133,10 +133,7 @@ def test_the_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - 
     forced = command(*base, "--closeness", "entmax15", "--even-so", "--out", tmp_path / "forced")
     assert forced.code == 0, forced.err
     # A model says in its configuration what it was trained with; save_pretrained leaves that out.
-    config = tmp_path / "model" / "config.json"
-    config.write_text(
-        json.dumps({**json.loads(config.read_text()), "attn_implementation": "fenchel_entmax15"})
-    )
+    configured(tmp_path / "model", attn_implementation="fenchel_entmax15")
     own = command(*base, "--closeness", "tsallis:1.5", "--out", tmp_path / "own")
     assert own.code == 0, own.err
     assert json.loads((tmp_path / "own" / "manifest.json").read_text())["closeness"] == "tsallis:1.5"

@@ -18,6 +18,7 @@ from fenchel.cli import main
 from tests.auditing.small_audits import Interrupting, assert_same_audit, files_of, some_texts
 from tests.cli.conftest import SMALL, plain_run, saved
 from tests.swap.small_swaps import SCORED
+from tests.tiny_models import configured
 
 RUNS = ("audit", "swap")
 
@@ -264,8 +265,7 @@ def test_a_head_without_its_weights_is_an_error(run, tmp_path):
     assert not any("lm_head" in name for name in weights), "tied weights are saved once"
     tied = run("swap", of=folder, out="tied")
     assert tied.code == 0, tied.err
-    config = read(folder, "config")
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    configured(folder, tie_word_embeddings=False)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     done = run("swap", of=folder)
     assert done.code == 4

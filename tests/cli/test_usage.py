@@ -1,7 +1,6 @@
 """Wrong usage ends with 2, help says what there is, and the page in docs says the same."""
 
 import gzip
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import pytest
 import fenchel
 from fenchel.cli.commands import numbers
 from tests.auditing.small_audits import some_texts
+from tests.tiny_models import configured
 from website.pages import with_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
@@ -193,16 +193,11 @@ def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
     assert "has more than 1,048,576 bytes" in endless.line
 
 
-def configured(folder: Path, name: str, **changes: object) -> None:
-    found = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps({**found, **changes}))
-
-
 MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken": (lambda m: (m / "config.json").write_text("{"), "cannot be loaded"),
     "nested": (lambda m: (m / "config.json").write_text("[" * 100_000), "cannot be loaded"),
-    "layers": (lambda m: configured(m, "config.json", num_hidden_layers=10**6), "asks for 1,000,000 layers"),
-    "dropout": (lambda m: configured(m, "config.json", hidden_dropout_prob=float("nan")), "a dropout of nan"),
+    "layers": (lambda m: configured(m, num_hidden_layers=10**6), "asks for 1,000,000 layers"),
+    "dropout": (lambda m: configured(m, hidden_dropout_prob=float("nan")), "a dropout of nan"),
     "length": (lambda m: configured(m, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"),
     "weights": (lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be loaded"),
 }  # fmt: skip

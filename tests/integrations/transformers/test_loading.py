@@ -17,7 +17,7 @@ from fenchel.errors import MissingExtraError, ModelError
 from fenchel.integrations.registry import require_transformers
 from fenchel.integrations.transformers import automatic_class, language_head, load_model
 from tests.swap.small_swaps import FAMILIES, language_model, tokenizer_of
-from tests.tiny_models import tiny_model
+from tests.tiny_models import configured, tiny_model
 
 
 @pytest.fixture
@@ -105,11 +105,6 @@ def test_verbosity_and_environment_are_put_back(folder: Path) -> None:
     assert dict(os.environ) == environment
 
 
-def configure(folder: Path, **settings: Any) -> None:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, **settings}), encoding="utf-8")
-
-
 def drop(folder: Path, *names: str) -> None:
     file = folder / "model.safetensors"
     kept = {k: v for k, v in load_file(file).items() if not k.startswith(names)}
@@ -138,7 +133,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights cut short": (cut("model.safetensors"), "^the model of .* cannot be loaded: "),
     "a tokenizer cut short": (cut("tokenizer.json"), "^the tokenizer of .* cannot be loaded: "),
     "another size": (
-        lambda folder: configure(folder, intermediate_size=16),
+        lambda folder: configured(folder, intermediate_size=16),
         r"do not fit its config.json: .*has shape \(32.*gives \(16",
     ),
     "missing weights, which are not made up": (
@@ -158,7 +153,7 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(folder: Path, spoil
 
 
 def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
-    configure(folder, model_type="unheard-of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
+    configured(folder, model_type="unheard-of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
     (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w')", encoding="utf-8")
     with pytest.raises(ModelError, match="needs custom code"):
         load_model(folder)
@@ -317,8 +312,7 @@ def test_a_checkpoint_of_the_body_alone_has_no_head(tmp_path: Path):
     tokenizer_of("bert").save_pretrained(tmp_path)
     assert load_model(tmp_path, with_head=True)[2].model_class == "BertModel"
     # A configuration that promises a head which the weights lack must not bring a random one.
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
+    configured(tmp_path, architectures=["BertForMaskedLM"])
     with pytest.raises(ModelError, match=r"parameters of BertForMaskedLM .* which would be random"):
         load_model(tmp_path, with_head=True)
 
