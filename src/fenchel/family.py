@@ -173,15 +173,12 @@ class Family(ABC):
 
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
         """Bound on the error of :meth:`shift`, or of ``at(lam).shift`` where accurate, (g, r, 1)."""
-        del accurate
         if lam.dtype != torch.float64:
             return torch.full_like(lam[..., :1], torch.inf)
+        if accurate:
+            return self.at(lam).rounding_errors().shift.unsqueeze(-1)
         # Final bounds are those of the certificate.
         return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
-
-    def rounding_of_rows(self, lam: Tensor) -> Tensor:
-        """The same bound for ``at(lam).shift`` from each row's own numbers, for the cost of a point."""
-        return self.rounding(lam, accurate=True)
 
     @abstractmethod
     def smoothness(self) -> Tensor | None:

@@ -150,29 +150,13 @@ class TemplateFamily(Family):
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
-        length = norm(lam)
+        if not self.closeness.is_softmax:
+            return super().rounding(lam, accurate=accurate)
+        unit, (n, k), length = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:], norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
-        if self.closeness.is_softmax:
-            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
-            moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
-            return 2 * self.radius * (of_logits + of_weights * moved)
-        if lam.dtype != torch.float64:
-            return torch.full_like(length, torch.inf)
-        _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
-        of_sums = (summed(n) + 8) * unit
-        whole = 2 * self.radius * (2 * _column(lost, lam) + of_sums)
-        if not accurate:
-            return whole.expand_as(length)
-        modulus = _column(self.closeness.modulus, lam)
-        near = length * self.radius <= SMALL * modulus
-        return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
-
-    @override
-    def rounding_of_rows(self, lam: Tensor) -> Tensor:
-        if not self.closeness.is_softmax and lam.dtype != torch.float64:
-            return super().rounding_of_rows(lam)
-        return self.at(lam).rounding_errors().shift.unsqueeze(-1)
+        of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
+        moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
+        return 2 * self.radius * (of_logits + of_weights * moved)
 
     @override
     def smoothness(self) -> Tensor:
@@ -345,8 +329,6 @@ class CoupledFamily(TemplateFamily):
 
     shift = Family.shift
     start = Family.start
-    rounding = Family.rounding
-    rounding_of_rows = Family.rounding_of_rows
 
 
 class CoupledPoint(TemplatePoint):

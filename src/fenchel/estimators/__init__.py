@@ -42,6 +42,7 @@ __all__ = [
     "InferenceProblem",
     "SecondOrder",
     "check_curved",
+    "check_reached",
     "estimator_with",
 ]
 
@@ -86,6 +87,29 @@ class Estimator(ABC):
         if self.memory_budget is None:
             return DEFAULT_MEMORY_BUDGET
         return checked_argument("memory_budget", self.memory_budget)
+
+
+def check_reached(missed: Tensor, error: Tensor, tol: float, max_steps: int, remedy: str) -> None:
+    """Raise if queries did not meet a tolerance.
+
+    Args:
+        missed: These queries, bool.
+        error: Bounds on the errors of dual points, relative to their lengths.
+        tol: The tolerance.
+        max_steps: Maximum number of steps.
+        remedy: Advice, after "to continue".
+
+    Raises:
+        ConvergenceError: If so; the message has their number and the worst one.
+    """
+    if not bool(missed.any()):
+        return
+    error = error.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
+    worst = index_of(error.argmax(), error.shape)
+    raise ConvergenceError(
+        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+        f"{max_steps} steps (worst at index {worst}: {float(error[worst]):.2e}). To continue, {remedy}"
+    )
 
 
 def check_curved(closeness: AbstractCloseness, estimator: str) -> None:
@@ -236,8 +260,16 @@ class Iterative(Estimator):
             return self._solve(block, tol, max_steps)
 
         estimate = estimate_of(problem, tol, of_block, memory_budget=budget)
-        if self.throw:
-            _check_convergence(estimate, tol, max_steps)
+        if self.throw and not bool(estimate.converged.all()):
+            error = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
+            if bool((estimate.steps >= max_steps)[~estimate.converged].any()):
+                remedy = "raise max_steps, or tol if more steps change nothing (rounding is then the limit)"
+            elif problem.dtype == torch.float32:
+                remedy = "raise tol, or give the problem in float64"
+            else:
+                remedy = "raise tol: float64 cannot certify more on this problem"
+            remedy = f"{remedy}; or pass throw=False and check estimate.converged"
+            check_reached(~estimate.converged, error, tol, max_steps, remedy)
         return estimate
 
 
@@ -371,28 +403,6 @@ class Constrained(Iterative):
 
 STEPS_OF_SEARCH = 100
 """Maximum number of steps of a query at each α tried for a radius."""
-
-
-def _check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
-    """Raise if a query does not meet the tolerance, with their number, the worst one and a remedy."""
-    missed = ~estimate.converged
-    if not bool(missed.any()):
-        return
-    relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
-    relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
-    worst = index_of(relative.argmax(), relative.shape)
-    steps = int(estimate.steps[worst])
-    if steps >= max_steps:
-        remedy = "raise max_steps, or tol if more steps change nothing (rounding is then the limit)"
-    elif estimate.dual.dtype == torch.float32:
-        remedy = "raise tol, or give the problem in float64"
-    else:
-        remedy = "raise tol: float64 cannot certify more on this problem"
-    raise ConvergenceError(
-        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| (worst at index "
-        f"{worst}: {float(relative[worst]):.2e} after {steps} steps). To continue, {remedy}; or pass throw=False and "
-        "check estimate.converged"
-    )
 
 
 EstimatorName = Literal["first_order", "second_order", "exact"] | str

@@ -177,7 +177,8 @@ class Rows:
             residual = residual + eps * self._first
         bound = residual + self.alpha * family.rounding(lam, accurate=accurate)
         if accurate and bool(((bound > self.tol * reference) & (residual <= self.tol * reference)).any()):
-            bound = torch.fmin(bound, residual + self.alpha * family.rounding_of_rows(lam))
+            of_rows = family.at(lam).rounding_errors().shift.unsqueeze(-1)
+            bound = torch.fmin(bound, residual + self.alpha * of_rows)
         return bound
 
 

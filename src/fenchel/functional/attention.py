@@ -25,7 +25,13 @@ from fenchel.functional.inference import (
     ProblemRows,
     Variant,
 )
-from fenchel.functional.output import AttentionCertificate, certificate_at, output_at, weights_at
+from fenchel.functional.output import (
+    LEAST_QUERIES,
+    AttentionCertificate,
+    certificate_at,
+    output_at,
+    weights_at,
+)
 from fenchel.preference import Discrete
 from fenchel.tensors import check_finite, is_transformed
 
@@ -52,9 +58,9 @@ class AttentionInference(Inference):
         other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
         self._closeness = None if self._call.has_no_evidence else other
         if isinstance(self._closeness, Divergence):
-            # Binding it to a preference for the first time checks its functions.
-            first = next(self._problems.parts(self._problems.boxes()))
-            self._closeness.bind(Discrete(first.templates, first.log_weights()))
+            # Binding it to a preference for the first time checks its functions, here at some queries.
+            rows = self._problems
+            self._closeness.bind(Discrete(rows.templates[:1], rows.log_weights()[:1, :, :LEAST_QUERIES]))
 
     @override
     def _answer(self, result: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of
-from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.estimators import Estimator, Exact, FirstOrder
+from fenchel.errors import ProblemError
+from fenchel.estimators import Estimator, Exact, FirstOrder, check_reached
 from fenchel.estimators.closed_form import second_order_point, with_one_hessian
 from fenchel.estimators.exact_solver import infer
 from fenchel.estimators.implicit import (
@@ -40,7 +40,6 @@ from fenchel.functional.arguments import (
 from fenchel.templates import TemplateFamily
 from fenchel.tensors import (
     check_finite,
-    index_of,
     is_transformed,
     log_weights,
     refuse_export,
@@ -386,6 +385,9 @@ def check_second_order(dual: Tensor, **arguments: Tensor) -> None:
         )
 
 
+REMEDY = "raise tol or max_steps, give the tensors in float64, or make {}"
+"""Advice for queries that do not reach the tolerance."""
+
 BLOCK_BYTES = 2**24
 """Size of an array (rows, n) of a block: mixing allocates one only if the preference differs by query."""
 
@@ -406,36 +408,12 @@ def _exact(
             result, reference = infer(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, box, result.dual)
             rowwise.put(error, box, (result.error / reference).masked_fill(result.error == 0, 0))
-        remedy = "alpha or the norms of the keys smaller"
+        error = error.squeeze(-1)
         check_reached(
-            error.squeeze(-1), tol, max_steps, remedy, " (worst at (batch, head, query) {}: {:.2e})"
+            ~(error <= tol), error, tol, max_steps, REMEDY.format("alpha or the norms of the keys smaller")
         )
         _check_range(dual, templates)
         return dual
-
-
-def check_reached(error: Tensor, tol: float, max_steps: int, remedy: str, worst: str = "") -> None:
-    """Raise if relative errors are above a tolerance.
-
-    Args:
-        error: Bounds on the errors of dual points, relative to their lengths.
-        tol: The tolerance.
-        max_steps: Maximum number of steps.
-        remedy: Further advice, after "make".
-        worst: Format of the index and error of the worst query.
-
-    Raises:
-        ConvergenceError: If so; the message has the number of such queries.
-    """
-    missed = ~(error <= tol)
-    if not bool(missed.any()):
-        return
-    where = index_of(error.nan_to_num(nan=torch.inf).argmax(), error.shape)
-    raise ConvergenceError(
-        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-        f"{max_steps} steps{worst.format(where, float(error[where]))}. Raise tol or max_steps, give the tensors in "
-        f"float64, or make {remedy}"
-    )
 
 
 def _check_range(dual: Tensor, templates: Tensor) -> None:

@@ -8,7 +8,7 @@ the methods for which they have faster code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypedDict, TypeVar
 
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import ESTIMATORS
-from fenchel.blocks import Box, joined, pieces_of
+from fenchel.blocks import Box
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.estimate import certify
 from fenchel.estimators import ESTIMATORS as SOLVERS
-from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
+from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder, check_reached
 from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import solved_block
 from fenchel.family import Block
@@ -33,13 +33,13 @@ from fenchel.functional.arguments import (
     unit_of_products,
     without_autocast,
 )
-from fenchel.functional.exact import DEFAULT_STEPS, check_reached, limits, untraced
+from fenchel.functional.exact import DEFAULT_STEPS, REMEDY, limits, untraced
 from fenchel.functional.output import (
     AttentionCertificate,
     boxes_of_queries,
     certificate_of,
+    in_parts,
     norm_of,
-    recomputed,
 )
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
@@ -294,25 +294,21 @@ class ProblemRows:
 
     @untraced  # data-dependent iteration
     def _solved(self, solver: Estimator, remedy: str) -> Tensor:
-        # The expansion contains the curvature, which a custom closeness may compute by torch.func.
+        dual = _solution(self.problem(), solver, remedy)
+        if not torch.is_grad_enabled():
+            return dual
+
+        def joined(part: ProblemRows, lam: Tensor) -> Tensor:
+            return solver.joined(part.problem(), lam)
+
+        # Recomputed in the backward pass: the residual's graph has arrays of all weights. But the expansion contains
+        # the curvature, which a custom closeness may compute by torch.func.
         foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
-
-        def of_part(part: ProblemRows, _: Tensor) -> Tensor:
-            dual = _solution(part.problem(), solver, remedy)
-
-            def joined() -> Tensor:
-                return solver.joined(part.problem(), dual)
-
-            if not torch.is_grad_enabled():
-                return dual
-            # Recomputed in the backward pass: the residual's graph has arrays of all weights.
-            return joined() if foreign else recomputed(joined)
-
-        return in_parts(self, of_part, self.evidence, again=False)
+        return self.in_parts(joined, dual, again=not foreign)
 
     def weights(self, dual: Tensor) -> Tensor:
         """P at dual points (B, H, m, d), (B, H, m, n)."""
-        return in_parts(self, _weights, dual)
+        return self.in_parts(_weights, dual)
 
     def average(self, dual: Tensor, values: Tensor, dropout_p: float) -> Tensor:
         """The mean of values (B, H, n, d_v) at dual points, (B, H, m, d_v)."""
@@ -320,11 +316,11 @@ class ProblemRows:
         def of_part(part: ProblemRows, lam: Tensor, value: Tensor) -> Tensor:
             return dropped(_weights(part, lam), dropout_p) @ value
 
-        return in_parts(self, of_part, dual, values)
+        return self.in_parts(of_part, dual, values)
 
     def gap_at(self, dual: Tensor) -> Tensor:
         r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
-        return in_parts(self, lambda part, lam: part.problem().gap_at(lam), dual)
+        return self.in_parts(lambda part, lam: part.problem().gap_at(lam), dual)
 
     @torch.no_grad()
     def certificate(self, dual: Tensor, dtype: torch.dtype) -> AttentionCertificate:
@@ -332,25 +328,31 @@ class ProblemRows:
         rows = self
         if self.variances is None:
             rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
-        return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dtype)
+        return certificate_of(rows.in_parts(_bound_on_gradient, dual), rows.alpha.double(), dtype)
 
-    def boxes(self) -> list[Box]:
-        """Ranges of sequences, not split where the closeness has numbers for each, and of queries."""
+    def in_parts(
+        self, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
+    ) -> Tensor:
+        """Apply a function to the queries part by part, (B, H, m, ...).
+
+        Args:
+            function: A function of a part, its points and its parts of ``of_keys``.
+            points: (B, H, m, d).
+            *of_keys: (B, H, n, any) each.
+            again: Whether the backward pass recomputes a part instead of keeping its arrays.
+        """
+        # Sequences are not split where the closeness has numbers for each.
         shapes = self.closeness.query_shapes().values()
         whole_batch = any(len(shape) > 2 and shape[-3] > 1 for shape in shapes)
-        return boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=whole_batch)
+        cut = boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=whole_batch)
 
-    def parts(self, cut: list[Box]) -> Iterator[ProblemRows]:
-        """The rows in each of these boxes."""
-        if len(cut) == 1:
-            yield self
-            return
-        tensors = self.evidence, self.templates, self.log_preference, self.alpha, self.variances
-        of_queries, of_keys = (0, 2), (0, None)
-        dims = of_queries, of_keys, of_queries, of_queries, of_keys
-        pieces = (pieces_of(*each) for each in zip(tensors, (cut,) * 5, dims, strict=True))
-        for (_, span), z, own, log_u, alpha, variances in zip(cut, *pieces, strict=True):
-            yield ProblemRows(z, own, log_u, alpha, self.closeness.queries(span), variances)
+        def of_part(box: Box, z: Tensor, log_u: Any, alpha: Tensor, *tensors: Any) -> Tensor:
+            lam, templates, variances, *others = tensors
+            closeness = self.closeness.queries(box[1])
+            return function(ProblemRows(z, templates, log_u, alpha, closeness, variances), lam, *others)
+
+        by_query = self.evidence, self.log_preference, self.alpha, points
+        return in_parts(of_part, cut, by_query, (self.templates, self.variances, *of_keys), again=again)
 
 
 def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
@@ -384,27 +386,6 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     return (result + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 
-def in_parts(
-    rows: ProblemRows, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
-) -> Tensor:
-    """Apply a function to the queries part by part, (B, H, m, ...).
-
-    Args:
-        rows: The queries.
-        function: A function of a part, its points and its parts of ``of_keys``.
-        points: (B, H, m, d).
-        *of_keys: (B, H, n, any) each.
-        again: Whether the backward pass recomputes a part instead of keeping its arrays.
-    """
-    cut = rows.boxes()
-    pieces = [pieces_of(points, cut, (0, 2)), *(pieces_of(x, cut, (0, None)) for x in of_keys)]
-
-    def of_part(*part: Any) -> Tensor:
-        return recomputed(function, *part) if again else function(*part)
-
-    return joined(zip(cut, map(of_part, rows.parts(cut), *pieces), strict=True), (0, 2))
-
-
 @untraced  # looks at values
 def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     """λ of the second-order or exact estimator, (..., m, d), with gradients to all tensors of the problem.
@@ -429,14 +410,13 @@ def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
     def solve(block: Block) -> dict[str, Tensor]:
         if isinstance(solver, Exact):
             result = certify(block, solved_block(block, tol, steps)[0], problem.dtype)
-            missed = (result.dual_error / result.reference).masked_fill(
-                result.dual_error <= tol * result.reference, 0
-            )
-            return {"dual": result.dual, "missed": missed}
+            error = result.dual_error / result.reference
+            return {"dual": result.dual, "error": error.masked_fill(result.dual_error == 0, 0)}
         block = block.to(torch.float64) if block.family.selectable else block
         return {"dual": second_order_point(block).to(problem.dtype)}
 
     result = QueryLayout(problem).solved(solve)
-    if "missed" in result:
-        check_reached(result["missed"], tol, steps, remedy)
+    if isinstance(solver, Exact):
+        error = result["error"]
+        check_reached(~(error <= tol), error, tol, steps, REMEDY.format(remedy))
     return result["dual"]

@@ -7,7 +7,7 @@ for it; if that gradient is required, weights are computed part by part and reco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from fenchel.blocks import CACHE_BYTES, Box, boxes, joined, keep_freed_memory, part_of, pieces_of
+from fenchel.blocks import CACHE_BYTES, Box, boxes, joined, keep_freed_memory, pieces_of
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
@@ -40,27 +40,22 @@ def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def means_at(call: AttentionArguments, dual: Tensor, key: Tensor, *averaged: Tensor) -> list[Tensor]:
-    """Means under the weights at dual points, each (B, H, m, c), without gradient, in one pass over the keys.
+def means_at(call: AttentionArguments, dual: Tensor, key: Tensor, averaged: Tensor) -> Tensor:
+    """Means under the weights at dual points, (B, H, m, c), without gradient.
 
     Args:
         call: Checked arguments.
         dual: λ, (B, H, m, d).
         key: The keys, possibly less a vector for each head, which does not change the weights.
-        *averaged: Values to average, each (B, H_kv, n, c), with the dtype of the key, float32 or float64.
+        averaged: Values to average, (B, H_kv, n, c), with the dtype of the key, float32 or float64.
     """
-    lam = dual.to(key.dtype) * call.scale
-    key, *values = (call.of_query_heads(x) for x in (key, *averaged))
+
+    def of_part(box: Box, lam: Tensor, log_u: Tensor | None, key: Tensor, averaged: Tensor) -> Tensor:
+        return _softmax(lam @ key.mT, log_u).to(key.dtype) @ averaged
+
+    lam, of_keys = dual.to(key.dtype) * call.scale, [call.of_query_heads(x) for x in (key, averaged)]
     cut = boxes_of_queries(lam, key.shape[2], part_bytes=CACHE_BYTES)
-
-    def of_part(box: Box) -> list[Tensor]:
-        preference, rows = call.log_preference, (box[0], slice(None), box[1])
-        log_u = None if preference is None else part_of(preference, rows)
-        weights = _softmax(part_of(lam, rows) @ part_of(key, box[:1]).mT, log_u).to(key.dtype)
-        return [weights @ part_of(value, box[:1]) for value in values]
-
-    parts = [of_part(box) for box in cut]
-    return [joined(zip(cut, means, strict=True), (0, 2)) for means in zip(*parts, strict=True)]
+    return in_parts(of_part, cut, (lam, call.log_preference), of_keys)
 
 
 def with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
@@ -102,16 +97,13 @@ def _output_in_parts(call: AttentionArguments, dual: Tensor, dropout_p: float) -
         return plain_attention(call, lam, dropout_p)
     # A second derivative would require storing the arrays of all parts.
     log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
-    cut = boxes_of_queries(lam, key.shape[2])
 
-    def of_part(lam: Tensor, key: Tensor, value: Tensor, log_preference: Tensor) -> Tensor:
-        part = replace(call, query=lam, key=key, value=value, log_preference=log_preference)
+    def of_part(box: Box, lam: Tensor, log_u: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        part = replace(call, query=lam, key=key, value=value, log_preference=log_u)
         return plain_attention(part, lam, dropout_p)
 
-    by_query, by_key = (0, 2), (0, None)
-    of_tensors = ((lam, by_query), (key, by_key), (value, by_key), (log_preference, by_query))
-    pieces = zip(*(pieces_of(tensor, cut, dims) for tensor, dims in of_tensors), strict=True)
-    return joined(zip(cut, (recomputed(of_part, *each) for each in pieces), strict=True), by_query)
+    cut = boxes_of_queries(lam, key.shape[2])
+    return in_parts(of_part, cut, (lam, log_preference), (key, value))
 
 
 def weights_at(call: AttentionArguments, dual: Tensor) -> Tensor:
@@ -211,6 +203,32 @@ def recomputed(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return result
 
 
+def in_parts(
+    function: Callable[..., Tensor],
+    cut: Sequence[Box],
+    by_query: Sequence[Tensor | None],
+    by_key: Sequence[Tensor | None],
+    *,
+    again: bool = True,
+) -> Tensor:
+    """Apply a function to the parts of tensors in boxes of sequences and queries, (B, H, m, ...).
+
+    Args:
+        function: A function of a box and of the parts of all tensors in it.
+        cut: The boxes.
+        by_query: Tensors (B or 1, H or 1, m or 1, any), or None.
+        by_key: Tensors (B or 1, H or 1, n, any), or None.
+        again: Whether the backward pass recomputes a part instead of keeping its arrays.
+    """
+    pieces = [
+        pieces_of(x, cut, dims) for dims, some in (((0, 2), by_query), ((0, None), by_key)) for x in some
+    ]
+    parts = (
+        recomputed(function, *each) if again else function(*each) for each in zip(cut, *pieces, strict=True)
+    )
+    return joined(zip(cut, parts, strict=True), (0, 2))
+
+
 _BEYOND_FIRST_ORDER = 1.5
 """Errors of logits up to a tenth move a mean by at most this multiple of their first-order effect."""
 
@@ -255,7 +273,7 @@ def _centred(call: AttentionArguments) -> tuple[Tensor, Tensor, Tensor]:
             each = call.of_query_heads(templates)
             return normalised_log_weights(preference, each).exp() @ each
         # With a dimension of 0 every score is 0.
-        return means_at(call, call.query[..., :0], templates[..., :0], templates)[0]
+        return means_at(call, call.query[..., :0], templates[..., :0], templates)
 
     means = at_rest(key).unflatten(1, (key.shape[1], -1)).mean(2) if shared else key
     key = key - means.mean(-2, keepdim=True)
@@ -293,7 +311,9 @@ def certificate_at(
         The certificate, and the averages.
     """
     moments, rest, largest = _centred(call)
-    means, *result = means_at(call, dual, moments[..., :-1], moments, *(x.to(moments.dtype) for x in others))
+    key, together = moments[..., :-1], torch.cat([moments, *(x.to(moments.dtype) for x in others)], -1)
+    widths = [x.shape[-1] for x in (moments, *others)]
+    means, *result = means_at(call, dual, key, together).split(widths, -1)
     dtype, scale = means.dtype, abs(call.scale)
     unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
     alpha = call.alpha.double() if isinstance(call.alpha, Tensor) else call.alpha
