@@ -23,7 +23,6 @@ from fenchel.templates import CoupledFamily, TemplateFamily
 from fenchel.tensors import (
     check_device,
     check_tensor,
-    check_vectors,
     checked_argument,
     has,
     positive_tensor,
@@ -264,7 +263,7 @@ class Problem(Generic[P_co]):
     def mean(self, weights: Tensor) -> Tensor:
         r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
         n = self.templates.shape[-2]
-        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.preference)
+        self.preference.check_vectors("weights", weights, "(..., m, N), one for each template", n)
         return weights @ self.templates
 
     def target(self) -> Tensor:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,11 +73,13 @@ def check_tensor(
     dtypes: Collection[torch.dtype] = FLOATING,
     dims: int | None = None,
     sizes: Sequence[Size | EllipsisType] | None = None,
+    broadcast: Sequence[int] | None = None,
     device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
     other: str = "query",
     error: type[FenchelError] = ProblemError,
 ) -> None:
-    """Raise unless a tensor is dense, of one of several dtypes, and of the given shape and device.
+    """Raise unless a tensor is dense, of one of several dtypes, and of the given shape, device and dtype.
 
     Args:
         name: Name of the argument; a plural ends in "s".
@@ -86,8 +88,10 @@ def check_tensor(
         dtypes: Accepted dtypes.
         dims: Number of dimensions, if it is fixed.
         sizes: Expected sizes, as for :func:`has_shape`; messages show them after the shape in words.
+        broadcast: Shape to which its own can be expanded; messages show it likewise.
         device: Expected device.
-        other: Name of an argument on that device.
+        dtype: Expected dtype; under autocast it may differ.
+        other: Name of an argument with that device and dtype.
         error: Type of the error.
 
     Raises:
@@ -118,12 +122,17 @@ def check_tensor(
         )
     if dims is not None and tensor.dim() != dims:
         raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {dims} dimensions {form}")
+    letters, end, rest = form.partition(")")
     if sizes is not None and not has_shape(tensor, sizes):
-        letters, end, rest = form.partition(")")
         expected = f"{letters}{end} = {_in_words(sizes)}{rest}"
+        raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {expected}")
+    if broadcast is not None and not broadcasts_to(tensor.shape, tuple(broadcast)):
+        expected = f"one {letters}{end} = {tuple(broadcast)}{rest}"
         raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {expected}")
     if device is not None:
         check_device(name, tensor, device, other, error=error)
+    if dtype is not None:
+        check_dtype(name, tensor, dtype, other)
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -158,35 +167,6 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
     """
     if tensor.dtype != dtype and not is_under_autocast(tensor):
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
-
-
-class Placed(Protocol):
-    """An object with a dtype and a device."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of its numbers."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Device of its numbers."""
-        ...
-
-
-def check_vectors(
-    name: str, tensor: Any, form: str, width: int, like: Placed, other: str = "templates"
-) -> None:
-    """Raise unless a tensor contains vectors of the given length, with the dtype and device of another object.
-
-    Raises:
-        ProblemError: If not; the message has the argument's name, its value and the expected one.
-    """
-    check_tensor(name, tensor, form)
-    if tensor.dim() == 0 or tensor.shape[-1] != width:
-        raise ProblemError(f"{name} {has(name)} shape {tuple(tensor.shape)}; expected {form}")
-    check_device(name, tensor, like.device, other)
-    check_dtype(name, tensor, like.dtype, other)
 
 
 def has(name: str) -> str:
@@ -258,7 +238,12 @@ def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
 
 
 def positive_tensor(
-    argument: str, value: Tensor, device: torch.device, dtype: torch.dtype, form: str
+    argument: str,
+    value: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    form: str,
+    broadcast: Sequence[int] | None = None,
 ) -> Tensor:
     """A tensor of numbers above 0 on a device; one number is moved there.
 
@@ -268,11 +253,12 @@ def positive_tensor(
         device: The expected device.
         dtype: The dtype of computations, in which entries have to be above 0 and finite.
         form: The expected shape in words.
+        broadcast: As in :func:`check_tensor`.
 
     Raises:
         ProblemError: If it is not such a tensor.
     """
-    check_tensor(argument, value, form)
+    check_tensor(argument, value, form, broadcast=broadcast)
     if value.dim() or value.is_meta:
         check_device(argument, value, device)
     value = value.to(device)
@@ -317,6 +303,20 @@ def check_entries(
     raise ProblemError(
         f"{name} {holds} {value:.6g}{at}{others}; expected {expected}{remedy and ': ' + remedy}"
     )
+
+
+def check_indices(name: str, indices: Tensor, least: int, count: int, expected: str) -> None:
+    """Raise unless all indices are between ``least`` and count - 1, if values are known.
+
+    Raises:
+        ProblemError: If not; the message names the argument, a wrong index and the expected ones.
+    """
+    if indices.numel() and values_are_known(indices):
+        smallest, largest = (int(end) for end in indices.aminmax())
+        if smallest < least or largest >= count:
+            wrong = smallest if smallest < least else largest
+            holds = "hold" if name.endswith("s") else "holds"
+            raise ProblemError(f"{name} {holds} {wrong}; expected {expected}")
 
 
 def is_under_autocast(tensor: Tensor) -> bool:

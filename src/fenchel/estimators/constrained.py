@@ -12,7 +12,7 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.tensors import broadcasts_to, checked_argument, first_index, positive_tensor
+from fenchel.tensors import checked_argument, first_index, positive_tensor
 
 LARGEST_EXPONENT = 60.0
 """α is searched within a factor e^±60 of its first guess; a radius not reached there is infeasible."""
@@ -73,11 +73,8 @@ def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
     if not isinstance(radius, Tensor):
         bound = torch.tensor(checked_argument("radius", radius), dtype=dtype, device=device)
     else:
-        bound = positive_tensor("radius", radius, device, dtype, "that broadcasts to (..., m)").to(dtype)
-    if not broadcasts_to(bound.shape, problem.shape):
-        raise ProblemError(
-            f"radius has shape {tuple(bound.shape)}; expected one that broadcasts to (..., m) = {tuple(problem.shape)}"
-        )
+        form = "that broadcasts to (..., m)"
+        bound = positive_tensor("radius", radius, device, dtype, form, problem.shape).to(dtype)
     return bound.expand(problem.shape).double()
 
 

@@ -17,7 +17,6 @@ from fenchel.estimators import check_curved
 from fenchel.tensors import (
     HALF,
     MASK,
-    broadcasts_to,
     check_device,
     check_dtype,
     check_finite,
@@ -291,14 +290,8 @@ def _alpha(alpha: float | Tensor, lead: tuple[int, ...], query: Tensor) -> float
 
 def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], query: Tensor) -> Tensor:
     """A tensor of positive numbers that broadcasts to the three sizes ``lead``, named ``form``, with a fourth of 1."""
-    value = positive_tensor(
-        name, value, query.device, compute_dtype(query.dtype), f"that broadcasts to {form}"
-    )
-    if not broadcasts_to(value.shape, lead):
-        raise ProblemError(
-            f"{name} has shape {tuple(value.shape)}; expected one that broadcasts to {form} = {lead}; one per head has "
-            f"shape ({lead[1]}, 1)"
-        )
+    form = f"that broadcasts to {form}, such as (heads, 1) for one per head"
+    value = positive_tensor(name, value, query.device, compute_dtype(query.dtype), form, lead)
     return value[(None,) * (3 - value.dim())].unsqueeze(-1)
 
 
@@ -307,15 +300,10 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
         return None
     full = (*query.shape[:3], key.shape[2])
     result = without_causal_bias("log_preference", log_preference, full[2], full[3], query.device)
-    form = "of log weights (-inf where masked) or bool (True = attend)"
-    check_tensor("log_preference", result, form, dtypes=MASK, device=query.device)
-    shape = tuple(result.shape)
-    if not broadcasts_to(shape, full):
-        raise ProblemError(
-            f"log_preference has shape {shape}; expected one that broadcasts to (batch, heads, queries, keys) = {full}"
-        )
-    if not shape or shape[-1] != full[-1]:
-        result = result.expand(*shape[:-1], full[-1])
+    form = "that broadcasts to (batch, heads, queries, keys), of log weights (-inf is masked) or bool (True = attend)"
+    check_tensor("log_preference", result, form, dtypes=MASK, broadcast=full, device=query.device)
+    if not result.dim() or result.shape[-1] != full[-1]:
+        result = result.expand(*result.shape[:-1], full[-1])
     return result[(None,) * (4 - result.dim())]
 
 
@@ -489,13 +477,8 @@ def checked_closeness(
     lead, name = tuple(query.shape[:3]), type(result).__name__
     if estimator != "first_order":
         check_not_mapped(f"{estimator} attention under {name}", query)
-    for argument, shape in result.query_shapes().items():
-        if not broadcasts_to(shape, lead):
-            raise ProblemError(
-                f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
-                f"queries) = {lead}, such as ({lead[1]}, 1) for one per head"
-            )
-        number = getattr(result, argument, None)
-        if isinstance(number, Tensor):
-            check_device(f"{argument} of {name}", number, query.device)
+    form = "that broadcasts to (batch, heads, queries), such as (heads, 1) for one per head"
+    for argument in result.query_shapes():
+        number = getattr(result, argument)
+        check_tensor(f"{argument} of {name}", number, form, broadcast=lead, device=query.device)
     return result.to(compute_dtype(query.dtype))

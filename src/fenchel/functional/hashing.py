@@ -313,8 +313,8 @@ def _order(
     padding = None
     if key_padding is not None:
         form, sizes = "(batch, tokens), True where a token is padding", (buckets.shape[0], buckets.shape[3])
-        check_tensor("key_padding", key_padding, form, dtypes=BOOL, sizes=sizes)
-        check_device("key_padding", key_padding, buckets.device, "buckets")
+        place: dict[str, Any] = {"device": buckets.device, "other": "buckets"}
+        check_tensor("key_padding", key_padding, form, dtypes=BOOL, sizes=sizes, **place)
         padding = key_padding.unsqueeze(1).expand(-1, buckets.shape[1], -1).flatten(0, 1)
     reach = {name: getattr(variant, name) for name in ("chunk", "before", "after")}
     return HashOrder.of(buckets.flatten(0, 1).to(torch.int64), padding, Rules(**flags), **reach)

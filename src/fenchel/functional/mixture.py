@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import KL
-from fenchel.errors import ProblemError
 from fenchel.estimators import FirstOrder, SecondOrder
 from fenchel.functional.arguments import (
     AttentionArguments,
@@ -29,8 +28,6 @@ from fenchel.functional.output import (
     with_one_width,
 )
 from fenchel.tensors import (
-    broadcasts_to,
-    check_dtype,
     check_entries,
     check_not_mapped,
     check_tensor,
@@ -155,15 +152,12 @@ class Mixture(Variant):
 
 
 def _check_variances(variances: Tensor, means: Tensor) -> None:
-    form = "that broadcasts to the shape of means, with a last dimension of 1 if spherical"
-    check_tensor("variances", variances, form, device=means.device, other="means")
-    check_dtype("variances", variances, means.dtype, "means")
-    if not broadcasts_to(variances.shape, means.shape):
-        raise ProblemError(
-            f"variances have shape {tuple(variances.shape)}; expected one that broadcasts to that of means, "
-            f"{tuple(means.shape)}: one per coordinate, or a last dimension of 1 if spherical. For full covariance "
-            "matrices use fenchel.GaussianMixture"
-        )
+    form = (
+        "that broadcasts to (batch, heads, keys, dim) of means, with a last dimension of 1 if spherical; for full "
+        "covariance matrices use fenchel.GaussianMixture"
+    )
+    like: dict[str, Any] = {"device": means.device, "dtype": means.dtype, "other": "means"}
+    check_tensor("variances", variances, form, broadcast=means.shape, **like)
     check_entries(
         "variances",
         variances,

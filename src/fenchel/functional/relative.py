@@ -31,12 +31,11 @@ from fenchel.functional.output import (
 )
 from fenchel.tensors import (
     WHOLE,
-    check_dtype,
     check_finite,
+    check_indices,
     check_tensor,
     is_onnx_export,
     summed,
-    values_are_known,
 )
 
 
@@ -369,11 +368,10 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
 def _checked_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> Tensor:
     batch, heads, *_ = query.shape
     sizes = ((1, batch), (1, heads), None, rows_of.shape[3])
-    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, device=query.device)
-    table_in_dtype = under_autocast(table)
-    check_dtype(name, table_in_dtype, query.dtype)
+    place: dict[str, Any] = {"device": query.device, "dtype": query.dtype}
+    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, **place)
     check_finite(**{name: table})
-    return table_in_dtype
+    return under_autocast(table)
 
 
 def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Tensor) -> Tensor:
@@ -381,11 +379,7 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
     check_tensor("index", index, form, dtypes=WHOLE, device=query.device)
     if tuple(index.shape) not in (sizes, sizes[1:]):
         raise ProblemError(f"index has shape {tuple(index.shape)}; expected {form}: {sizes[1:]} or {sizes}")
-    if values_are_known(index) and index.numel():
-        least, most = int(index.min()), int(index.max())
-        if least < 0 or most >= rows:
-            wrong = least if least < 0 else most
-            raise ProblemError(f"index contains {wrong}; expected rows of relative, from 0 to {rows - 1}")
+    check_indices("index", index, 0, rows, f"rows of relative, from 0 to {rows - 1}")
     return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]
 
 

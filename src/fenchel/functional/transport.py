@@ -40,7 +40,6 @@ from fenchel.problem import Problem
 from fenchel.tensors import (
     BOOL,
     broadcasts_to,
-    check_dtype,
     check_finite,
     check_not_mapped,
     check_tensor,
@@ -312,8 +311,8 @@ def _checked_atoms(
     batch, heads = given.query.shape[:2]
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
         sizes = (1, batch), (1, heads), None, like.shape[-1]
-        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, device=like.device)
-        check_dtype(name, tensor, like.dtype)
+        place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, **place)
     if atoms.shape[-2] != atom_values.shape[-2]:
         raise ProblemError(
             f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected equal numbers"
@@ -351,9 +350,7 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
         keys = None if values_are_known(keys) and bool(keys.all()) else keys
     if atom_mask is not None:
         form = "that broadcasts to (batch, heads, queries, atoms)"
-        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL, device=given.query.device)
-        if not broadcasts_to(atom_mask.shape, shape):
-            raise ProblemError(f"atom_mask has shape {tuple(atom_mask.shape)}; expected one {form} = {shape}")
+        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL, broadcast=shape, device=given.query.device)
         atom_mask = atom_mask[(None,) * (4 - atom_mask.dim())].expand(-1, -1, -1, extra)
     if keys is None and atom_mask is None:
         return None

@@ -16,7 +16,6 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from fenchel import functional
 from fenchel.arguments import ESTIMATORS, checked, shown
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
@@ -45,7 +44,7 @@ from fenchel.integrations.registry import (
 )
 from fenchel.integrations.sites import AbstractCall
 from fenchel.nn.estimator_switch import attributes_set, chosen_layers
-from fenchel.nn.inference import Inferred, Problem, joined, of_heads, preference_of_heads
+from fenchel.nn.inference import Inferred, Problem, by_heads, of_heads
 from fenchel.tensors import checked_argument, positive_tensor
 
 
@@ -188,38 +187,19 @@ class ModelCall(AbstractCall):
         missing = sorted(head for head in setting.heads or () if head > count)
         if missing:
             raise InputError(f"heads {missing} do not exist in {setting.site}, which has heads 1 to {count}")
-        chosen = [head for head in range(count) if setting.heads is None or head + 1 in setting.heads]
-        rest = [head for head in range(count) if head not in chosen]
-        if not rest:
-            return self._of_heads(None, setting.how, weights, certificate)
-        device = self.problem.evidence.device
-        index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
-        parts = (
-            self._of_heads(index, setting.how, weights, certificate),
-            self._of_heads(others, setting.own, weights, certificate),
-        )
-        return joined(*parts, torch.cat((index, others)).argsort())
 
-    def _of_heads(self, index: Tensor | None, how: Inference, weights: bool, certificate: bool) -> Inferred:
-        """The inference of the heads of an index; None is all."""
-        problem, u = replace(self.problem, alpha=how.alpha, closeness=how.closeness), self.preference
-        if index is not None:
-            problem, u = of_heads(problem, index), preference_of_heads(u, index)
-        result = functional.infer(
-            problem.evidence,
-            problem.templates,
-            problem.values,
-            log_preference=u,
-            alpha=problem.alpha,
-            scale=problem.scale,
-            closeness=problem.closeness,
-            estimator=how.estimator,
-            dropout_p=self.dropout,
-            enable_gqa=problem.templates.shape[1] != problem.evidence.shape[1],
-        )
-        # The certificate first: it may compute the output in the same pass.
-        bounds = result.certificate if certificate else None
-        return Inferred(result.output, result.weights if weights else None, bounds)
+        def of_part(index: Tensor | None, switched: bool) -> Inferred:
+            how = setting.how if switched else setting.own
+            problem = replace(self.problem, alpha=how.alpha, closeness=how.closeness)
+            problem, u = of_heads(problem, self.preference, index)
+            shared = problem.templates.shape[1] != problem.evidence.shape[1]
+            options = {"estimator": how.estimator, "dropout_p": self.dropout, "enable_gqa": shared}
+            result = problem.infer(problem.values, log_preference=u, **options)
+            # The certificate first: it may compute the output in the same pass.
+            bounds = result.certificate if certificate else None
+            return Inferred(result.output, result.weights if weights else None, bounds)
+
+        return by_heads(self.problem.evidence, setting.heads, of_part)
 
 
 def register(*estimators: str | Estimator) -> None:

@@ -20,7 +20,6 @@ from fenchel.tensors import (
     check_tensor,
     check_type,
     checked_argument,
-    values_are_known,
 )
 
 # Rules of sizes that differ from the general one.
@@ -128,19 +127,6 @@ def check_pixels(
             f"there are {keys} keys, and queries up to position {last} (counted from 1); expected the {pixels} pixels "
             f"of the grid {rows} x {columns} that {owner} was built with{more}"
         )
-
-
-def check_indices(name: str, indices: Tensor, count: int, expected: str) -> None:
-    """Raise unless all indices are between -1 (none) and count - 1, if values are known.
-
-    Raises:
-        ProblemError: If not; the message names the argument, a wrong index and the expected ones.
-    """
-    if indices.numel() and values_are_known(indices):
-        smallest, largest = (int(end) for end in indices.aminmax())
-        if smallest < -1 or largest >= count:
-            wrong = smallest if smallest < -1 else largest
-            raise ProblemError(f"{name} contain {wrong}; expected {expected}")
 
 
 def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:

@@ -12,8 +12,6 @@ from fenchel.errors import ProblemError
 from fenchel.nn.arguments import combined
 from fenchel.tensors import (
     MASK,
-    check_device,
-    check_dtype,
     check_flags,
     check_tensor,
     checked_argument,
@@ -271,8 +269,9 @@ class TorchCall(NamedTuple):
         """Raise unless the three sequences match one another and the layer."""
         layout, weight = "(N, L, E)" if self.batch_first else "(L, N, E)", layer.out_proj.weight
         sequences = {"query": self.query, "key": self.key, "value": self.value}
+        place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype, "other": "the layer"}
         for name, sequence in sequences.items():
-            check_tensor(name, sequence, f"{layout}, or (L, E) unbatched")
+            check_tensor(name, sequence, f"{layout}, or (L, E) unbatched", **place)
         query, key, value = (tuple(sequence.shape) for sequence in sequences.values())
         if len(query) not in (2, 3):
             raise ProblemError(f"query has shape {query}; expected {layout}, or (L, E) unbatched")
@@ -287,8 +286,6 @@ class TorchCall(NamedTuple):
                 raise ProblemError(
                     f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}"
                 )
-            check_device(name, sequence, weight.device, "the layer")
-            check_dtype(name, sequence, weight.dtype, "the layer")
         if key[:-1] != value[:-1]:
             raise ProblemError(
                 f"key has shape {key} and value has {value}; expected the same batch and length"
@@ -305,8 +302,8 @@ def _as_preference(
     name: str, mask: Tensor, shapes: dict[str, tuple[int, ...]], device: torch.device
 ) -> Tensor:
     """A mask in torch's convention, checked, as a preference: bool with True = attend, or log weights."""
-    check_tensor(name, mask, "of bool (True = masked) or floating point (added to the scores)", dtypes=MASK)
-    check_device(name, mask, device)
+    form = "of bool (True = masked) or floating point (added to the scores)"
+    check_tensor(name, mask, form, dtypes=MASK, device=device)
     if mask.shape not in tuple(shapes.values()):
         expected = " or ".join(f"{letters} = {shape}" for letters, shape in shapes.items())
         raise ProblemError(f"{name} has shape {tuple(mask.shape)}; expected {expected}")

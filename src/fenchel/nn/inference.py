@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,6 +52,11 @@ class Problem:
         """Whether this is softmax attention to points that all queries share."""
         return self.variant is None and is_softmax(self.closeness)
 
+    def infer(self, value: Tensor | None, **options: Any) -> functional.Inference:
+        """The inference; ``value`` and further options are those of :func:`fenchel.functional.infer`."""
+        given = {name: getattr(self, name) for name in ("alpha", "scale", "closeness", "variant")}
+        return functional.infer(self.evidence, self.templates, value, **given, **options)
+
 
 class Inferred(NamedTuple):
     """The result of an inference; all but the output are None if not needed.
@@ -92,18 +98,8 @@ def infer(
     read = None if problem.reads_templates else problem.values
     # The returned weights and the output share one dropout mask.
     by_weights = need_weights and read is not None
-    result = functional.infer(
-        problem.evidence,
-        problem.templates,
-        None if by_weights else read,
-        log_preference=log_preference,
-        alpha=problem.alpha,
-        scale=problem.scale,
-        closeness=problem.closeness,
-        variant=problem.variant,
-        estimator=estimator,
-        dropout_p=dropout,
-    )
+    given = {"log_preference": log_preference, "estimator": estimator, "dropout_p": dropout}
+    result = problem.infer(None if by_weights else read, **given)
     # The certificate first: it may compute the output in the same pass.
     certificate = result.certificate if need_certificate else None
     gap = result.gap if need_gap else None
@@ -286,16 +282,8 @@ class AttendingLayer:
         other = self.other
         if other is None or other.estimator is None:
             return self.estimator
-        name = other.estimator.name
-        return self.estimator if name == "first_order" and self._switched is not None else name
-
-    @property
-    def _switched(self) -> list[int] | None:
-        """Indices of the heads with a temporary inference; None if all heads infer in the same way."""
-        if self.other is None or self.other.heads is None:
-            return None
-        chosen = [head for head in range(self.num_heads) if head + 1 in self.other.heads]
-        return chosen if len(chosen) < self.num_heads else None
+        name, some = other.estimator.name, len(set(other.heads or range(self.num_heads))) < self.num_heads
+        return self.estimator if name == "first_order" and some else name
 
     def answer(self, call: LayerCall, **options: Any) -> Inferred:
         """The inference of the heads, by the current estimators.
@@ -304,23 +292,14 @@ class AttendingLayer:
             call: Their problem.
             **options: Options of :func:`fenchel.nn.inference.infer`, except the estimator.
         """
-        problem, log_u, chosen = call.problem, call.log_preference, self._switched
-        if chosen is None:
-            alpha, solver = self._for_now(problem.alpha)
+
+        def of_part(index: Tensor | None, switched: bool) -> Inferred:
+            problem, log_u = of_heads(call.problem, call.log_preference, index)
+            alpha, solver = self._for_now(problem.alpha) if switched else (problem.alpha, self.solver)
             problem = problem if alpha is problem.alpha else replace(problem, alpha=alpha)
             return infer(problem, log_u, estimator=solver, **options)
-        rest = [head for head in range(self.num_heads) if head not in chosen]
-        chosen, rest = (
-            torch.tensor(heads, dtype=torch.int64, device=problem.evidence.device) for heads in (chosen, rest)
-        )
-        part, u = of_heads(problem, chosen), preference_of_heads(log_u, chosen)
-        alpha, solver = self._for_now(part.alpha)
-        other_part, other_u = of_heads(problem, rest), preference_of_heads(log_u, rest)
-        return joined(
-            infer(replace(part, alpha=alpha), u, estimator=solver, **options),
-            infer(other_part, other_u, estimator=self.solver, **options),
-            torch.cat((chosen, rest)).argsort(),
-        )
+
+        return by_heads(call.problem.evidence, None if self.other is None else self.other.heads, of_part)
 
     def _reset_parameters(self) -> None:
         base: Any = super()
@@ -387,8 +366,12 @@ def lies_in(part: Tensor, whole: Tensor) -> bool:
     return whole.storage_offset() <= part.storage_offset() <= whole.storage_offset() + spread
 
 
-def of_heads(problem: Problem, index: Tensor) -> Problem:
-    """The problem of the heads with these indices; heads may share templates and values."""
+def of_heads(
+    problem: Problem, log_preference: Tensor | None, index: Tensor | None
+) -> tuple[Problem, Tensor | None]:
+    """The problem and log-preference of the heads with these indices (None for all), which may share tensors."""
+    if index is None:
+        return problem, log_preference
     heads = problem.evidence.shape[1]
 
     def selected(tensor: Tensor) -> Tensor:
@@ -400,9 +383,11 @@ def of_heads(problem: Problem, index: Tensor) -> Problem:
     alpha, closeness, variant = problem.alpha, problem.closeness, problem.variant
     if isinstance(alpha, Tensor) and alpha.dim() > 1 and alpha.shape[-2] > 1:
         alpha = alpha.index_select(-2, index.to(alpha.device))
+    if log_preference is not None and log_preference.dim() > 2 and log_preference.shape[-3] > 1:
+        log_preference = log_preference.index_select(-3, index)
     parts = {} if variant is None else vars(variant)
     tensors = {name: selected(x) for name, x in parts.items() if isinstance(x, Tensor) and x.dim() == 4}
-    return replace(
+    chosen = replace(
         problem,
         evidence=selected(problem.evidence),
         templates=selected(problem.templates),
@@ -411,13 +396,26 @@ def of_heads(problem: Problem, index: Tensor) -> Problem:
         closeness=closeness and closeness.heads(index),
         variant=variant and replace(variant, **tensors),
     )
+    return chosen, log_preference
 
 
-def preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor | None:
-    """The log-preference of the heads with these indices, if it has a dimension of heads."""
-    if log_preference is None or log_preference.dim() < 3 or log_preference.shape[-3] == 1:
-        return log_preference
-    return log_preference.index_select(-3, index)
+def by_heads(
+    evidence: Tensor, heads: Collection[int] | None, infer: Callable[[Tensor | None, bool], Inferred]
+) -> Inferred:
+    """Infer some heads in one way and the others in another.
+
+    Args:
+        evidence: (B, H, m, d).
+        heads: Numbers of some heads, from 1; None is all.
+        infer: A function of the indices of heads (None for all) and whether they are of these; gives their inference.
+    """
+    every = range(evidence.shape[1])
+    chosen = [head for head in every if heads is None or head + 1 in heads]
+    if len(chosen) == len(every):
+        return infer(None, True)
+    rest = [head for head in every if head not in chosen]
+    indices = [torch.tensor(part, dtype=torch.int64, device=evidence.device) for part in (chosen, rest)]
+    return joined(infer(indices[0], True), infer(indices[1], False), torch.cat(indices).argsort())
 
 
 def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:

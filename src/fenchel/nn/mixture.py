@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from fenchel.nn.attention import MultiheadAttention
 from fenchel.nn.calls import KeyValueCache, TorchCall
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.tensors import check_dtype, check_flags, check_tensor
+from fenchel.tensors import check_flags, check_tensor
 
 VARIANCES = ("input", "learned", "given")
 ANSWERS = ("values", "memories")
@@ -227,10 +228,8 @@ class MixtureAttention(MultiheadAttention):
         if call.variances is not None:
             weight, sizes = self.out_proj.weight, (*call.key.shape[:-1], (self.embed_dim, self.num_heads, 1))
             form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
-            check_tensor(
-                "variances", call.variances, form, sizes=sizes, device=weight.device, other="the layer"
-            )
-            check_dtype("variances", call.variances, weight.dtype, "the layer")
+            place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype, "other": "the layer"}
+            check_tensor("variances", call.variances, form, sizes=sizes, **place)
             return call.to_heads(call.variances, 1 if call.variances.shape[-1] == 1 else self.num_heads)
         if self.raw_variance is not None:
             if self.memories not in (None, inputs.keys):

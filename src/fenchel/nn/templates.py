@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_indices, check_sizes
+from fenchel.nn.arguments import check_sizes
 from fenchel.tensors import (
     BOOL,
     WHOLE,
     check_flags,
+    check_indices,
     check_tensor,
     check_type,
     checked_argument,
@@ -104,7 +105,7 @@ class AbstractTemplateBank(nn.Module, ABC):
         form, device = "(N,), the class of each input, -1 if unknown", self.templates.device
         check_tensor("labels", labels, form, dtypes=WHOLE, dims=1, device=device, other="the bank")
         expected = f"classes 0 to {self.classes - 1}, or -1 if unknown"
-        check_indices("labels", labels, self.classes, expected)
+        check_indices("labels", labels, -1, self.classes, expected)
 
     def extra_repr(self) -> str:
         """Sizes and ``own_class``."""

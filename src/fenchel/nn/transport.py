@@ -16,7 +16,6 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.nn.arguments import (
     check_choice,
-    check_indices,
     check_parameters,
     check_widths,
     combined,
@@ -31,9 +30,9 @@ from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.tensors import (
     BOOL,
     WHOLE,
-    check_dtype,
     check_entries,
     check_flags,
+    check_indices,
     check_tensor,
     check_type,
     checked_argument,
@@ -245,8 +244,8 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         query = call.to_batch_first(call.query)
         atoms = call.to_batch_first(atoms) if atoms.dim() == call.query.dim() else atoms
         form, batch = "(N or 1, A, embed_dim), batch first", (1, len(query))
-        check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), device=query.device)
-        check_dtype("atoms", atoms, query.dtype)
+        place: dict[str, Any] = {"device": query.device, "dtype": query.dtype}
+        check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), **place)
         if isinstance(mask, Tensor) and not call.batched:
             mask = mask.unsqueeze(0)
         if mask is not None:
@@ -295,7 +294,7 @@ def _of_partners(
     form = "(N,), the index in the batch of another input, or -1 for none"
     check_tensor("partners", partners, form, dtypes=WHOLE, sizes=(batch,), device=device, other="the inputs")
     if batch and values_are_known(partners):
-        check_indices("partners", partners, batch, f"indices 0 to {batch - 1}, or -1 for none")
+        check_indices("partners", partners, -1, batch, f"indices 0 to {batch - 1}, or -1 for none")
         itself = torch.arange(batch, device=device)
         check_entries("partners", partners, lambda x: x != itself, "other inputs than itself, or -1 for none")
         if bool((partners < 0).all()):

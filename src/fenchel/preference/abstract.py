@@ -20,7 +20,6 @@ from fenchel.tensors import (
     check_entries,
     check_tensor,
     check_type,
-    check_vectors,
     has,
     summed,
     widened,
@@ -132,9 +131,16 @@ class AbstractPreference(Convertible):
         Raises:
             ProblemError: If it has another dimension, dtype or device.
         """
-        check_vectors(
-            name, point, f"(..., m, {self.dim}), in the space of {self.vectors}", self.dim, self, self.vectors
-        )
+        self.check_vectors(name, point, f"(..., m, d), in the space of {self.vectors}", self.dim)
+
+    def check_vectors(self, name: str, tensor: Tensor, form: str, width: int) -> None:
+        """Check that a tensor (..., width) has the dtype and device of the vectors.
+
+        Raises:
+            ProblemError: If not, or if it has another last dimension; the message has the shape in words, ``form``.
+        """
+        like: Any = {"device": self.device, "dtype": self.dtype, "other": self.vectors}
+        check_tensor(name, tensor, form, sizes=(..., width), **like)
 
     @abstractmethod
     def log_mgf(self, lam: Tensor) -> Tensor:

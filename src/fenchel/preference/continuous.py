@@ -23,7 +23,7 @@ from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import checked_edges, checked_points
 from fenchel.preference.quadrature import Places, Quadrature, values_at
-from fenchel.tensors import check_type, check_vectors, checked_argument
+from fenchel.tensors import check_type, checked_argument
 
 Interval = Sequence[float]
 """Two ends, the lower first."""
@@ -127,9 +127,7 @@ class AbstractContinuous(AbstractView):
         Raises:
             ProblemError: If they have another dimension, dtype or device.
         """
-        check_vectors(
-            "points", points, f"(..., m, {self._dimensions}), places", self._dimensions, self, "the density"
-        )
+        self.check_vectors("points", points, "(..., m, k), places", self._dimensions)
         return self.source.log_density(points)
 
     def expectation(self, function: Places) -> Tensor:
