@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 
 from fenchel.functional import reference
-from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap, infer
+from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap
 from fenchel.functional.hashing import Hashing, hash_buckets, hashing_attention, hashing_log_preference
-from fenchel.functional.inference import Inference
+from fenchel.functional.inference import Inference, infer
 from fenchel.functional.mixture import (
     Mixture,
     mixture_attention,

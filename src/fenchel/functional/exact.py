@@ -18,8 +18,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of
 from fenchel.errors import ProblemError
+from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder, check_reached
 from fenchel.estimators.closed_form import second_order_point, with_one_hessian
 from fenchel.estimators.exact_solver import infer
@@ -40,6 +42,7 @@ from fenchel.functional.arguments import (
 from fenchel.templates import TemplateFamily
 from fenchel.tensors import (
     check_finite,
+    checked_argument,
     is_transformed,
     log_weights,
     refuse_export,
@@ -332,6 +335,36 @@ DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 DEFAULT_STEPS = 50
 """Maximum number of steps of a query of the exact estimator."""
+
+
+def estimator_object(
+    estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
+) -> Estimator:
+    """An estimator of ops from its name and options (None for the default), or the given one.
+
+    Raises:
+        ProblemError: If ops have no such estimator, or an option is not one of ops or is invalid.
+    """
+    if not isinstance(estimator, Estimator):
+        checked_argument("estimator", estimator)
+        for name, value in (("tol", tol), ("max_steps", max_steps)):
+            if value is not None:
+                checked_argument(name, value)
+        return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
+    if estimator.name not in ESTIMATORS:
+        raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
+    if tol is not None or max_steps not in (None, DEFAULT_STEPS):
+        raise ProblemError(
+            f"tol or max_steps is given together with estimator={estimator!r}, which has its own"
+        )
+    if estimator.memory_budget is not None or (isinstance(estimator, Exact) and not estimator.throw):
+        raise ProblemError(
+            f"estimator is {estimator!r}; expected one with tol and max_steps only: ops always raise if the tolerance "
+            "is not met, and choose their own memory budget"
+        )
+    if isinstance(estimator, Exact):
+        estimator_object(estimator.name, estimator.tol, estimator.max_steps)
+    return estimator
 
 
 def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:

@@ -15,9 +15,9 @@ from fenchel.blocks import spans
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import compute_dtype
-from fenchel.functional.attention import AttentionInference, attention, infer
+from fenchel.functional.attention import attention
 from fenchel.functional.hash_order import HashOrder, Rules, hashed_softmax
-from fenchel.functional.inference import Inference, Options, Variant
+from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
 from fenchel.functional.output import AttentionCertificate
 from fenchel.tensors import (
     BOOL,

@@ -10,40 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fenchel.arguments import ESTIMATORS
+from fenchel.arguments import shown
 from fenchel.blocks import Box
-from fenchel.closeness import KL, AbstractCloseness, Tsallis
+from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.estimate import certify
-from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder, check_reached
 from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
+    broadcast_leading,
     checked,
+    checked_closeness,
     compute_dtype,
     dropped,
     normalised_log_weights,
     unit_of_products,
     without_autocast,
 )
-from fenchel.functional.exact import DEFAULT_STEPS, REMEDY, limits, untraced
+from fenchel.functional.exact import DEFAULT_STEPS, REMEDY, dual_point, estimator_object, limits, untraced
 from fenchel.functional.output import (
+    LEAST_QUERIES,
     AttentionCertificate,
     boxes_of_queries,
+    certificate_at,
     certificate_of,
     in_parts,
     norm_of,
+    output_at,
+    weights_at,
 )
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import checked_argument, refuse_onnx, summed
+from fenchel.tensors import check_finite, checked_argument, is_transformed, refuse_onnx, summed
 
 T = TypeVar("T")
 
@@ -224,34 +230,165 @@ class Variant:
     """Options that are not supported."""
 
 
-def estimator_object(
-    estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
-) -> Estimator:
-    """An estimator of ops from its name and options (None for the default), or the given one.
+MASKS = ("attn_mask", "is_causal", "key_padding_mask", "mask")
+"""Arguments of other libraries for what is a log-preference here."""
+
+
+def infer(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
+    *,
+    variant: Variant | None = None,
+    **options: Unpack[Options],
+) -> Inference:
+    r"""Infer one distribution over the keys for each query; output, weights, bounds and gap are computed lazily.
+
+    The functions of this module are shorthands: :func:`attention` is ``infer(...).output``.
+
+    Args:
+        query: Same as in :func:`attention`, like all arguments.
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v); None if no output is needed, or if the output is the mean of the memories of a
+            :class:`Mixture`.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object with options, such as
+            ``fenchel.Exact(tol=1e-6)``.
+        dropout_p: Probability with which a weight of the output is dropped.
+        enable_gqa: Allow H_kv < H.
+        tol: Tolerance of the exact estimator.
+        max_steps: Maximum number of steps of the exact estimator.
+        variant: A :class:`Relative`, :class:`Mixture`, :class:`Transport` or :class:`Hashing` with its own tensors;
+            None if keys are points that all queries share.
+
+    Returns:
+        The :class:`Inference`.
 
     Raises:
-        ProblemError: If ops have no such estimator, or an option is not one of ops or is invalid.
+        ProblemError: If the arguments are inconsistent, or the variant has no such option.
+        ConvergenceError: When a result of the exact estimator is accessed and its tolerance was not reached.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Exact
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> result = infer(q, k, v, estimator=Exact(tol=1e-9))
+        >>> bool((result.certificate.dual_error <= 1e-8 * result.dual.norm(dim=-1)).all())
+        True
+        >>> torch.allclose(result.weights @ v, result.output)
+        True
     """
-    if not isinstance(estimator, Estimator):
-        checked_argument("estimator", estimator)
-        for name, value in (("tol", tol), ("max_steps", max_steps)):
-            if value is not None:
-                checked_argument(name, value)
-        return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
-    if estimator.name not in ESTIMATORS:
-        raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
-    if tol is not None or max_steps not in (None, DEFAULT_STEPS):
+    for name in options:
+        if name not in Options.__annotations__:
+            without = getattr(variant, "without", ())
+            known = ", ".join(known for known in Options.__annotations__ if known not in without)
+            mask = ". A mask is a log_preference, such as bool with True = attend" if name in MASKS else ""
+            raise ProblemError(f"{name} is not an option of attention; expected some of {known}{mask}")
+    if variant is None:
+        return AttentionInference(query, key, value, **options)
+    if not isinstance(variant, Variant):
         raise ProblemError(
-            f"tol or max_steps is given together with estimator={estimator!r}, which has its own"
+            f"variant is {shown(variant)}; expected a Relative, Mixture, Transport or Hashing of fenchel.functional, "
+            "or None"
         )
-    if estimator.memory_budget is not None or (isinstance(estimator, Exact) and not estimator.throw):
-        raise ProblemError(
-            f"estimator is {estimator!r}; expected one with tol and max_steps only: ops always raise if the tolerance "
-            "is not met, and choose their own memory budget"
+    accepted: dict[str, Any] = {**options}
+    for name in variant.without:
+        option = accepted.pop(name, None)
+        if isinstance(option, Tensor) or option not in (None, False, 0.0):
+            raise ProblemError(f"{name} is given, but {type(variant).__name__} does not support it; omit it")
+    return type(variant).made_by(variant, query, key, value, **accepted)
+
+
+class AttentionInference(Inference):
+    """Attention to points that all queries share, under any closeness; arguments as of :func:`infer`."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        closeness: AbstractCloseness | str | None = None,
+        enable_gqa: bool = False,
+        **options: Any,
+    ) -> None:
+        broadcast = broadcast_leading(query, key, key if value is None else value, enable_gqa)
+        query, key, own_value, enable_gqa, self._added = broadcast
+        super().__init__(query, key, None if value is None else own_value, enable_gqa=enable_gqa, **options)
+        other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
+        self._closeness = None if self._call.has_no_evidence else other
+        if isinstance(self._closeness, Divergence):
+            # Binding it to a preference for the first time checks its functions, here at some queries.
+            rows = self._problems
+            self._closeness.bind(Discrete(rows.templates[:1], rows.log_weights()[:1, :, :LEAST_QUERIES]))
+
+    @override
+    def _answer(self, result: Tensor) -> Tensor:
+        result = super()._answer(result)
+        return result[(0,) * self._added] if self._added else result
+
+    @override
+    def _rows(self, dtype: torch.dtype) -> ProblemRows:
+        evidence, templates, log_u, alpha = self._call.problem_in(dtype)
+        assert self._closeness is not None  # noqa: S101 -- softmax has its own code
+        return ProblemRows(evidence, self._call.of_query_heads(templates), log_u, alpha, self._closeness)
+
+    @override
+    def _make_point(self) -> Tensor:
+        if self._closeness is None:
+            return dual_point(self._call, self._solver)
+        if not isinstance(self._solver, FirstOrder):
+            check_finite(always=True, query=self._call.query, key=self._call.key)
+        return super()._make_point()
+
+    @override
+    def _make_output(self) -> Tensor:
+        if self._closeness is None:
+            return output_at(self._call, self._point, self._dropout_p)
+        return super()._make_output()
+
+    @override
+    def _make_weights(self) -> Tensor:
+        return weights_at(self._call, self._point) if self._closeness is None else super()._make_weights()
+
+    @override
+    def _make_certificate(self) -> AttentionCertificate:
+        if self._closeness is not None:
+            return super()._make_certificate()
+        call, first_order = self._call, isinstance(self._solver, FirstOrder)
+        tensors = self._point, call.key, call.value, call.log_preference
+        # One pass over the keys, unless a gradient is required, for which the fused kernels are faster.
+        wanted = self._has_output and "output" not in self._kept and self._dropout_p == 0
+        recorded = is_transformed() or (
+            torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
         )
-    if isinstance(estimator, Exact):
-        estimator_object(estimator.name, estimator.tol, estimator.max_steps)
-    return estimator
+        others = (call.value,) if wanted and not recorded else ()
+        result, outputs = certificate_at(call, self._point, *others, first_order=first_order)
+        for output in outputs:
+            self._kept["output"] = self._answer(output.to(call.query.dtype))
+        return result
+
+    @override
+    def _make_gap(self) -> Tensor:
+        if self._closeness is not None:
+            return super()._make_gap()
+        # A difference of means, squared: in half types it would be mostly rounding.
+        dtype = compute_dtype(self._call.query.dtype)
+        call = self._call.to(dtype)
+        # Subtracting a vector from all keys changes only rounding.
+        key = call.key - call.key.detach().mean(-2, keepdim=True)
+        call = replace(call, key=key, value=key)
+        same = self._call.query.dtype == dtype
+        dual = self._point if same else dual_point(call, self._solver)
+        queries = 1 if call.log_preference_is_shared else dual.shape[2]
+        mean = output_at(call, call.query.new_zeros(call.query[:, :, :queries].shape))
+        gradient = (mean - output_at(call, dual)) * call.scale
+        if not isinstance(self._solver, FirstOrder):
+            gradient = gradient + (call.query - dual / call.alpha)
+        return (call.alpha / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,8 @@ from fenchel.functional.arguments import (
     refuse_overflow,
     unit_of_products,
 )
-from fenchel.functional.attention import infer
 from fenchel.functional.exact import check_second_order, with_one_covariance
-from fenchel.functional.inference import Inference, Options, ProblemRows, Variant
+from fenchel.functional.inference import Inference, Options, ProblemRows, Variant, infer
 from fenchel.functional.output import (
     AttentionCertificate,
     output_at,

@@ -21,8 +21,7 @@ from fenchel.functional.arguments import (
     is_softmax,
     under_autocast,
 )
-from fenchel.functional.attention import AttentionInference, infer
-from fenchel.functional.inference import Inference, Options, Variant
+from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
 from fenchel.functional.output import (
     AttentionCertificate,
     certificate_of,

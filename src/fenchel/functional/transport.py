@@ -26,12 +26,12 @@ from fenchel.functional.arguments import (
     under_autocast,
     without_autocast,
 )
-from fenchel.functional.attention import infer
 from fenchel.functional.exact import untraced
 from fenchel.functional.inference import (
     Inference,
     Options,
     Variant,
+    infer,
     solved_dual_point,
 )
 from fenchel.functional.output import AttentionCertificate

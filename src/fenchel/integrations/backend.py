@@ -23,7 +23,7 @@ from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind
-from fenchel.functional.inference import estimator_object
+from fenchel.functional.exact import estimator_object
 from fenchel.integrations.masks_and_sinks import (
     FamilyCall,
     LogPreference,

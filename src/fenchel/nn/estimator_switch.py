@@ -12,7 +12,7 @@ from torch import nn
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
 from fenchel.estimators import Estimator, EstimatorName
-from fenchel.functional.inference import estimator_object
+from fenchel.functional.exact import estimator_object
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.tensors import check_type, checked_argument
 

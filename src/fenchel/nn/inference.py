@@ -14,8 +14,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ModelError, NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
-from fenchel.functional.exact import DEFAULT_STEPS
-from fenchel.functional.inference import estimator_object
+from fenchel.functional.exact import DEFAULT_STEPS, estimator_object
 from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import InputError, ModelError
-from fenchel.functional.inference import estimator_object
+from fenchel.functional.exact import estimator_object
 from fenchel.integrations.backend import own_estimators
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.registry import attention_modules, calls_registry
