@@ -132,15 +132,11 @@ class Problem(Generic[P_co]):
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
         u, vectors = self.preference, self.preference.vectors
         space = "the templates' space" if vectors == "templates" else "their space"
-        check_tensor("evidence", evidence, "(..., m, d)")
-        if evidence.dim() >= 2 and evidence.shape[-2] == 0:
+        form = f"(..., m, d), one row per query, in {space}"
+        check_tensor("evidence", evidence, form, sizes=(..., None, u.dim))
+        if evidence.shape[-2] == 0:
             raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}, so m = 0; expected at least one query"
-            )
-        if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
-            raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}, but {vectors} have dimension {u.dim}; expected (..., "
-                f"m, {u.dim}): one row per query, in {space}"
+                f"evidence has shape {tuple(evidence.shape)}, so m = 0; expected at least one query"
             )
         evidence = widened(evidence)
         if evidence.dtype != u.dtype:

@@ -315,8 +315,8 @@ def check_indices(name: str, indices: Tensor, least: int, count: int, expected: 
         smallest, largest = (int(end) for end in indices.aminmax())
         if smallest < least or largest >= count:
             wrong = smallest if smallest < least else largest
-            holds = "hold" if name.endswith("s") else "holds"
-            raise ProblemError(f"{name} {holds} {wrong}; expected {expected}")
+            contain = "contain" if name.endswith("s") else "contains"
+            raise ProblemError(f"{name} {contain} {wrong}; expected {expected}")
 
 
 def is_under_autocast(tensor: Tensor) -> bool:

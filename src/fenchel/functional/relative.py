@@ -345,12 +345,7 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
     relative, index = _checked_table("relative", variant.table, key, query), variant.index
     relative_value = variant.value_table
     if relative_value is not None:
-        relative_value = _checked_table("relative_value", relative_value, value, query)
-        if relative_value.shape[2] != relative.shape[2]:
-            raise ProblemError(
-                f"relative_value has {relative_value.shape[2]} rows and relative has {relative.shape[2]}; expected "
-                "equal numbers of rows"
-            )
+        relative_value = _checked_table("relative_value", relative_value, value, query, relative.shape[2])
     queries, keys, rows = (x.shape[2] for x in (query, key, relative))
     if index is not None:
         index = _checked_index(index, (query.shape[0], queries, keys), rows, query)
@@ -364,9 +359,9 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
     return Relative(relative, index, relative_value)
 
 
-def _checked_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> Tensor:
+def _checked_table(name: str, table: Any, of_keys: Tensor, query: Tensor, rows: int | None = None) -> Tensor:
     batch, heads, *_ = query.shape
-    sizes = ((1, batch), (1, heads), None, rows_of.shape[3])
+    sizes = ((1, batch), (1, heads), rows, of_keys.shape[3])
     place: dict[str, Any] = {"device": query.device, "dtype": query.dtype}
     check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, **place)
     check_finite(**{name: table})

@@ -308,15 +308,12 @@ def _checked_atoms(
     if atoms is None or atom_values is None:
         missing, present = ("atoms", "atom_values") if atoms is None else ("atom_values", "atoms")
         raise ProblemError(f"{present} are given without {missing}; every atom needs a template and a value")
-    batch, heads = given.query.shape[:2]
+    (batch, heads), count = given.query.shape[:2], None
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
-        sizes = (1, batch), (1, heads), None, like.shape[-1]
+        sizes = (1, batch), (1, heads), count, like.shape[-1]
         place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, **place)
-    if atoms.shape[-2] != atom_values.shape[-2]:
-        raise ProblemError(
-            f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected equal numbers"
-        )
+        count = tensor.shape[-2]
     return atoms, atom_values
 
 

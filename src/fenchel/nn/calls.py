@@ -267,35 +267,20 @@ class TorchCall(NamedTuple):
 
     def _check_sequences(self, layer: Any) -> None:
         """Raise unless the three sequences match one another and the layer."""
-        layout, weight = "(N, L, E)" if self.batch_first else "(L, N, E)", layer.out_proj.weight
-        sequences = {"query": self.query, "key": self.key, "value": self.value}
+        weight, unbatched = layer.out_proj.weight, isinstance(self.query, Tensor) and self.query.dim() == 2
         place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype, "other": "the layer"}
-        for name, sequence in sequences.items():
-            check_tensor(name, sequence, f"{layout}, or (L, E) unbatched", **place)
-        query, key, value = (tuple(sequence.shape) for sequence in sequences.values())
-        if len(query) not in (2, 3):
-            raise ProblemError(f"query has shape {query}; expected {layout}, or (L, E) unbatched")
-        arguments = ("embed_dim", "kdim", "vdim")
-        for (name, sequence), argument in zip(sequences.items(), arguments, strict=True):
-            shape, width = tuple(sequence.shape), getattr(layer, argument)
-            if len(shape) != len(query):
-                raise ProblemError(
-                    f"{name} has shape {shape} and query has {query}; expected all batched (3-D) or all unbatched (2-D)"
-                )
-            if shape[-1] != width:
-                raise ProblemError(
-                    f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}"
-                )
-        if key[:-1] != value[:-1]:
-            raise ProblemError(
-                f"key has shape {key} and value has {value}; expected the same batch and length"
-            )
-        batch_dim = 0 if self.batch_first else 1
-        if self.batched and query[batch_dim] != key[batch_dim]:
-            raise ProblemError(
-                f"query has batch size {query[batch_dim]} (shape {query}) and key {key[batch_dim]} (shape {key}) with "
-                f"batch_first={self.batch_first}; expected the same"
-            )
+        letters = "L" if unbatched else "N, L" if self.batch_first else "L, N"
+        lead: list[int | None] = [None] if unbatched else [None, None]
+        for name, argument in (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim")):
+            sequence, sizes = getattr(self, name), (*lead, getattr(layer, argument))
+            form = f"({letters}, {argument}), with batch_first={self.batch_first}, or (L, E) if all are unbatched"
+            check_tensor(name, sequence, form, sizes=sizes, **place)
+            # Keys have the batch size of the query, and values also the length of the keys.
+            if name == "key":
+                lead = list(sequence.shape[:-1])
+            elif not unbatched:
+                batch = 0 if self.batch_first else 1
+                lead[batch] = sequence.shape[batch]
 
 
 def _as_preference(

@@ -101,17 +101,12 @@ class AbstractEvidence(nn.Module):
         """
         owner = type(self).__name__
         for name, tensor in (("query", query), ("key", key)):
-            check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+            sizes = (None, None, None, dims.get("dim", dims.get(f"{name}_dim")))
+            check_tensor(name, tensor, f"(batch, heads, tokens, dim) of {owner}", sizes=sizes)
             if tensor.shape[-1] == 0:
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0"
                 )
-            for argument, dim in dims.items():
-                if argument in ("dim", f"{name}_dim") and tensor.shape[-1] != dim:
-                    raise ProblemError(
-                        f"{name} has shape {tuple(tensor.shape)}, but {owner} was built with {argument}={dim}, the "
-                        "last."
-                    )
         if parameter is None:
             return
         if parameter.shape[0] not in (1, query.shape[1]):
