@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.errors import ProblemError
 from fenchel.functional.flex import identity
-from fenchel.nn.arguments import IndexFunction, combined
+from fenchel.nn.calls import IndexFunction, combined
 from fenchel.nn.preference import (
     AbstractPreference,
     ALiBi,

@@ -11,7 +11,7 @@ from fenchel.catalogue.declaration import Draw, Family, believed
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
 from fenchel.nn import sinusoids
-from fenchel.nn.arguments import combined
+from fenchel.nn.calls import combined
 from fenchel.nn.evidence import (
     AbstractPositionalEvidence,
     RelativeGridKeys,

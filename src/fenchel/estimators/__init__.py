@@ -17,11 +17,11 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
-from fenchel.errors import ConvergenceError, DomainError, ProblemError
+from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.closed_form import domain_error, second_order_point
 from fenchel.estimators.constrained import within_radius
-from fenchel.estimators.exact_solver import ascended, solved_block
+from fenchel.estimators.exact_solver import ascended, check_reached, solved_block
 from fenchel.estimators.implicit import (
     AbstractEquation,
     Expansion,
@@ -30,7 +30,7 @@ from fenchel.estimators.implicit import (
 )
 from fenchel.family import Block, CumulantFamily
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
-from fenchel.tensors import check_flags, check_not_mapped, checked_argument, first_index, index_of, norm
+from fenchel.tensors import check_flags, check_not_mapped, checked_argument, first_index, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -42,7 +42,6 @@ __all__ = [
     "InferenceProblem",
     "SecondOrder",
     "check_curved",
-    "check_reached",
     "estimator_with",
 ]
 
@@ -87,29 +86,6 @@ class Estimator(ABC):
         if self.memory_budget is None:
             return DEFAULT_MEMORY_BUDGET
         return checked_argument("memory_budget", self.memory_budget)
-
-
-def check_reached(missed: Tensor, error: Tensor, tol: float, max_steps: int, remedy: str) -> None:
-    """Raise if queries did not meet a tolerance.
-
-    Args:
-        missed: These queries, bool.
-        error: Bounds on the errors of dual points, relative to their lengths.
-        tol: The tolerance.
-        max_steps: Maximum number of steps.
-        remedy: Advice, after "to continue".
-
-    Raises:
-        ConvergenceError: If so; the message has their number and the worst one.
-    """
-    if not bool(missed.any()):
-        return
-    error = error.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
-    worst = index_of(error.argmax(), error.shape)
-    raise ConvergenceError(
-        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-        f"{max_steps} steps (worst at index {worst}: {float(error[worst]):.2e}). To continue, {remedy}"
-    )
 
 
 def check_curved(closeness: AbstractCloseness, estimator: str) -> None:

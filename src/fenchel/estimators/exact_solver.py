@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import Part
+from fenchel.errors import ConvergenceError
 from fenchel.family import Block, Point
-from fenchel.tensors import dot, norm, reference_norm, total, values_are_known
+from fenchel.tensors import dot, index_of, norm, reference_norm, total, values_are_known
 
 MIXINGS = 8
 """Maximum number of fixed-point iterations; rows of trained models take 3 to 5."""
@@ -245,6 +246,29 @@ def solved_block(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tens
     """
     result, _ = infer(block, tol=MARGIN * tol, max_steps=max_steps)
     return result.dual, result.steps
+
+
+def check_reached(missed: Tensor, error: Tensor, tol: float, max_steps: int, remedy: str) -> None:
+    """Raise if queries did not meet a tolerance.
+
+    Args:
+        missed: These queries, bool.
+        error: Bounds on the errors of dual points, relative to their lengths.
+        tol: The tolerance.
+        max_steps: Maximum number of steps.
+        remedy: Advice, after "to continue".
+
+    Raises:
+        ConvergenceError: If so; the message has their number and the worst one.
+    """
+    if not bool(missed.any()):
+        return
+    error = error.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
+    worst = index_of(error.argmax(), error.shape)
+    raise ConvergenceError(
+        f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+        f"{max_steps} steps (worst at index {worst}: {float(error[worst]):.2e}). To continue, {remedy}"
+    )
 
 
 def ascended(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:

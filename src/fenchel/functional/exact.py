@@ -22,9 +22,9 @@ from fenchel.arguments import ESTIMATORS
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of
 from fenchel.errors import ProblemError
 from fenchel.estimators import ESTIMATORS as SOLVERS
-from fenchel.estimators import Estimator, Exact, FirstOrder, check_reached
+from fenchel.estimators import Estimator, Exact, FirstOrder
 from fenchel.estimators.closed_form import second_order_point, with_one_hessian
-from fenchel.estimators.exact_solver import infer
+from fenchel.estimators.exact_solver import check_reached, infer
 from fenchel.estimators.implicit import (
     AbstractEquation,
     Expansion,

@@ -21,9 +21,9 @@ from fenchel.blocks import Box
 from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.estimate import certify
-from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder, check_reached
+from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
 from fenchel.estimators.closed_form import second_order_point
-from fenchel.estimators.exact_solver import solved_block
+from fenchel.estimators.exact_solver import check_reached, solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
     broadcast_leading,

@@ -17,18 +17,16 @@ from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.output import AttentionCertificate
-from fenchel.nn.arguments import (
+from fenchel.nn.arguments import check_parameters, check_positive, check_widths
+from fenchel.nn.calls import (
     AttentionInputs,
-    check_parameters,
-    check_positive,
-    check_widths,
+    KeyValueCache,
+    TorchCall,
+    TorchMasks,
     combined,
-    keep_number,
-    number_of_heads,
-    shown_number,
+    nested_self_attention,
     with_added_templates,
 )
-from fenchel.nn.calls import KeyValueCache, TorchCall, TorchMasks, nested_self_attention
 from fenchel.nn.evidence import AbstractPositionalEvidence, Answer, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
@@ -38,8 +36,11 @@ from fenchel.nn.inference import (
     Problem,
     has_kernel,
     infer_fused,
+    keep_number,
+    number_of_heads,
     projected,
     seen,
+    shown_number,
 )
 from fenchel.nn.preference.abstract import AbstractPreference, check_set_up
 from fenchel.nn.templates import template_spread

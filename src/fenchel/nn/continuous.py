@@ -41,12 +41,9 @@ from fenchel.nn.arguments import (
     check_positive,
     check_sizes,
     check_widths,
-    keep_number,
-    number_of_heads,
-    shown_number,
 )
 from fenchel.nn.calls import TorchCall
-from fenchel.nn.inference import AttendingLayer
+from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.tensors import check_entries, check_flags, refuse_onnx, widened
 

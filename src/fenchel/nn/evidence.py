@@ -23,9 +23,9 @@ from fenchel.nn.arguments import (
     check_pixels,
     check_positive,
     check_sizes,
-    first_query_position,
     shown_arguments,
 )
+from fenchel.nn.calls import first_query_position
 from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
 from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type
 

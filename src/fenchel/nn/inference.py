@@ -1,7 +1,8 @@
-"""The inference of a layer's heads by the functional form, and its capture and temporary replacement."""
+"""Base classes of layers: the inference of the heads by the functional form, its capture and temporary replacement."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +17,8 @@ from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import is_softmax
 from fenchel.functional.exact import DEFAULT_STEPS, estimator_object
 from fenchel.functional.output import AttentionCertificate
-from fenchel.nn.arguments import AttentionInputs
+from fenchel.nn.arguments import check_positive
+from fenchel.nn.calls import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.windows import KeyPadding
 from fenchel.tensors import checked_argument
@@ -203,6 +205,38 @@ class OtherInference:
         if self.alpha is not None:
             return self.alpha
         return alpha if self.times == 1.0 else alpha * self.times
+
+
+def number_of_heads(name: str) -> Any:
+    """A property: a positive number; or a tensor (num_heads,) with gradient, if it is learned for every head.
+
+    A learned number is the exponential of the parameter ``log_NAME``. Either can be assigned a number.
+    """
+
+    def read(layer: Any) -> float | Tensor:
+        logarithms = getattr(layer, f"log_{name}")
+        return getattr(layer, f"_{name}") if logarithms is None else logarithms.exp()
+
+    def assign(layer: Any, number: float) -> None:
+        check_positive(type(layer).__name__, **{name: number})
+        setattr(layer, f"_{name}", float(number))
+        logarithms = getattr(layer, f"log_{name}")
+        if logarithms is not None:
+            logarithms.data.fill_(math.log(number))
+
+    return property(read, assign)
+
+
+def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
+    """Set a number that is a :func:`number_of_heads`, and register its parameter if it is learned."""
+    logarithms = layer.out_proj.weight.new_empty(layer.num_heads)
+    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
+    setattr(layer, name, number)
+
+
+def shown_number(layer: Any, name: str, form: str = "") -> str:
+    """A :func:`number_of_heads` as text for the representation of a layer."""
+    return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
 class AttendingLayer:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Mixture
-from fenchel.nn.arguments import AttentionInputs, check_choice, check_positive, check_sizes
+from fenchel.nn.arguments import check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
-from fenchel.nn.calls import KeyValueCache, TorchCall
+from fenchel.nn.calls import AttentionInputs, KeyValueCache, TorchCall
 from fenchel.nn.inference import Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.tensors import check_flags, check_tensor

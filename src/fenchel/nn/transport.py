@@ -14,18 +14,9 @@ from fenchel import functional
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
-from fenchel.nn.arguments import (
-    check_choice,
-    check_parameters,
-    check_widths,
-    combined,
-    keep_number,
-    number_of_heads,
-    shown_number,
-    with_added_templates,
-)
-from fenchel.nn.calls import TorchCall
-from fenchel.nn.inference import AttendingLayer, projected
+from fenchel.nn.arguments import check_choice, check_parameters, check_widths
+from fenchel.nn.calls import TorchCall, combined, with_added_templates
+from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, projected, shown_number
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.tensors import (
     BOOL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fenchel.nn.arguments import AttentionInputs
+from fenchel.nn.calls import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference, Product, Tempered, Uniform
 from fenchel.nn.preference.learned import Additive, Context, ContextNetwork, LearnedBias, Location, Recency
 from fenchel.nn.preference.positions import (

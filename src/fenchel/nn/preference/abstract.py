@@ -12,16 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import (
-    AttentionInputs,
-    IndexFunction,
-    check_grid,
-    check_pixels,
-    check_sizes,
-    combined,
-    shown_arguments,
-    unchanged,
-)
+from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_arguments
+from fenchel.nn.calls import AttentionInputs, IndexFunction, combined, unchanged
 from fenchel.tensors import check_flags, check_type, checked_argument
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_positive, check_sizes
+from fenchel.nn.arguments import check_positive, check_sizes
+from fenchel.nn.calls import AttentionInputs, IndexFunction
 from fenchel.nn.preference.abstract import AbstractPreference, cut, table
 from fenchel.tensors import check_tensor, check_type, checked_argument
 

@@ -8,14 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import (
-    AttentionInputs,
-    IndexFunction,
-    check_choice,
-    check_grid,
-    check_positive,
-    check_sizes,
-)
+from fenchel.nn.arguments import check_choice, check_grid, check_positive, check_sizes
+from fenchel.nn.calls import AttentionInputs, IndexFunction
 from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import FLOATING, INTEGERS, check_flags, check_tensor
 

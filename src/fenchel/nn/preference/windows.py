@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import AttentionInputs, IndexFunction, check_positive, check_sizes
+from fenchel.nn.arguments import check_positive, check_sizes
+from fenchel.nn.calls import AttentionInputs, IndexFunction
 from fenchel.nn.preference.abstract import AbstractGridPreference, AbstractPreference, table
 from fenchel.tensors import check_flags
 
