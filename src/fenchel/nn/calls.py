@@ -317,7 +317,7 @@ class TorchCall(NamedTuple):
         lead: list[int | None] = [None] if unbatched else [None, None]
         for name, argument in (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim")):
             sequence, sizes = getattr(self, name), (*lead, getattr(layer, argument))
-            form = f"({letters}, {argument}), with batch_first={self.batch_first}, or (L, E) if all are unbatched"
+            form = f"({letters}, {argument}), batched as query is, with batch_first={self.batch_first}"
             check_tensor(name, sequence, form, sizes=sizes, **place)
             # Keys have the batch size of the query, and values also the length of the keys.
             if name == "key":

@@ -101,8 +101,10 @@ class AbstractEvidence(nn.Module):
         """
         owner = type(self).__name__
         for name, tensor in (("query", query), ("key", key)):
-            sizes = (None, None, None, dims.get("dim", dims.get(f"{name}_dim")))
-            check_tensor(name, tensor, f"(batch, heads, tokens, dim) of {owner}", sizes=sizes)
+            argument = "dim" if "dim" in dims else f"{name}_dim"
+            width = dims.get(argument)
+            built = "" if width is None else f", as {owner} was built with {argument}={width}"
+            check_tensor(name, tensor, f"(batch, heads, tokens, dim){built}", sizes=(None, None, None, width))
             if tensor.shape[-1] == 0:
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0"
