@@ -169,6 +169,13 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 
+def check_floating(name: str, dtype: Any) -> None:
+    """Raise a ``ProblemError`` unless a dtype is one of ``FLOATING``."""
+    if dtype not in FLOATING:
+        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        raise ProblemError(f"{name} is {got}; expected one of {', '.join(map(str, FLOATING))}")
+
+
 def has(name: str) -> str:
     """The verb after the name of an argument."""
     return "have" if name.endswith("s") else "has"

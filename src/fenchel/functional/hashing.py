@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.blocks import spans
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
@@ -21,10 +20,10 @@ from fenchel.functional.inference import AttentionInference, Inference, Options,
 from fenchel.functional.output import AttentionCertificate
 from fenchel.tensors import (
     BOOL,
-    FLOATING,
     INTEGERS,
     check_device,
     check_flags,
+    check_floating,
     check_not_mapped,
     check_tensor,
     checked_argument,
@@ -270,9 +269,8 @@ def hashing_log_preference(
         buckets, chunk, before, after, causal, key_padding, same_bucket, count_meetings, self_last
     )
     order = _order(variant)
-    if dtype is not None and dtype not in FLOATING:
-        name = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        raise ProblemError(f"dtype is {name}; expected one of {', '.join(map(str, FLOATING))}, or None")
+    if dtype is not None:
+        check_floating("dtype", dtype)
     return _log_meetings(order, dtype).unflatten(0, buckets.shape[:2])
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fenchel.arguments import ARGUMENTS, one_of, shown
 from fenchel.errors import ProblemError
-from fenchel.tensors import FLOATING, checked_argument
+from fenchel.tensors import check_floating, checked_argument
 
 # Rules of sizes that differ from the general one.
 _RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
@@ -115,16 +115,22 @@ def shown_arguments(module: nn.Module) -> str:
     return ", ".join(f"{name}={stored[name]}" for name in changed)
 
 
-def check_parameters(owner: str, device: Any, dtype: Any) -> None:
-    """Raise unless the device and dtype of parameters can be used; None is torch's default.
+def check_layer(owner: str, *, device: Any, dtype: Any, dropout: float = 0.0, **sizes: Any) -> None:
+    """Check the arguments shared with ``torch.nn.MultiheadAttention``; a device or dtype of None is torch's default.
 
     Raises:
-        ProblemError: If the device is not available, or the dtype not supported.
+        ProblemError: If one is invalid, the device is not available, or the dtype not supported.
     """
-    if dtype is not None and dtype not in FLOATING:
+    given = {name: size for name, size in sizes.items() if size is not None or name not in ("kdim", "vdim")}
+    check_sizes(owner, **given)
+    embed_dim, num_heads = sizes["embed_dim"], sizes["num_heads"]
+    if embed_dim % num_heads:
         raise ProblemError(
-            f"dtype of {owner} is {shown(dtype)}; expected one of {', '.join(map(str, FLOATING))}, or None"
+            f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
         )
+    checked_argument("dropout", dropout)
+    if dtype is not None:
+        check_floating(f"dtype of {owner}", dtype)
     if device is None:
         return
     try:
@@ -134,16 +140,3 @@ def check_parameters(owner: str, device: Any, dtype: Any) -> None:
             f"device of {owner} is {shown(device)}, which is not available; expected an available device, such as "
             "'cpu', or None"
         ) from None
-
-
-def check_widths(
-    owner: str, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float
-) -> None:
-    """Check the arguments shared with ``torch.nn.MultiheadAttention``."""
-    optional = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size is not None}
-    check_sizes(owner, embed_dim=embed_dim, num_heads=num_heads, **optional)
-    if embed_dim % num_heads:
-        raise ProblemError(
-            f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
-        )
-    checked_argument("dropout", dropout)

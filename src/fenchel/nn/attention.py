@@ -17,7 +17,7 @@ from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
 from fenchel.functional.output import AttentionCertificate
-from fenchel.nn.arguments import check_parameters, check_positive, check_widths
+from fenchel.nn.arguments import check_layer, check_positive
 from fenchel.nn.calls import (
     AttentionInputs,
     KeyValueCache,
@@ -156,7 +156,9 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         max_steps: int = 50,
     ) -> None:
         owner = type(self).__name__
-        check_widths(owner, embed_dim, num_heads, kdim, vdim, dropout)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
+        check_layer(owner, dropout=dropout, **sizes, **kind)
         _check_problem(preference, evidence)
         self._infer_by(estimator, tol, max_steps)
         closeness = closeness_of(closeness)
@@ -175,9 +177,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             keep_norm_penalty=keep_norm_penalty,
         )
         _check_radius(radius, learn_radius, normalize_templates)
-        check_parameters(owner, device, dtype)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
-        super().__init__(*shape, device=device, dtype=dtype)
+        super().__init__(*shape, **kind)
         self.preference = preference
         self.evidence = ScaledDot() if evidence is None else evidence
         self.closeness = closeness

@@ -14,9 +14,9 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import (
     BOOL,
-    FLOATING,
     MASK,
     check_flags,
+    check_floating,
     check_tensor,
     check_type,
     checked_argument,
@@ -471,10 +471,7 @@ class AttentionInputs:
                     f"{name} is {shown(size)}; expected a whole number of at least 0, below 2**31"
                 )
         check_type("device", self.device, torch.device, "a torch.device")
-        if self.dtype not in FLOATING:
-            raise ProblemError(
-                f"dtype is {shown(self.dtype)}; expected one of {', '.join(map(str, FLOATING))}"
-            )
+        check_floating("dtype", self.dtype)
         place: dict[str, Any] = {"device": self.device, "other": "the layer"}
         for of, count in (("query", self.queries), ("key", self.keys)):
             inputs, padding = getattr(self, f"{of}_inputs"), getattr(self, f"{of}_padding")

@@ -37,10 +37,9 @@ from fenchel.functional.exact import untraced
 from fenchel.nn.arguments import (
     check_choice,
     check_grid,
-    check_parameters,
+    check_layer,
     check_positive,
     check_sizes,
-    check_widths,
 )
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
@@ -139,7 +138,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     ) -> None:
         super().__init__()
         owner = "ContinuousAttention"
-        check_widths(owner, embed_dim, num_heads, None, None, 0.0)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_layer(owner, embed_dim=embed_dim, num_heads=num_heads, **kind)
         if dimensions not in (1, 2) or isinstance(dimensions, bool):
             raise ProblemError(
                 f"dimensions is {shown(dimensions)}; expected 1, for signals, or 2, for images"
@@ -151,7 +151,6 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         check_flags(
             learn_preference=learn_preference, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first
         )
-        check_parameters(owner, device, dtype)
         closeness = closeness_of(closeness)
         if closeness is not None and not isinstance(closeness, KL):
             raise ProblemError(
@@ -162,7 +161,6 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
         self.dimensions, self.evidence_from, self.batch_first = dimensions, evidence, batch_first
         self.bumps = Bumps(dimensions, basis, ridge)
-        kind: dict[str, Any] = {"device": device, "dtype": dtype}
         if evidence == "query":
             self.evidence = QueryPlace(embed_dim, num_heads, dimensions, width, **kind)
         else:

@@ -14,7 +14,7 @@ from fenchel import functional
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
-from fenchel.nn.arguments import check_choice, check_parameters, check_widths
+from fenchel.nn.arguments import check_choice, check_layer
 from fenchel.nn.calls import TorchCall, combined, with_added_templates
 from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, projected, shown_number
 from fenchel.nn.templates import AbstractTemplateBank
@@ -118,15 +118,14 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_widths(_OWNER, embed_dim, num_heads, None, None, dropout)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_layer(_OWNER, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **kind)
         checked_argument("scale", scale, name=f"scale of {_OWNER}")
         check_choice(_OWNER, EXTRA_PREFERENCES, extra_preference=extra_preference)
         self._infer_by(estimator, tol, max_steps)
         cost_named(cost)
         check_flags(learn_gamma=learn_gamma, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first)
-        check_parameters(_OWNER, device, dtype)
         check_memory(memory, embed_dim)
-        kind: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first=batch_first, **kind)
         self.scale, self.extra_preference, self.memory = scale, extra_preference, memory
         self.cost = cost if isinstance(cost, str) else "given"
