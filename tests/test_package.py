@@ -35,7 +35,7 @@ ORDER = [
     {"arguments"},
     {"tensors", "blocks", "io"},
     {"preference", "closeness"},
-    {"family", "templates", "plot"},
+    {"family", "cumulants", "plot"},
     {"problem"},
     {"estimate"},
     {"reliability", "estimators"},

@@ -1,4 +1,4 @@
-r"""The convex function φ of a preference and a closeness, at rows of dual points.
+r"""The convex function φ of a preference and a closeness, at rows of dual points, and φ over templates.
 
 .. math:: \varphi(\lambda) = D^*(T\lambda), \qquad h(\lambda) = \nabla\varphi(\lambda), \qquad
           \mathcal{D}(\lambda) = \langle\lambda, \nabla\varphi(0) + z\rangle
@@ -20,11 +20,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
 from fenchel.blocks import Part
-from fenchel.preference import AbstractPreference
-from fenchel.tensors import UNIT, norm, total
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.preference import AbstractPreference, Discrete
+from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -249,138 +251,329 @@ class Block:
         return self._changed(self.family.to(dtype), lambda x: x.to(dtype), wide)
 
 
-OF_MEANS = 64
-"""Error of a mean, in roundings, if the preference has no bound."""
+def _column(number: float | Tensor, like: Tensor) -> Tensor:
+    """A number, or one for each row (g or 1, r or 1), that multiplies columns (g, r, 1) like ``like``."""
+    result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
+    return result if result.dim() == 0 else result.unsqueeze(-1)
 
 
-class CumulantFamily(Family):
-    r"""φ under the Kullback-Leibler closeness: the cumulant of a preference, log M(λ).
+def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
+    """The mean (..., 1, d) of the templates (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
+    if usable is None:
+        return templates.mean(-2, keepdim=True)
+    some = usable.to(templates.dtype)
+    return some @ templates / some.sum(-1, keepdim=True).clamp(min=1)
 
-    The inferred distribution is the preference tilted by λ: it has a mean but no list of weights. Outside the domain of
-    log M the value is infinite and the mean NaN. Rows have the shape (..., m) of the queries and cannot be selected.
+
+class TemplateFamily(Family):
+    r"""φ over templates under a closeness whose weights are functions of each query's logits.
+
+    Their curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12). Derived quantities are computed once,
+    when first needed: create a new family for every use if gradients matter.
 
     Args:
-        preference: u.
-
-    Reference:
-        Theorem 1, eqs. (8) and (9).
+        given: Templates, (g, n, d).
+        log_preference: Log u, normalised, (g or 1, r or 1, n).
+        closeness: D, bound to the templates by its method ``bind``.
     """
 
-    def __init__(self, preference: AbstractPreference) -> None:
-        self.preference = preference
+    selectable = True
+
+    def __init__(
+        self, given: Tensor, log_preference: Tensor, closeness: AbstractCloseness | None = None
+    ) -> None:
+        self.given, self.log_preference = given, log_preference
+        self.closeness = KL() if closeness is None else closeness
+        self.bounds_float32, self.modulus = self.closeness.is_softmax, self.closeness.modulus
 
     @property
     @override
     def leads(self) -> dict[str, tuple[int, ...]]:
-        return {"preference": tuple(self.preference.lead)}
+        templates = (*self.given.shape[:-2], 1)
+        log_weights = tuple(self.log_preference.shape[:-1])
+        return {"templates": templates, "log_weights": log_weights, **self.closeness.query_shapes()}
 
     @property
     @override
     def width(self) -> int:
-        return self.preference.width
+        return max(self.given.shape[-2:])
 
-    def zero(self) -> Tensor:
-        """λ = 0, (..., m or 1, d)."""
-        u = self.preference
-        return torch.zeros((*u.lead, u.dim), dtype=u.dtype, device=u.device)
+    @cached_property
+    def usable(self) -> Tensor | None:
+        """Templates to which some query can give weight, bool (g or 1, 1, n); None for all."""
+        return self.closeness.usable(self.log_preference)
 
-    @property
-    @override
-    def inverts(self) -> bool:
-        return CumulantPoint(self, self.zero()).resolvent(self.zero()[..., :1] + 1, self.zero()) is not None
+    @cached_property
+    def centre(self) -> Tensor:
+        """The mean of the usable templates, (g, 1, d); subtracting it changes only rounding (fact 3)."""
+        return centre(self.given, self.usable)
 
-    @override
-    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> CumulantPoint:
-        return CumulantPoint(self, lam)
+    @cached_property
+    def templates(self) -> Tensor:
+        """The templates less their centre, (g, n, d)."""
+        return self.given - self.centre
+
+    @cached_property
+    def radius(self) -> Tensor:
+        """The largest norm of a usable template less the centre, (g, 1, 1)."""
+        lengths = norm(self.templates)
+        if self.usable is not None:
+            lengths = lengths.masked_fill(~self.usable.mT, 0)
+        return lengths.amax(-2, keepdim=True)
+
+    @cached_property
+    def level(self) -> float | None:
+        """The largest finite absolute log weight; None if the preference is uniform."""
+        low, high = listed(torch.stack(self.log_preference.aminmax()))
+        if low == high:
+            return None
+        if low == -torch.inf:
+            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
+        return max(abs(low), abs(high))
+
+    @cached_property
+    def is_plain_softmax(self) -> bool:
+        """Whether weights are a softmax of only the logits: log weights are known, all equal and without gradient."""
+        log_u = self.log_preference
+        known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
+        return known and self.level is None
+
+    @cached_property
+    def rest_weights(self) -> Tensor:
+        """The weights nearest the preference, at λ = 0, (g or 1, r or 1, n): u under KL, ũ (37) under transport."""
+        return self.closeness.rest(self.log_preference)
+
+    @cached_property
+    def rest(self) -> Tensor:
+        """The mean at λ = 0, less the centre, (g, r or 1, d)."""
+        return self.rest_weights @ self.templates
 
     @override
     def rest_mean(self) -> Tensor:
-        return self.preference.tilted_mean(self.zero())
+        return self.centre + self.rest
 
     @override
     def value(self, lam: Tensor) -> Tensor:
-        inside, value = self.preference.inside(lam), self.preference.log_mgf(lam)
-        return value if inside is None else value.masked_fill(~inside, torch.inf)
+        return self.closeness.conjugate(lam @ self.given.mT, self.log_preference)
 
     @override
-    def distribution(self, lam: Tensor) -> AbstractPreference:
-        return self.preference.tilted(lam)
+    def distribution(self, lam: Tensor) -> Discrete:
+        weights = self.closeness.weights(lam @ self.given.mT, self.log_preference)
+        positive = weights > 0
+        return Discrete(self.given, weights.where(positive, 1).log().masked_fill(~positive, -torch.inf))
+
+    def _mean(self, lam: Tensor) -> Tensor:
+        if not self.closeness.is_softmax:
+            return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
+        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
+        # One fused attention call; an expanded query takes a slow path.
+        query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
+        return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._mean(lam) - self.rest
+
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
+        point = TemplatePoint(self, lam)
+        if before is not None and short is not None and not self.closeness.is_softmax:
+            point.average_curvature(before, short)
+        return point
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        known = self.preference.rounding(lam) if lam.dtype == torch.float64 else None
-        if known is None:
+        if not self.closeness.is_softmax:
             return super().rounding(lam, accurate=accurate)
-        return known.unsqueeze(-1).expand_as(lam[..., :1])
+        unit, (n, k), length = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:], norm(lam)
+        of_logits = (summed(k) + 8) * unit * length * self.radius
+        of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
+        moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
+        return 2 * self.radius * (of_logits + of_weights * moved)
 
     @override
-    def smoothness(self) -> Tensor | None:
-        bound = self.preference.smoothness()
-        return None if bound is None else bound.unsqueeze(-1)
+    def smoothness(self) -> Tensor:
+        r""":math:`\max_i\lVert t_i\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
+        return self.radius.square() / _column(self.closeness.modulus, self.radius)
 
     @override
     def start(self, lam: Tensor, evidence: Tensor) -> Tensor:
-        reach = CumulantPoint(self, torch.zeros_like(lam)).reach(lam)
-        if reach is not None:
-            lam = torch.where(reach > 1, 1, reach / 2) * lam
-        return super().start(lam, evidence)
+        return lam
 
     @override
-    def to(self, dtype: torch.dtype) -> CumulantFamily:
-        return CumulantFamily(self.preference.to(dtype))
+    def take(self, part: Part) -> TemplateFamily:
+        closeness = self.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1))
+        return TemplateFamily(part.of_groups(self.given), part.pick(self.log_preference), closeness)
+
+    @override
+    def to(self, dtype: torch.dtype) -> TemplateFamily:
+        if dtype == self.given.dtype:
+            return self
+        return TemplateFamily(self.given.to(dtype), self.log_preference.to(dtype), self.closeness.to(dtype))
 
 
-class CumulantPoint(Point):
-    """A cumulant at dual points (..., m, d)."""
+class TemplatePoint(Point):
+    """φ over templates at dual points, with explicit weights (g, r, n)."""
 
-    family: CumulantFamily
+    family: TemplateFamily
 
-    def _where_finite(self, vectors: Tensor) -> Tensor:
-        """NaN outside the domain, where formulas may give meaningless numbers."""
-        inside = self.family.preference.inside(self.lam)
-        return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
+    def __init__(self, family: TemplateFamily, lam: Tensor) -> None:
+        super().__init__(family, lam)
+        self.templates = family.templates
+        self._closeness, self._preference = family.closeness, family.log_preference
+        self._logits = lam @ self.templates.mT
+        if family.is_plain_softmax:
+            weights = self._logits.softmax(-1)
+        else:
+            weights = self._closeness.weights(self._logits, self._preference)
+        self.weights: Tensor = weights  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Of the weights, in nats, (g, r, 1)."""
+        if not self._closeness.is_softmax:
+            return total(torch.special.entr(self.weights))
+        # From logits, with one logarithm for each row, not each weight; negligible weights have very negative logits.
+        below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
+        below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
+        return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
+
+    @cached_property
+    def curved(self) -> Tensor:
+        """The weights q of the curvature, (g, r, n)."""
+        return self._closeness.curvature_weights(self.weights, self._preference)
+
+    @cached_property
+    def _mass(self) -> Tensor:
+        return total(self.curved)
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.curved @ self.templates / self._mass
+
+    def average_curvature(self, before: TemplatePoint, short: Tensor) -> None:
+        """Average the curvature with that of another point where ``short``, bool (g, r, 1)."""
+        self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
 
     @cached_property
     @override
     def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._where_finite(self.family.preference.tilted_shift(self.lam))
+        moved = self._closeness.displacement(self._logits, self.weights, self._preference)
+        return moved @ self.templates
 
-    @cached_property
+    @property
     @override
-    def mean(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # A mean near 0, far from that at rest, would lose digits in a sum with the shift.
-        if self.family.preference.resolves_shift:
-            return self._where_finite(self.family.preference.tilted_mean(self.lam))
+    def mean(self) -> Tensor:
         return self.family.rest_mean() + self.shift
-
-    @cached_property
-    def _covariance(self) -> Callable[[Tensor], Tensor]:
-        return self.family.preference.tilted_covariance(self.lam)
 
     @override
     def product(self, vector: Tensor) -> Tensor:
-        return self._covariance(vector)
+        lifted = (vector @ self.templates.mT).mul_(self.curved)
+        return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
+        return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        lifted = direction @ self.templates.mT
+        lifted = lifted - total(self.curved * lifted) / self._mass
+        here, step = total(self.weights * lifted), size * lifted
+
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
+            along = weights * lifted
+            value = first = total(along)
+            mass: Tensor | float = 1.0
+            if not self._closeness.is_softmax:
+                curved = self._closeness.curvature_weights(weights, self._preference)
+                along, mass = curved * lifted, total(curved)
+                first = total(along)
+            return (value - here) / size, total(along.mul_(lifted)) - first.square() / mass
+
+        return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
 
     @override
     def rounding_errors(self) -> RoundingErrors:
-        u, length = self.family.preference, norm(self.lam).squeeze(-1)
-        mean = OF_MEANS * UNIT * (self.mean.norm(dim=-1) + self.family.rest_mean().norm(dim=-1))
-        shift = torch.minimum(mean, OF_MEANS * UNIT * norm(self.shift).squeeze(-1)).where(length == 0, mean)
-        known, more = u.rounding(self.lam), u.mean_rounding()
-        if known is not None:
-            shift, mean = known.expand_as(length), mean + known
-        if more is not None:
-            mean = mean + more
-        # Bounds of preferences are sums of squares, which may underflow.
-        shift = torch.add(shift, length > 0, alpha=torch.finfo(torch.float64).tiny ** 0.5)
-        return RoundingErrors(shift, mean, mean, torch.zeros_like(mean))
+        unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
+        closeness, rest = self._closeness, self.family.rest
+        # Squares in units of the radius, which neither under- nor overflow.
+        one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
+        scale = one.squeeze(-1)
+        squares = (self.templates / one).square().sum(-1, keepdim=True)
+        if self.family.usable is not None:
+            squares = squares.masked_fill(~self.family.usable.mT, 0)
+
+        def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
+            more = (2 * summed(count) + dim + 4) * unit
+            spread = (moment - (length / scale).square()).clamp(min=0) + 2 * more * moment
+            return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
+
+        length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
+        reach = length * radius
+        moment, offset, spread = moments(self.weights, rest + self.shift)
+        moment_at_rest, _, spread_at_rest = moments(self.family.rest_weights, rest)
+        # Errors of <t, λ>, and of adding log u = log p + φ(λ) - <t, λ>; |φ(λ)| is at most ‖λ‖ times a moment.
+        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
+        largest = each * radius + adding * radius
+        relative, lost = closeness.rounding(
+            each * moment + adding * (moment + moment_at_rest), largest, count
+        )
+        nothing = torch.zeros_like(length)
+        at_zero, _ = closeness.rounding(nothing, nothing, count)
+        if closeness.is_softmax:
+            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
+            relative, at_zero = relative + of_level, at_zero + of_level
+        of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
+        at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
+        shift = relative * spread + of_sums * moment + at_rest
+        modulus = closeness.modulus
+        near = reach <= SMALL * modulus
+        # Whether the closeness has displacements without cancellation is the same for every row.
+        row, u = self._logits[..., :1, :], self._preference[..., :1, :]
+        if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
+            curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
+            shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
+        # Sums of products may underflow.
+        shift = shift + 64 * torch.finfo(self.lam.dtype).tiny * (1 + radius) * (length > 0)
+        of_offset = shift + at_rest
+        return RoundingErrors(
+            shift=shift,
+            mean=of_offset + 2 * unit * (2 * norm(self.family.centre).squeeze(-1) + offset),
+            offset=of_offset,
+            weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
+            spread=spread,
+            radius=radius,
+            fenchel_young=closeness.pairing_error(largest),
+        )
+
+
+class CoupledFamily(TemplateFamily):
+    """φ over templates under any closeness, such as optimal transport, with the curvature that it defines."""
+
+    selectable = False
 
     @override
-    def reach(self, step: Tensor) -> Tensor | None:
-        result = self.family.preference.reach(self.lam, step)
-        return None if result is None else result.unsqueeze(-1)
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> CoupledPoint:
+        return CoupledPoint(self, lam)
+
+    shift = Family.shift
+    start = Family.start
+
+
+class CoupledPoint(TemplatePoint):
+    """φ of a coupled family at dual points."""
+
+    @cached_property
+    def _curvature(self) -> Callable[[Tensor], Tensor]:
+        return self._closeness.curvature(self._logits, self._preference)
 
     @override
-    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        result = self.family.preference.resolvent(self.lam, alpha.expand_as(vector[..., :1]), vector)
-        return None if result is None else alpha * result
+    def product(self, vector: Tensor) -> Tensor:
+        return self._curvature(vector @ self.templates.mT) @ self.templates
+
+    matrices = Point.matrices
+    along = Point.along

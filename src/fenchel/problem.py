@@ -16,10 +16,10 @@ from fenchel.arguments import shown
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of, spans
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
+from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
-from fenchel.family import Block, CumulantFamily, Family
+from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
-from fenchel.templates import CoupledFamily, TemplateFamily
 from fenchel.tensors import (
     check_device,
     check_tensor,

@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fenchel import KL, Discrete, Estimate, Exact, InferenceProblem, ProblemError
+from fenchel.family import TemplateFamily
 from fenchel.preference import Continuous1d, Continuous2d
-from fenchel.templates import TemplateFamily
 from tests.conformance import toys
 from tests.conformance.families import FAMILIES, Family
 from tests.normal import drawn

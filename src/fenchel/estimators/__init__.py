@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
+from fenchel.cumulants import CumulantFamily
 from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.closed_form import domain_error, second_order_point
@@ -28,7 +29,7 @@ from fenchel.estimators.implicit import (
     StationaryPoint,
     implicit_dual_point,
 )
-from fenchel.family import Block, CumulantFamily
+from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
 from fenchel.tensors import check_flags, check_not_mapped, checked_argument, first_index, norm
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fenchel.cumulants import CumulantFamily
 from fenchel.errors import DomainError, ProblemError
 from fenchel.estimators.exact_solver import factorised, solved
-from fenchel.family import Block, CumulantFamily
+from fenchel.family import Block, TemplateFamily
 from fenchel.problem import Problem
-from fenchel.templates import TemplateFamily
 from fenchel.tensors import index_of, norm
 
 HALVINGS = 60

@@ -20,9 +20,8 @@ from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.estimators.exact_solver import solved
-from fenchel.family import Block, Point
+from fenchel.family import Block, Point, TemplatePoint
 from fenchel.problem import Problem, QueryLayout
-from fenchel.templates import TemplatePoint
 from fenchel.tensors import total
 
 

@@ -32,14 +32,13 @@ from fenchel.estimators.implicit import (
     row_gradients,
     second_derivative_of,
 )
-from fenchel.family import Block
+from fenchel.family import Block, TemplateFamily
 from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     normalised_log_weights,
     without_autocast,
 )
-from fenchel.templates import TemplateFamily
 from fenchel.tensors import (
     check_finite,
     checked_argument,
