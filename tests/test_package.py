@@ -301,7 +301,7 @@ def test_everything_else_is_an_extra_and_the_version_is_said_once(project):
 
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
-    "arguments", "blocks", "family", "closeness", "errors", "estimate", "preference", "problem", "templates",
+    "arguments", "blocks", "family", "cumulants", "closeness", "errors", "estimate", "preference", "problem",
     "estimators", "tensors", "version",
 }  # fmt: skip
 

@@ -311,9 +311,9 @@ def certificate_at(
         The certificate, and the averages.
     """
     moments, rest, largest = _centred(call)
-    key, together = moments[..., :-1], torch.cat([moments, *(x.to(moments.dtype) for x in others)], -1)
-    widths = [x.shape[-1] for x in (moments, *others)]
-    means, *result = means_at(call, dual, key, together).split(widths, -1)
+    key, averaged = moments[..., :-1], [moments, *(x.to(moments.dtype) for x in others)]
+    together = torch.cat(averaged, -1) if others else moments
+    means, *result = means_at(call, dual, key, together).split([x.shape[-1] for x in averaged], -1)
     dtype, scale = means.dtype, abs(call.scale)
     unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
     alpha = call.alpha.double() if isinstance(call.alpha, Tensor) else call.alpha
