@@ -56,10 +56,8 @@ def test_no_bound_of_an_op_in_float32_is_below_that_of_its_problem_in_float64(na
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
 def test_an_offset_of_the_keys_changes_no_bound(estimator: str) -> None:
     """Keys are multiples of 1/16, so that the offset rounds nothing."""
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(1, 2, 6, 8, generator=generator)
-    key = (torch.randn(1, 2, 20, 8, generator=generator) * 16).round() / 16
-    for mask in (None, torch.randn(20, generator=generator), torch.randn(6, 20, generator=generator)):
+    query, key = drawn(1, 2, 6, 8).float(), drawn(1, 2, 20, 8, seed=1, scale=16).round().float() / 16
+    for mask in (None, drawn(20, seed=2).float(), drawn(6, 20, seed=3).float()):
         options: dict[str, Any] = {"log_preference": mask, "estimator": estimator}
         expected = F.attention_with_certificate(query, key, key, **options)[1]
         found = F.attention_with_certificate(query, key + 512, key, **options)[1]
@@ -73,8 +71,7 @@ def test_an_offset_of_the_keys_changes_no_bound(estimator: str) -> None:
 
 
 def test_what_is_masked_for_all_queries_of_a_head_does_not_loosen_the_bounds() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, 4, n, 8, generator=generator) for n in (3, 12))
+    query, key = drawn(1, 4, 3, 8).float(), drawn(1, 4, 12, 8, seed=1).float()
     kept = torch.arange(12) < 9
     key[:, :, ~kept] = 1e4
     alone = F.attention_with_certificate(query, key[:, :, kept], key[:, :, kept])[1]

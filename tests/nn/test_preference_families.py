@@ -31,6 +31,7 @@ from fenchel.nn.preference import (
 )
 from fenchel.nn.preference.positions import alibi_slopes, relative_position_bucket
 from tests.nn.preferences import HEADS, WIDTH, as_log_weights, attention_inputs, by_index, perturbed
+from tests.normal import drawn
 
 
 def distances(inputs: AttentionInputs) -> Tensor:
@@ -256,13 +257,8 @@ def test_it_is_a_paraboloid_around_a_shifted_pixel(heads, kernel, offset):
 @pytest.mark.parametrize("curvature", [1.0, 2.0, 5.0, 10.0, 25.0])
 def test_it_is_a_convolution_to_within_what_leaks(kernel, padding, curvature):
     """With zeros around the image, also more of them than the kernel needs."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
     (rows, columns), heads = kernel, kernel[0] * kernel[1]
-    image, weight = normal(2, 3, *GRID), normal(4, 3, *kernel)
+    image, weight = drawn(2, 3, *GRID), drawn(4, 3, *kernel, seed=1)
     pads = (max(rows // 2, padding[0]), max(columns // 2, padding[1]))
     preference = QuadraticGridPosition(
         GRID, heads, kernel, width=(2 * curvature) ** -0.5, padding=pads
