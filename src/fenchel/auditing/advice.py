@@ -180,7 +180,7 @@ _IN_WORDS: dict[str, tuple[str, str]] = {
         "No kind of token dominates: weight leaves and reaches several kinds.",
     ),
     "among_the_rest": (
-        "Weight moves between ordinary words",
+        "Weight moves between other tokens",
         "Weight moves between tokens that are not sinks, punctuation or next to the query.",
     ),
     **{
@@ -380,7 +380,7 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
 
 def _said(text: str, manifest: Mapping[str, Any]) -> str:
     """The text with words replaced by patches if images were read."""
-    return text.replace("ordinary words", "ordinary patches") if manifest.get("reads") == "images" else text
+    return text.replace("other tokens", "other patches") if manifest.get("reads") == "images" else text
 
 
 def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
@@ -390,7 +390,7 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
     if name == "still":
         return f"{where} less than {percent(STILL)} of the weight would move."
     if group not in _KEYS:
-        ends = ", mostly between ordinary words" if name == "among_the_rest" else ""
+        ends = ", mostly between other tokens" if name == "among_the_rest" else ""
         return f"{where} {percent(mean)} of the weight would move on average{ends}."
     attention, exact = (
         _mean(heads, lambda pattern, side=side: sum(getattr(pattern.classes[k], side) for k in GROUPS[group]))

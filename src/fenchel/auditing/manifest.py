@@ -110,7 +110,7 @@ CONVENTIONS: dict[str, str] = {
     "key": (
         "Templates are the keys times the model's own scaling, t_i = k_i * scaling, and the evidence is the "
         "query, z = q, both as they reach the attention function, after rotary embeddings and norms, but the "
-        "scaling is always a factor of the keys, also in models such as OPT that multiply queries by it."
+        "scaling 1/sqrt(d') is a factor of the keys also in models, such as OPT, that multiply queries by it."
     ),
 }
 
