@@ -33,6 +33,7 @@ from fenchel.integrations.masks_and_sinks import (
     check_against_eager,
     refuse_unsupported,
     sink_logits,
+    softmax_attention,
     with_sink,
     with_softcap,
 )
@@ -170,6 +171,8 @@ class ModelCall(AbstractCall):
             ProblemError: If :func:`fenchel.functional.attention` refuses the call.
         """
         weights, values = weights or self.need_weights, self.problem.values
+        if self._is_own and not (weights or certificate) and self.reduced is not None:
+            return Inferred(softmax_attention(self.problem, self.reduced).transpose(1, 2))
         result = self._by_heads(weights, certificate)
         p = result.weights
         if p is None:
@@ -181,6 +184,12 @@ class ModelCall(AbstractCall):
         kept = torch.dropout(p, self.dropout, train=self.dropout > 0)
         values = values.repeat_interleave(p.shape[1] // values.shape[1], 1)
         return result._replace(output=kept.to(values.dtype) @ values, weights=p)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the call is the model's own softmax attention, without dropout."""
+        own = self.reduced is not None and self.preference is self.reduced.mask_or_bias
+        return own and self.setting.is_softmax and not self.dropout
 
     def _by_heads(self, weights: bool, certificate: bool) -> Inferred:
         setting, count = self.setting, self.problem.evidence.shape[1]
@@ -344,9 +353,10 @@ def attend(
     reduced = None if setting.preferences is None else setting.preferences(family)
     u = call_preference(family) if reduced is None else reduced.mask_or_bias
     need_weights, dropout = weights_wanted(module, arguments), dropout if module.training else 0.0
-    call = ModelCall(module, problem, u, dropout, setting, reduced, need_weights).with_arguments(family)
+    plain = ModelCall(module, problem, u, dropout, setting, reduced, need_weights)
+    call = plain.with_arguments(family)
     if not torch.compiler.is_compiling() and module not in setting.checked:
-        _check(family, call)
+        _check(family, call, plain)
         setting.checked.add(module)
     result = call.infer(certificate=certify) if setting.answer is None else setting.answer(call)
     if certify and setting.certificate is not None and result.certificate is not None:
@@ -364,12 +374,18 @@ def _scales_queries(module: nn.Module, scale: float | Tensor) -> bool:
 
 
 @torch.no_grad()
-def _check(family: FamilyCall, call: ModelCall) -> None:
+def _check(family: FamilyCall, call: ModelCall, plain: ModelCall) -> None:
     """Compare the scores with those of the family's own attention, under softmax, the only one that families know."""
-    reduced = LogPreferences()(family) if call.reduced is None else call.reduced
-    problem = replace(call.problem, scale=float(call.problem.scale))
-    softmax = replace(call, problem=problem, dropout=0.0, setting=Setting(), need_weights=False)
-    check_against_eager(family, softmax.infer().output.transpose(1, 2), reduced)
+    reduced = LogPreferences()(family) if plain.reduced is None else plain.reduced
+    if call is plain:
+        output = softmax_attention(plain.problem, reduced)
+    else:
+        scaled = replace(call.problem, scale=float(plain.problem.scale))
+        softmax = replace(
+            call, problem=scaled, dropout=0.0, setting=Setting(), reduced=None, need_weights=False
+        )
+        output = softmax.infer().output.transpose(1, 2)
+    check_against_eager(family, output, reduced)
 
 
 _BACKEND = "fenchel_use_backend"

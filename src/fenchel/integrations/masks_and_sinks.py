@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.errors import CaptureError, ModelError
 from fenchel.functional.arguments import compute_dtype
@@ -136,28 +137,43 @@ def _reduced(tensor: Tensor, *, by_value: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class LogPreference:
-    """The log-preference of a call.
+    """The log-preference of a call, also as the mask of a fused kernel.
 
     Attributes:
         mask_or_bias: Log weights broadcastable to (B, H, m, n), size 1 wherever constant, -inf where masked; a bool
             mask, True where a query may attend, if there is no bias; None is uniform.
+        kernel_mask: The same for ``scaled_dot_product_attention`` (bool or the query's dtype) with empty rows
+            opened up, since kernels disagree about those; None is uniform.
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None if there are none.
         family_is_causal: The family's causal flag; None if there is none.
+        only_causal: Whether it is the causal mask, without padding or bias, for which kernels need no tensor.
     """
 
     mask_or_bias: Tensor | None = None
+    kernel_mask: Tensor | None = None
     empty_rows: Tensor | None = None
     family_is_causal: bool | None = None
+    only_causal: bool = False
 
     @classmethod
-    def of(cls, weights: Tensor | None, family_is_causal: bool | None) -> LogPreference:
-        """A log-preference without constant dimensions, of the result of :func:`call_preference`."""
+    def of(cls, weights: Tensor | None, dtype: torch.dtype, family_is_causal: bool | None) -> LogPreference:
+        """A log-preference without constant dimensions.
+
+        Args:
+            weights: From :func:`call_preference`.
+            dtype: Of the queries.
+            family_is_causal: The family's causal flag.
+        """
         if weights is not None and weights.dtype != torch.bool:
             weights = _reduced(weights, by_value=True)  # a sum may be constant where its parts were not
         if weights is None or _says_nothing(weights):
             return cls(family_is_causal=family_is_causal)
+        kernel_mask = weights if weights.dtype == torch.bool else weights.to(dtype)
         empty = ~may_attend(weights).any(-1, keepdim=True)
-        return cls(weights, empty if bool(empty.any()) else None, family_is_causal)
+        if not bool(empty.any()):
+            return cls(weights, kernel_mask, None, family_is_causal, _is_triangle(kernel_mask))
+        opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
+        return cls(weights, opened, empty, family_is_causal)
 
     def is_causal(self, queries: int, keys: int) -> bool:
         """Whether no query sees a later key (needs at least two of each to be seen)."""
@@ -187,6 +203,19 @@ def _says_nothing(weights: Tensor) -> bool:
     return not weights.requires_grad and bool((weights == weights[..., :1]).all() & weights.isfinite().all())
 
 
+def _is_triangle(mask: Tensor) -> bool:
+    """Whether a bool mask (1, 1, n, n) is exactly the causal one."""
+    queries, keys = mask.shape[-2:]
+    if mask.dtype != torch.bool or queries != keys or queries < 2 or mask.shape[:2] != (1, 1):
+        return False
+    places = torch.arange(keys, device=mask.device)
+    # By blocks, without another n by n array.
+    return all(
+        torch.equal(rows, places <= own.unsqueeze(-1))
+        for rows, own in zip(mask[0, 0].split(_ROWS), places.split(_ROWS), strict=True)
+    )
+
+
 def _identity(tensor: Tensor | None) -> Hashable:
     if tensor is None:
         return None
@@ -212,7 +241,7 @@ class LogPreferences:
         if identity not in self._known:
             mask, bias = (_widened(tensor, query.dtype) for tensor in (call.mask, call.position_bias))
             result = call_preference(replace(call, mask=mask, position_bias=bias), by_value=True)
-            self._known[identity] = LogPreference.of(result, call.is_causal)
+            self._known[identity] = LogPreference.of(result, query.dtype, call.is_causal)
             self._held.append((call.mask, call.position_bias))
         return self._known[identity]
 
@@ -351,6 +380,25 @@ def with_softcap(problem: Problem, preference: Tensor | None, softcap: float) ->
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = (query.to(weights.dtype) @ keys.to(weights.dtype).mT) * problem.scale
     return weights + softcap * (scores / softcap).tanh() - scores
+
+
+def softmax_attention(problem: Problem, preference: LogPreference) -> Tensor:
+    """The softmax attention of the model itself, (B, m, H, d_v), contiguous.
+
+    Args:
+        problem: Queries, and keys and values, whose number of heads divides that of the queries.
+        preference: Added to the scores. A row that may attend to nothing is zero, as in fused kernels.
+    """
+    query, key, value = problem.evidence, problem.templates, problem.values
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    causal, scale = preference.only_causal, float(problem.scale)
+    mask = None if causal else preference.kernel_mask
+    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scale)
+    if preference.empty_rows is not None:
+        output = output.masked_fill(preference.empty_rows, 0)
+    return output.transpose(1, 2).contiguous()
 
 
 _QUERIES = 16

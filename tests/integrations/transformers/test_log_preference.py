@@ -1,6 +1,7 @@
 """What a model masks or adds is read as the logarithm of a preference, without what says nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fenchel.integrations.masks_and_sinks import (
     LogPreference,
     LogPreferences,
     call_preference,
+    softmax_attention,
 )
 from fenchel.nn.inference import Problem
 
@@ -80,10 +82,11 @@ def test_what_says_nothing_is_none() -> None:
     ]:
         found = build(mask, bias)
         assert found.mask_or_bias is None
+        assert found.kernel_mask is None
         assert found.empty_rows is None
 
 
-def test_empty_rows_are_named() -> None:
+def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
     allowed = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
     allowed[1, :, :, :2] = False
     for mask in (allowed, torch.zeros(B, 1, N, N).masked_fill(~allowed, -torch.inf)):
@@ -91,6 +94,11 @@ def test_empty_rows_are_named() -> None:
         assert found.empty_rows is not None
         assert found.empty_rows.nonzero().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0]]
         assert torch.equal(weights(mask) > -torch.inf, allowed)
+        assert found.kernel_mask is not None
+        opened = torch.nn.functional.scaled_dot_product_attention(
+            QUERY, QUERY, QUERY, attn_mask=found.kernel_mask
+        )
+        assert opened.isfinite().all()
 
 
 def test_layers_that_share_a_mask_share_the_work() -> None:
@@ -123,6 +131,30 @@ def test_causal_structure_is_recognised() -> None:
     assert not build(tokens.tril(1)).is_causal(N, N)
     assert not build(tokens).is_causal(N, N)
     assert not build(tokens & (torch.arange(N) < 1)).is_causal(N, N)  # one real token, the rest padding
+
+
+@pytest.mark.parametrize("length", [2, 5, 300])
+def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, length, 8, generator=draw, dtype=torch.float64) for _ in range(3))
+    triangle = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
+    found = LogPreferences()(call_of(query, key, triangle, None, True))
+    assert found.only_causal
+    with_mask = replace(found, only_causal=False)
+    problem = Problem(query, key, value, 1.0, 0.3)
+    outputs = [softmax_attention(problem, preference) for preference in (found, with_mask)]
+    torch.testing.assert_close(*outputs)
+    for row, column in ((0, 1), (length - 1, 0), (length - 1, length - 2)):
+        other = triangle.clone()
+        other[:, :, row, column] ^= True
+        assert not LogPreferences()(call_of(query, key, other, None, True)).only_causal
+    padded = triangle.clone()
+    padded[1, :, :, 0] = False
+    padded[1, :, 0, 0] = True
+    assert not LogPreferences()(call_of(query, key, padded, None, True)).only_causal
+    bias = torch.randn(1, 4, length, length, generator=draw, dtype=torch.float64)
+    assert not LogPreferences()(call_of(query, key, triangle, bias, True)).only_causal
+    assert LogPreferences()(call_of(query, key, None, None, True)).only_causal
 
 
 SPLIT_QUERY = torch.zeros(2, 4, 3, 5)
