@@ -1,6 +1,7 @@
 """Pages of the documentation, whose Python blocks run in tests, and pages in a browser."""
 
 import re
+from collections import Counter
 from html import unescape
 from io import StringIO
 from pathlib import Path
@@ -39,6 +40,12 @@ def shown(table: Any, width: int = 80) -> str:
     console = Console(width=width, record=True, file=StringIO())
     console.print(table)
     return console.export_text()
+
+
+def assert_unabridged(table: Any) -> None:
+    """A terminal of any width shows every character of a table."""
+    wide, *narrower = (Counter(re.sub(r"[\s─]", "", shown(table, width))) for width in (1_000, 120, 80, 60))
+    assert all(one == wide for one in narrower)
 
 
 MINUS = "\N{MINUS SIGN}"

@@ -34,6 +34,7 @@ from tests.auditing.small_audits import (
     small_model,
     some_texts,
 )
+from tests.pages import assert_unabridged
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
 
 LONG: dict[str, Any] = {"max_length": 20, "stride": 18}
@@ -241,6 +242,7 @@ def test_reports_say_what_was_sampled(
     comparison = compare(folder / "all", folder / "some", directory=tmp_path)
     printed(terminal_table(report))
     printed(comparing_table(comparison))
+    assert_unabridged(comparing_table(comparison))
     shown = capsys.readouterr().out
     assert f"±{report.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown
     queries, population = (sum(record[name] for record in report.heads) for name in ("queries", "population"))

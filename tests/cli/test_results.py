@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fenchel.catalogue import ENTRIES, difference, entry
+from fenchel.catalogue.registry import listed
 from tests.auditing.small_audits import files_of
 from tests.cli.conftest import SMALL, Command, plain_run
 
@@ -135,6 +136,10 @@ def test_the_catalogue_lists_and_measures_and_names_what_is_near(command: Comman
         # Names are in one piece however narrow.
         assert {line.split()[0] for line in done.out.splitlines() if line.strip()} >= set(ENTRIES)
         assert ("from 120 columns on" in done.out) == (columns != "200")
+        assert "…" not in done.out
+    monkeypatch.delenv("COLUMNS")
+    lines = [" ".join(line.split()) for line in command("catalogue").out.splitlines()]
+    assert all(" ".join(row) in lines for row in listed(ENTRIES.values()))
     text = command("catalogue", "scaled-dot").out
     measured = difference(entry("scaled-dot"))
     for said in ("Vaswani et al. 2017", "one inference", "k_j/√d", f"{measured.gap:.3f}"):

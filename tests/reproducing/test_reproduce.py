@@ -7,9 +7,10 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
 from fenchel.errors import InputError, ModelError
-from fenchel.reproducing import Reproduction, finding, layer_rows, markdown, reproduce
+from fenchel.reproducing import Reproduction, finding, layer_rows, markdown, reproduce, terminal_table
 from tests.auditing.small_audits import some_texts
 from tests.cli.conftest import saved
+from tests.pages import assert_unabridged, shown
 
 SMALL: dict[str, Any] = {"max_length": 12, "batch_size": 2}
 
@@ -116,6 +117,8 @@ def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) 
     assert text.count("| Twin's | Own scale |") == 3
     assert "does not divide by √d′" in text
     assert "own_scale" in json.loads((tmp_path / "figures6-8.json").read_text())["panels"][0]
+    assert_unabridged(terminal_table(report))
+    assert all(f".{word}" in shown(terminal_table(report), 80) for word in ("020–.038", "028–.041"))
 
 
 def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:

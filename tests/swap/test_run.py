@@ -26,7 +26,7 @@ from fenchel.swap.report import terminal_table
 from fenchel.swap.run import SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.loaders import LAYERS, TRANSFORMERS, written
-from tests.pages import shown
+from tests.pages import assert_unabridged, shown
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import LOSS, hits, small
 from tests.vision_models import image_folder, saved_vision_model
@@ -78,6 +78,7 @@ def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
         text = shown(terminal_table(found), width)
         assert max(map(len, text.splitlines())) <= width
         assert "exact" in text.replace("\n", "")
+    assert_unabridged(terminal_table(found))
 
 
 def test_hidden_change_is_what_it_says():

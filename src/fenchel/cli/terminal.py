@@ -182,9 +182,9 @@ def _interrupted(kind: RunKind, folder: Path) -> Interrupted:
 
 
 _COLUMNS = ("name", "mechanism", "preference u", "evidence z", "verdict")
-_ONE_LINE = ("name", "verdict")
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
 _WIDE = 120  # columns
+_UNLIMITED = 10_000  # columns
 _CAPTION = (
     "Gap: upper bound on the objective minus its minimum; 0 is exact. The others: error as a fraction of the total "
     "weight, and of the output's norm."
@@ -193,12 +193,20 @@ _CAPTION = (
 
 def show(table: RenderableType, *sentences: str) -> None:
     """Print a table, then sentences without markup."""
-    from rich.console import Console
-
-    console = Console()
+    console = _standard_output()
     console.print(table)
     for sentence in sentences:
         console.print(sentence, markup=False, highlight=False)
+
+
+def _standard_output() -> Console:
+    """Standard output; in a file or a pipe a table is as wide as its cells, unless ``COLUMNS`` limits it."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.file.isatty() and "COLUMNS" not in os.environ:
+        console.width = _UNLIMITED
+    return console
 
 
 def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
@@ -335,12 +343,11 @@ def show_result(report: AuditReport, folder: Path) -> None:
 
 def print_list(entries: Iterable[Entry]) -> None:
     """Print all entries, a table for each family; names are not broken."""
-    from rich.console import Console
     from rich.text import Text
 
     from fenchel.catalogue.registry import NOTES, listed
 
-    console, by_family = Console(), dict[str, list["Entry"]]()
+    console, by_family = _standard_output(), dict[str, list["Entry"]]()
     for entry in entries:
         by_family.setdefault(entry.family, []).append(entry)
     left_out = () if console.width >= _WIDE else _LEFT_OUT_IF_NARROW
@@ -350,7 +357,7 @@ def print_list(entries: Iterable[Entry]) -> None:
         table = titled_table(family)
         for heading in shown:
             width = longest if heading == "name" else None
-            table.add_column(heading, overflow="fold", no_wrap=heading in _ONE_LINE, min_width=width)
+            table.add_column(heading, overflow="fold", no_wrap=heading == "name", min_width=width)
         for row in listed(members):
             cells = zip(_COLUMNS, row, strict=True)
             table.add_row(*(Text(cell) for heading, cell in cells if heading in shown))
@@ -384,7 +391,7 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     under = f" under {closeness}" if closeness else ""
     table = titled_table(f"On its example{under}, seed {seed}")
     for heading in ("estimator", "gap, at most", "total variation from exact", "output from exact"):
-        table.add_column(heading, justify="left" if heading == "estimator" else "right")
+        table.add_column(heading, justify="left" if heading == "estimator" else "right", overflow="fold")
     for row in measured:
         numbers = (short(number) for number in (row.gap, row.total_variation, row.output))
         table.add_row(row.estimator.replace("_", " "), *numbers)

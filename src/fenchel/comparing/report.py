@@ -227,7 +227,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     def table(title: str, *columns: str) -> Table:
         made = titled_table(title)
         for place, words in enumerate(columns):
-            made.add_column(words, justify="left" if place == 0 else "right", no_wrap=place > 0)
+            made.add_column(words, justify="left" if place == 0 else "right", overflow="fold")
         return made
 
     heads = table(

@@ -470,7 +470,6 @@ def _table(title: str, sections: list[list[Record]], report: SwapReport, labels:
         made.add_column(
             column.replace(" ", "\n", 1),
             justify="left" if column == "Attention" else "right",
-            min_width=len("[−0.0001,") if column.startswith("Difference") else None,
             overflow="fold",
         )
     for section in rows:

@@ -28,7 +28,7 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import percent, short
 from tests.auditing.report.samples import effects_of, manifest, sample_report
 from tests.auditing.small_audits import known_statistics
-from tests.pages import shown
+from tests.pages import assert_unabridged, shown
 
 
 def test_an_outline_has_the_area_of_its_bars() -> None:
@@ -150,6 +150,7 @@ def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tup
     rows = [line for line in text.splitlines() if line.strip().endswith((" 36", " 48"))]
     assert len(rows) == sum(layers for layers, _ in shape.values())
     assert max(map(len, text.splitlines())) <= 80
+    assert_unabridged(terminal_table(sample_report(shape, queries=3)))
 
 
 def far(document: int, position: int, leaves: str, variation: float) -> HeadExample:

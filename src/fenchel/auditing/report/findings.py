@@ -228,9 +228,9 @@ def terminal_table(report: AuditState) -> RenderableType:
     def table(title: str, *columns: str) -> Table:
         made = titled_table(title)
         for words in columns:
-            # Headers break between words and nothing else does, so that a table fits 80 columns.
+            # Headers break between words, so that a table fits 80 columns.
             left = words == "Kind"
-            made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
+            made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", overflow="fold")
         return made
 
     def written(numbers: Mapping[str, Any]) -> list[str]:
