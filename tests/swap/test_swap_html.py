@@ -84,8 +84,8 @@ def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translate
 
 
 def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapReport) -> None:
-    assert [estimator for estimator, _ in head_maps(masked)] == ["second_order", "exact"]
-    exact = head_maps(masked)[1][1]
+    assert [estimator for estimator, _, _ in head_maps(masked)] == ["second_order", "exact"]
+    exact = head_maps(masked)[1][2]
     for layer, row in exact.rows:
         for head, cell in zip(exact.heads, row, strict=True):
             change = masked.arm("exact", layer=layer, head=head)["loss_difference"]

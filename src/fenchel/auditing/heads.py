@@ -96,8 +96,17 @@ def head_name(key: HeadKey, *, several_kinds: bool) -> str:
         >>> head_name(HeadKey("cross", 2, 5), several_kinds=True)
         'Cross-attention, layer 2, head 5'
     """
-    name = f"layer {key.layer}, head {key.head}"
-    return f"{KIND_NAMES[key.kind]}, {name}" if several_kinds else name.capitalize()
+    return f"{layer_name(key.kind, key.layer, several_kinds=several_kinds)}, head {key.head}"
+
+
+def layer_name(kind: Kind, layer: int, *, several_kinds: bool) -> str:
+    """Name of a layer in reports.
+
+    Example:
+        >>> layer_name("cross", 2, several_kinds=True), layer_name("cross", 2, several_kinds=False)
+        ('Cross-attention, layer 2', 'Layer 2')
+    """
+    return f"{KIND_NAMES[kind]}, layer {layer}" if several_kinds else f"Layer {layer}"
 
 
 class AttentionModule(NamedTuple):

@@ -53,7 +53,9 @@ _Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
 _Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
 
 
-class _SavedModule(Record):
+class SavedModule(Record):
+    """An :class:`fenchel.auditing.heads.AttentionModule` with the kind and number of its layer."""
+
     kind: Kind
     layer: PositiveInt
     name: str
@@ -80,7 +82,7 @@ class _SavedAudit(Record):
     twin: _SavedTable | None
     examples: list[dict[str, Any]]
     matrices: list[dict[str, Any]]
-    modules: list[_SavedModule]
+    modules: list[SavedModule]
     cursor: SavedCursor
     finished: bool
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional.exact import estimator_object
 from fenchel.integrations.backend import own_estimators
 from fenchel.integrations.capture import Capture, CapturedHead
@@ -217,6 +217,38 @@ def sites_of(model: Any) -> list[Site]:
     return [
         Site(number, name, _heads(module, name), getattr(module, "heads_infer_together", False))
         for number, (name, module) in enumerate(attending_modules(model).items(), start=1)
+    ]
+
+
+def layers_of_kinds(model: Any, sites: Sequence[Site], inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Kind and layer of every attention module, as audits number them, for a model with several kinds of attention.
+
+    Args:
+        model: The model; run once.
+        sites: Its attention layers.
+        inputs: A batch of its inputs.
+
+    Returns:
+        Records with ``kind``, ``layer``, ``name`` and ``number``; empty if all layers are of one kind, or if a module
+        attends several times, so that it is more than one layer of an audit.
+    """
+    config = getattr(model, "config", None)
+    crossing = ("is_encoder_decoder", "add_cross_attention")
+    if not has_own_layers(model) and not any(getattr(config, name, False) for name in crossing):
+        return []
+    numbers = {site.name: site.number for site in sites if not site.together}
+    try:
+        with torch.no_grad(), Capture(model, layers=list(numbers)) as heads:
+            model(**inputs)
+        found = heads.sites
+    except (CaptureError, InputError, ModelError):
+        return []  # swaps of estimators need no capture
+    once = sorted(site.name for site in found) == sorted(site.name for site in sites)
+    if not once or len({site.kind for site in found}) < 2:
+        return []
+    return [
+        {"kind": site.kind, "layer": site.layer, "name": site.name, "number": numbers[site.name]}
+        for site in found
     ]
 
 

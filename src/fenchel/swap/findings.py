@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import HeadKey, head_name, layer_name
 from fenchel.bootstrap import CONCLUSIVE, Interval
 from fenchel.drawing import bracketed, count, percent, signed
 from fenchel.run_options import ABLATIONS
@@ -38,6 +40,7 @@ class Wording:
         read: The input of the model, after "the same weights".
         labels: Names of its source, by entry of the manifest.
         multiplied: Whether the α of controls multiplies that of layers.
+        layers: Kind and number within that kind of every layer, as in audits; empty where all are of one kind.
     """
 
     qualities: Mapping[str, str]
@@ -49,6 +52,7 @@ class Wording:
     formula: str = "‖h′ − h‖ / ‖h‖ of a token at the output, on average"
     read: str = "read the same text"
     multiplied: bool = False
+    layers: Mapping[int, tuple[Kind, int]] = field(default_factory=dict)
 
 
 _CORRELATION = "Spearman's correlation with the scores"
@@ -69,8 +73,9 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
         >>> wording({"task": "examples", "unit": "images", "measures": {"score": "accuracy"}}).tiles["score"]
         'Accuracy'
     """
+    layers = {one["number"]: (one["kind"], one["layer"]) for one in manifest.get("modules", ())}
     if manifest.get("task") != "examples":
-        return _OF_TEXT
+        return replace(_OF_TEXT, layers=layers)
     names = manifest.get("measures", {})
     unit = manifest.get("unit", "examples")
     return Wording(
@@ -83,7 +88,28 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
         read=f"read the same {unit}",
         multiplied=unit != "texts",
         labels={"texts": "Images" if manifest.get("reads") == "images" else "Inputs"},
+        layers=layers,
     )
+
+
+def place_name(record: Mapping[str, Any], words: Wording) -> str:
+    """Name of a layer or head that was swapped alone, as audits name it; with the layer's number if that differs.
+
+    Example:
+        >>> place_name({"layer": 6, "head": 2}, wording({}))
+        'Layer 6, head 2'
+        >>> place_name({"layer": 6, "head": 2}, replace(wording({}), layers={6: ("cross", 2)}))
+        'Cross-attention, layer 2, head 2 (--layers 6)'
+    """
+    number, head = record["layer"], record["head"]
+    several = number in words.layers
+    kind, layer = words.layers.get(number, ("encoder_self", number))
+    name = (
+        layer_name(kind, layer, several_kinds=several)
+        if head is None
+        else head_name(HeadKey(kind, layer, head), several_kinds=several)
+    )
+    return f"{name} (--layers {number})" if several else name
 
 
 def interval_of(record: Mapping[str, Any], name: str) -> Interval:
@@ -179,11 +205,11 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         measure = words.sentences.get(record["measure"]) or (
             "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
         )
-        place = f"layer {first['layer']}" + (f", head {first['head']}" if where == "head" else "")
+        place = place_name(first, words)
         effects = [interval_of(one, "effect") for one in record["order"]]
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'is worst for' if quality else 'change most for'} {place}: "
+            f"{'is worst for' if quality else 'change most for'} {place[0].lower()}{place[1:]}: "
             f"{signed(first['effect'])}{within(effects[0]) or ' without an interval'}"
         )
         known = sum(effect.low is not None for effect in effects)

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fenchel.arguments import Kind
+from fenchel.auditing.heads import KIND_NAMES, SHORT_KIND_NAMES
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
+from fenchel.auditing.state import SavedModule
 from fenchel.auditing.swap_effects import by_alpha
 from fenchel.drawing import (
     MISSING,
@@ -44,6 +47,7 @@ from fenchel.swap.findings import (
     directions,
     finding,
     interval_of,
+    place_name,
     share_left_in_words,
     too_few,
     within,
@@ -85,6 +89,7 @@ class _SavedArm(OpenRecord):
 
 class _SavedManifest(OpenRecord):
     model: str
+    modules: list[SavedModule] = Field(default_factory=list)
 
 
 class _SavedResults(SavedRecord):
@@ -123,14 +128,20 @@ def render_html(report: SwapReport) -> str:
     swaps = [arm for arm in report.arms if arm["where"] == "model" and _role(arm) == "swap"]
     layers = report.manifest.get("stacks", {}).items()
     listed = [f"{name}: {count} layers" for name, count in layers if name != "output"]
+    words = wording(report.manifest)
+    entries = {name: value for name, value in report.manifest.items() if name != "modules"}
     return rendered_page(
         "fenchel.swap",
         "swap.html.jinja",
-        filters={"left": lambda record: share_left_in_words(record, report.results), "arm_name": arm_name},
+        filters={
+            "left": lambda record: share_left_in_words(record, report.results),
+            "arm_name": arm_name,
+            "place_name": lambda record: place_name(record, words),
+        },
         manifest=report.manifest,
         finding=report.finding,
         units=report.results["units"],
-        words=wording(report.manifest),
+        words=words,
         quality=report.results["quality"],
         smoothing=report.results["smoothing"],
         # The exact estimator, or the last one if exact was not requested.
@@ -141,8 +152,9 @@ def render_html(report: SwapReport) -> str:
         maps=head_maps(report),
         rankings=rankings(report),
         controlled=_controlled(report, "model"),
-        names={name: words[:1].upper() + words[1:] for name, words in ESTIMATORS.items()},
-        entries=sorted(manifest_entries({**report.manifest, "stacks": listed})),
+        names={name: called[:1].upper() + called[1:] for name, called in ESTIMATORS.items()},
+        kind_names=KIND_NAMES,
+        entries=sorted(manifest_entries({**entries, "stacks": listed})),
     )
 
 
@@ -227,11 +239,12 @@ def stacks(report: SwapReport) -> list[Record]:
     ]
 
 
-def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
+def head_maps(report: SwapReport) -> list[tuple[str, Kind | None, HeadGrid]]:
     """Heat maps of the effect of single heads for each estimator and ablation: on the loss or score, else the output.
 
-    Estimators share a scale, and so do ablations.
+    Estimators share a scale, and so do ablations. If there are several kinds of attention, each has a map.
     """
+    layers = wording(report.manifest).layers
     quality = report.results["quality"]
     name = "hidden_change" if quality is None else f"{quality}_difference"
     changes: dict[str, dict[tuple[int, int], float | None]] = {}
@@ -248,7 +261,11 @@ def head_maps(report: SwapReport) -> list[tuple[str, HeadGrid]]:
             else Cell(number, change_style(change, most), signed_short(change))
             for number, (key, change) in enumerate(by_head.items())
         }
-        result.append((estimator, HeadGrid.of(cells, most)))
+        by_kind: dict[Kind | None, dict[tuple[int, int], Cell]] = {}
+        for (number, head), cell in cells.items():
+            kind, layer = layers.get(number, (None, number))
+            by_kind.setdefault(kind, {})[layer, head] = cell
+        result += ((estimator, kind, HeadGrid.of(of_kind, most)) for kind, of_kind in by_kind.items())
     return result
 
 
@@ -468,8 +485,8 @@ def _table(title: str, sections: list[list[Record]], report: SwapReport, labels:
     made = titled_table(title)
     for column, _ in rows[0][0]:
         made.add_column(
-            column.replace(" ", "\n", 1),
-            justify="left" if column == "Attention" else "right",
+            column if "\n" in column else column.replace(" ", "\n", 1),
+            justify="left" if column == "Attention" or "\n" in column else "right",
             overflow="fold",
         )
     for section in rows:
@@ -482,7 +499,13 @@ def _table(title: str, sections: list[list[Record]], report: SwapReport, labels:
 def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tuple[str, str]]:
     """Headings and cells of a row of a table."""
     words = wording(report.manifest)
-    for label in labels:
+    if labels and words.layers:
+        kind, layer = words.layers[record["layer"]]
+        place = ", ".join(map(str, [layer, *(record["head"] for _ in labels[1:])]))
+        # In one column, since the table has to fit 80 columns.
+        heading = ", ".join(labels).capitalize()
+        yield f"{heading}\n(--layers)", f"{SHORT_KIND_NAMES[kind]}\n{place} ({record['layer']})"
+    for label in () if words.layers else labels:
         yield label, str(record[label.lower()])
     yield "Attention", arm_name(record)
     # Tables of single layers and heads have additional columns, and room for one quality only.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.manifest import described_model
-from fenchel.auditing.state import SavedCursor
+from fenchel.auditing.state import SavedCursor, SavedModule
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
 from fenchel.io.batches import Cursor
@@ -39,7 +39,7 @@ from fenchel.io.storage import (
 )
 from fenchel.loading import running
 from fenchel.run_options import SwapOptions, takes
-from fenchel.swap.conditions import Arm, Site, estimators_of, make_arms, sites_of
+from fenchel.swap.conditions import Arm, Site, estimators_of, layers_of_kinds, make_arms, sites_of
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
@@ -50,7 +50,9 @@ STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
 
 # Known only at the end, or allowed to change when a swap is resumed.
-_FREE_TO_RESUME = frozenset({"documents", "tokens", "seconds", "stacks", "python", "texts", "pairs"})
+_FREE_TO_RESUME = frozenset(
+    {"documents", "tokens", "seconds", "stacks", "modules", "python", "texts", "pairs"}
+)
 _STATE_SCHEMA = 3
 """Version of the state file."""
 
@@ -198,7 +200,7 @@ class SwapRun:
         self._means: dict[int, Tensor] | None = None
         self._pace = SavingPace(self.options.checkpoint_seconds)
         self._clock = ProgressClock(self.state.cursor.tokens)
-        self._fraction, self._checked = 0.0, False
+        self._fraction, self._checked, self._named = 0.0, False, False
         self._before: float = self.state.manifest.get("seconds", 0.0)
 
     def run(self) -> None:
@@ -233,6 +235,7 @@ class SwapRun:
     def _measure(self, step: Step) -> dict[str, Tensor]:
         own = self._observe(self.arms[0], step)
         self._check_control(own, step)
+        self._name_layers(step)
         self.state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
         # The model and its controls precede the arms that are compared with them.
@@ -286,6 +289,14 @@ class SwapRun:
             )
         self._checked = True
 
+    def _name_layers(self, step: Step) -> None:
+        """Record the kinds of the layers that are swapped alone, by which audits name them."""
+        if not self._named and "modules" not in self.state.manifest and self.arms[-1].layer is not None:
+            modules = layers_of_kinds(self.model, self.sites, step.inputs_for(self.model))
+            if modules:
+                self.state.manifest["modules"] = modules
+        self._named = True
+
     def _tell(self, step: Step, share: float) -> None:
         batch, fraction = step.batch, None
         if batch.fraction is not None:
@@ -322,6 +333,7 @@ class _SavedManifest(OpenRecord):
     sentences: NonNegativeInt = 0
     stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
     measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
+    modules: list[SavedModule] = Field(default_factory=list)
 
 
 class _SavedSwap(Record):
