@@ -98,7 +98,11 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
         ({"reads": "images"}, "these images"),
         ({"texts": READY_MADE}, "these inputs"),
     ):
-        assert f"passes of {read} " in importance(heads, {**manifest, **other}, modules).said
+        said = importance(heads, {**manifest, **other}, modules).said
+        assert f"passes of {read} " in said
+        assert ("the default sample takes about two" in said) == (
+            read == "this text"
+        )  # of others it is all queries
     even_so = importance(heads, {**manifest, "even_so": True}, modules)
     assert even_so.command is None
     assert "passes" not in even_so.said

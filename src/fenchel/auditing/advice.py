@@ -266,9 +266,12 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
     read = "these inputs" if manifest.get("texts") == READY_MADE else "this text"
     read = "these images" if manifest.get("reads") == "images" else read
+    # Of other inputs all queries are measured by default.
+    of_text = read == "this text" and manifest.get("reads", "text") == "text"
+    audited = " (an audit with the default sample takes about two)" if of_text else ""
     sentences = (
         f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of {read} "
-        f"through the model (an audit with the default sample takes about two){by if manifest.get('embeds') else ''}."
+        f"through the model{audited}{by if manifest.get('embeds') else ''}."
     )
     return Importance(sentences, command, passes)
 
