@@ -76,6 +76,8 @@ def test_two_audits_are_compared(command, audits, tmp_path, monkeypatch):
     done = command("compare", one, other)
     assert done.code == 0, done.err
     assert "Total variation" in done.out
+    said = " ".join(done.out.split())
+    assert "the heads that moved most, by the smallest change within the interval" in said
     assert done.out.splitlines()[-1] == f"Page: {Path('compare') / 'compare.html'}"
     saved = json.loads((out / "compare.json").read_text())
     assert [audit["name"] for audit in saved["audits"]] == [str(one), str(other)]

@@ -237,7 +237,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     for metric in METRICS:
         numbers = map(count, comparison.directions(metric))
         heads.add_row(METRIC_NAMES[metric], *numbers, signed(comparison.rank_correlation(metric)))
-    title = f"{METRIC_NAMES[METRIC]}: the heads that moved most"
+    title = f"{METRIC_NAMES[METRIC]}: the heads that moved most, by the smallest change within the interval"
     moved = table(title, "Head", "first", "last", "change", "95 %")
     for key in comparison.moved(METRIC)[:_MOST_IN_TERMINAL]:
         change = comparison.changes[key][METRIC]
