@@ -17,6 +17,7 @@ from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli import main, terminal
 from fenchel.cli.terminal import (
     Interrupted,
+    LineObserver,
     TerminalObserver,
     exit_code_of,
     interruptible,
@@ -41,8 +42,13 @@ def test_state_in_words(progress, expected):
     assert state(progress) == expected
 
 
-def test_a_terminal_gets_progress_and_a_file_none(monkeypatch):
-    assert isinstance(observer_of_standard_error(), SilentObserver)
+def test_a_terminal_gets_a_bar_a_file_lines_and_other_ranks_nothing(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert isinstance(observer_of_standard_error(), LineObserver)
+    monkeypatch.setenv("RANK", "1")
+    assert type(observer_of_standard_error()) is SilentObserver
+    monkeypatch.setenv("RANK", "0")
+    assert isinstance(observer_of_standard_error(), LineObserver)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert isinstance(observer_of_standard_error(), TerminalObserver)
     screen = io.StringIO()
@@ -51,7 +57,30 @@ def test_a_terminal_gets_progress_and_a_file_none(monkeypatch):
     observer.advanced(Progress(3, 1_500, 750.0, 0.25, 2.0, 6.0))
     observer.finished()
     assert "auditing demo" in screen.getvalue()
+    assert "About 8.0 s in total, estimated from the first batch." in screen.getvalue()
     assert "3 documents, 1,500 tokens, 750 tokens/s, 0:06 left" in screen.getvalue()
+
+
+def test_a_file_gets_the_estimate_once_and_a_line_every_thirty_seconds(capsys):
+    observer = LineObserver()
+    observer.started({"model": "demo"})
+    for second in range(1, 101):
+        observer.advanced(Progress(second, 10 * second, 10.0, second / 100, second, 100.0 - second))
+    observer.finished()
+    assert capsys.readouterr().err.splitlines() == [
+        "fenchel: auditing demo: about 1 min 40 s in total, estimated from the first batch",
+        "fenchel: auditing demo: 30 %, 30 documents, 300 tokens, 10 tokens/s, 1:10 left",
+        "fenchel: auditing demo: 60 %, 60 documents, 600 tokens, 10 tokens/s, 0:40 left",
+        "fenchel: auditing demo: 90 %, 90 documents, 900 tokens, 10 tokens/s, 0:10 left",
+    ]
+    unknown = LineObserver("swapping")
+    unknown.started({"model": "demo", "reads": "images"})
+    for seconds in (29.0, 31.0, 32.0):
+        unknown.advanced(Progress(31, 31, 1.0, None, seconds, None))
+    assert capsys.readouterr().err == "fenchel: swapping demo: 31 images, 1 images/s\n"
+    short = LineObserver()
+    short.advanced(Progress(1, 10, 10.0, 1.0, 1.0, 0.0))
+    assert capsys.readouterr().err == ""
 
 
 def raising(error: BaseException):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _UNEXPECTED = 1
 _INTERRUPTED = 130
 _MAX_LENGTH = 1000
+_SECONDS_BETWEEN_LINES = 30.0
 _WITHOUT_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
@@ -210,14 +211,54 @@ def _standard_output() -> Console:
 
 
 def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
-    """An observer that shows progress on standard error if that is a terminal, not in a file or a pipe.
+    """An observer that shows progress on standard error: a bar in a terminal, lines in a file or a pipe.
+
+    Of several processes only that of rank 0 shows it.
 
     Args:
         doing: The activity, printed before the model's name.
     """
     from rich.console import Console
 
-    return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else SilentObserver()
+    if os.environ.get("RANK", "0") != "0":
+        return SilentObserver()
+    return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else LineObserver(doing)
+
+
+def _estimate(progress: Progress) -> str | None:
+    """The estimated total time in words; None while it is unknown, and at the end."""
+    if progress.seconds_left is None or progress.fraction == 1:
+        return None
+    return (
+        f"about {duration(progress.seconds + progress.seconds_left)} in total, estimated from the first batch"
+    )
+
+
+class LineObserver(SilentObserver):
+    """Lines on standard error: the estimated total time once, then the progress at most every 30 seconds.
+
+    Args:
+        doing: The activity, printed before the model's name.
+    """
+
+    def __init__(self, doing: str = "auditing") -> None:
+        self._doing, self._reads = doing, "text"
+        self._estimated, self._last = False, 0.0
+
+    def started(self, manifest: Mapping[str, Any], /) -> None:
+        """Keep what the lines name."""
+        self._reads = str(manifest.get("reads") or "text")
+        self._doing = f"{self._doing} {manifest.get('model')}"
+
+    def advanced(self, progress: Progress, /) -> None:
+        """Print a line if it is time."""
+        if not self._estimated and (estimate := _estimate(progress)):
+            self._estimated = True
+            say(f"{self._doing}: {estimate}")
+        if progress.seconds - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = progress.seconds
+            done = "" if progress.fraction is None else f"{100 * progress.fraction:.0f} %, "
+            say(f"{self._doing}: {done}{state(progress, self._reads)}")
 
 
 class TerminalObserver:
@@ -246,12 +287,9 @@ class TerminalObserver:
 
     def advanced(self, progress: Progress) -> None:
         """Draw the progress; as soon as it can be estimated, print the total time once."""
-        if not self._estimated and progress.seconds_left is not None and progress.fraction != 1:
+        if not self._estimated and (estimate := _estimate(progress)):
             self._estimated = True
-            expected = duration(progress.seconds + progress.seconds_left)
-            self._bar.console.print(
-                f"About {expected} in total, estimated from the first batch.", highlight=False
-            )
+            self._bar.console.print(f"{estimate.capitalize()}.", highlight=False)
         self._bar.update(
             self._task,
             total=None if progress.fraction is None else 1.0,
