@@ -5,9 +5,11 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -104,6 +106,11 @@ NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "/data/heads.json")
         (errors.ConvergenceError("3 queries"), 5, "error: 3 queries"),
         (errors.OutputError("cannot write"), 6, "error: cannot write"),
         (NO_SPACE, 6, "error: /data/heads.json: No space left on device."),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            6,
+            "error: the output cannot be written: No space left on device. Write it elsewhere.",
+        ),
         (errors.MissingExtraError("rich", "cli"), 7, f"error: {errors.MissingExtraError('rich', 'cli')}"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (Interrupted("interrupted; 3 documents are saved"), 130, "interrupted; 3 documents are saved"),
@@ -173,6 +180,28 @@ def test_a_terminal_that_cannot_show_a_sign_shows_a_question_mark(monkeypatch):
     sys.stdout.write("5.8\u202f%")
     sys.stdout.flush()
     assert shown.getvalue().endswith(b"5.8?%")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="without the device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_output_that_is_full_is_one_line_and_a_closed_pipe_none(unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "fenchel", "catalogue", "--json"]
+    with FULL.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == 6
+    assert (
+        done.stderr
+        == "fenchel: error: the output cannot be written: No space left on device. Write it elsewhere.\n"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 FIRST, SECOND = (Progress(1, tokens, 10.0, None, 1.0, None) for tokens in (5, 10))

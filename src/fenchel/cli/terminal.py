@@ -6,6 +6,7 @@ A command that fails needs neither typer, rich nor torch to say why: they are im
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -35,6 +36,7 @@ _UNEXPECTED = 1
 _INTERRUPTED = 130
 _MAX_LENGTH = 1000
 _SECONDS_BETWEEN_LINES = 30.0
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _WITHOUT_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
@@ -84,9 +86,20 @@ def exit_code_of(command: Callable[[], int]) -> int:
             traceback.print_exc()
         code, message = _code_and_message(error)
         say(message)
+        _drop_unwritten_output()
         return code
     finally:
         warnings.showwarning = before
+
+
+def _drop_unwritten_output() -> None:
+    """Drop what cannot be written to standard output; Python would try again on exit and end with code 120."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _code_and_message(error: BaseException) -> tuple[int, str]:
@@ -96,6 +109,9 @@ def _code_and_message(error: BaseException) -> tuple[int, str]:
         return error.exit_code, f"error: {error}"
     if isinstance(error, OSError) and error.filename is not None:
         return OutputError.exit_code, f"error: {error.filename}: {reason_of(error)}."
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        reason = reason_of(error)
+        return OutputError.exit_code, f"error: the output cannot be written: {reason}. Write it elsewhere."
     without_memory = isinstance(error, RuntimeError) and _WITHOUT_MEMORY.search(str(error))
     if isinstance(error, MemoryError) or without_memory:
         return _UNEXPECTED, (
