@@ -94,9 +94,10 @@ def exit_code_of(command: Callable[[], int]) -> int:
 
 def _drop_unwritten_output() -> None:
     """Drop what cannot be written to standard output; Python would try again on exit and end with code 120."""
+    if sys.stdout is None:
+        return
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
