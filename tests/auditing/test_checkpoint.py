@@ -144,8 +144,8 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"alpha": 2.0}, r"alpha: 1\.0 there, 2\.0 asked for"),
         ({"batch_size": 3, "space": "input"}, "space: .*; batch size: 2 there, 3 asked for"),
         ({"texts": some_texts(seed=4)}, "text sha256: "),
-        ({"layers": [1]}, r"layers: None there, \[1\] asked for"),
-        ({"queries": 3}, "queries: None there, 3 asked for"),
+        ({"layers": [1]}, r"layers: all there, \[1\] asked for"),
+        ({"queries": 3}, "queries: all there, 3 asked for"),
         ({"resume": False}, "interrupted after"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
         ({"alpha": 2.0}, r"alpha: 1\.0 in the first, 2\.0 in the second"),
         ({"space": "input"}, r"space: 'key' in the first, 'input' in the second"),
         ({"texts": some_texts(seed=5)}, r"text sha256"),
-        ({"queries": 4}, "queries: None in the first, 4 in the second"),
+        ({"queries": 4}, "queries: all in the first, 4 in the second"),
         ({"shard": (3, 4)}, r"number of shards: 3 in the first, 4 in the second"),
     ],
 )

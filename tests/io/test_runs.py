@@ -113,7 +113,7 @@ def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
     assert differences(there, asked) == [
         "batch size: 8 there, 4 asked for",
         "alpha: 1.0 there, 2.0 asked for",
-        "device: None there, 'cpu' asked for",
+        "device: the default there, 'cpu' asked for",
     ]
     assert differences(there, asked, but={"alpha", "device", "batch_size"}) == []
     assert differences(there, dict(there)) == []

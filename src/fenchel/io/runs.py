@@ -222,6 +222,10 @@ class ProgressClock:
         return (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
 
 
+# A manifest has None, or no entry, where an option was not given; these then have a value with a name.
+_ABSENT = {"queries": "all", "layers": "all", "heads": "all", "reads": "text", "text_sha256": "not known"}
+
+
 def differences(
     there: Mapping[str, Any],
     asked: Mapping[str, Any],
@@ -243,9 +247,15 @@ def differences(
     Example:
         >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, but={"tokens"})
         ['batch size: 8 there, 4 asked for']
+        >>> differences({"queries": 16, "max_tokens": None}, {"max_tokens": 900})
+        ['queries: 16 there, all asked for', 'max tokens: the default there, 900 asked for']
     """
+
+    def written(value: Any, key: str) -> str:
+        return _ABSENT.get(key, "the default") if value is None else repr(value)
+
     return [
-        f"{key.replace('_', ' ')}: {there.get(key)!r} {said[0]}, {asked.get(key)!r} {said[1]}"
+        f"{key.replace('_', ' ')}: {written(there.get(key), key)} {said[0]}, {written(asked.get(key), key)} {said[1]}"
         for key in {**there, **asked}
         if key not in but and there.get(key) != asked.get(key)
     ]
