@@ -67,6 +67,7 @@ class Option:
         command_default: Default on the command line; ``...`` for the same.
         default_text: Description of a default that is None.
         unit: Factor by which a number of the command line is multiplied.
+        rule_in_unit: Rule of that number; None for the rule of the values.
         required: Whether it is required on the command line.
         recorded: Whether it is kept in the manifest: always, never, or (None) if it is not the default.
     """
@@ -80,6 +81,7 @@ class Option:
     command_default: Any = ...
     default_text: str = ""
     unit: int = 1
+    rule_in_unit: Rule | None = None
     required: bool = False
     recorded: bool | None = False
 
@@ -429,6 +431,7 @@ class AuditOptions(SourceOptions):
         "MB",
         command_default=512,
         unit=2**20,
+        rule_in_unit=whole(1, 2**30, "512", "of MB"),
     )
     baseline: Literal["auto", "twin", "none"] | None = _option(
         None,

@@ -151,6 +151,15 @@ REFUSED = [
     *(("audit", USAGE, ("--queries", one), "--queries") for one in ("1.5", "many", "nan", "")),
     ("audit", USAGE, ("--seed", "often"), "'often'"),
     *(
+        (
+            "audit",
+            INPUT,
+            ("--memory-budget", one),
+            f"memory budget is {one}; expected a whole number of MB from 1 to",
+        )
+        for one in ("0", str(2**30 + 1))  # in Python, of bytes up to 2**50
+    ),
+    *(
         ("audit", INPUT, ("--text", one), "")
         for one in ("PIPE", "LOOP", "/dev/zero", "/", "~nobody-here/a.txt")
     ),

@@ -108,7 +108,9 @@ def _value(option: Option, value: Any) -> Any:
             int, value, name, f", nor {' or '.join(one for one in kind if isinstance(one, str))}"
         )
     result = _converted(kind, value, name)
-    return result if option.unit == 1 else result * option.unit
+    if option.rule_in_unit is not None:
+        result = option.rule_in_unit.check(option.command_name.replace("_", " "), result)
+    return result * option.unit if option.unit != 1 else result
 
 
 _EXPECTED = {int: "a whole number", float: "a number", list[float]: "a list of numbers, such as 0.5,0.8"}
