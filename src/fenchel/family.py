@@ -12,6 +12,7 @@ coordinates, problems rows of any leading shape (..., m).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -322,21 +323,36 @@ class TemplateFamily(Family):
         return lengths.amax(-2, keepdim=True)
 
     @cached_property
-    def level(self) -> float | None:
-        """The largest finite absolute log weight; None if the preference is uniform."""
-        low, high = listed(torch.stack(self.log_preference.aminmax()))
+    def _depth(self) -> float:
+        """Templates with log weights below this, negated, underflow if logits are within a quarter of it."""
+        numbers = torch.finfo(self.log_preference.dtype)
+        return -4 * math.log(numbers.tiny * numbers.eps)
+
+    @cached_property
+    def _levels(self) -> tuple[float, float] | None:
+        """The largest absolute log weight within the depth, and of all finite ones; None for a uniform preference."""
+        log_u = self.log_preference
+        low, high = listed(torch.stack(log_u.aminmax()))
         if low == high:
             return None
         if low == -torch.inf:
-            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
-        return max(abs(low), abs(high))
+            low = float(log_u.masked_fill(torch.isneginf(log_u), 0).amin())
+        near = low if low >= -self._depth else float(log_u.masked_fill(log_u < -self._depth, 0).amin())
+        return max(abs(near), abs(high)), max(abs(low), abs(high))
+
+    def level(self, reach: Tensor) -> float | Tensor:
+        """The largest absolute log weight of templates that may have weight if logits are at most ``reach``."""
+        near, largest = self._levels or (0.0, 0.0)
+        if near == largest:
+            return near
+        return torch.where(reach <= self._depth / 4, near, reach.new_tensor(largest))
 
     @cached_property
     def is_plain_softmax(self) -> bool:
         """Whether weights are a softmax of only the logits: log weights are known, all equal and without gradient."""
         log_u = self.log_preference
         known = self.closeness.is_softmax and values_are_known(log_u) and not needs_gradient(log_u)
-        return known and self.level is None
+        return known and self._levels is None
 
     @cached_property
     def rest_weights(self) -> Tensor:
@@ -365,7 +381,7 @@ class TemplateFamily(Family):
     def _mean(self, lam: Tensor) -> Tensor:
         if not self.closeness.is_softmax:
             return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
-        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
+        mask = None if self._levels is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
         # One fused attention call; an expanded query takes a slow path.
         query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
         return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
@@ -387,7 +403,7 @@ class TemplateFamily(Family):
             return super().rounding(lam, accurate=accurate)
         unit, (n, k), length = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:], norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
-        of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
+        of_weights = (summed(n) + 8 + 4 * self.level(length * self.radius)) * unit
         moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
         return 2 * self.radius * (of_logits + of_weights * moved)
 
@@ -525,7 +541,7 @@ class TemplatePoint(Point):
         nothing = torch.zeros_like(length)
         at_zero, _ = closeness.rounding(nothing, nothing, count)
         if closeness.is_softmax:
-            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
+            of_level = 4 * self.family.level(reach) * unit  # of log u, when it was normalised
             relative, at_zero = relative + of_level, at_zero + of_level
         of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
         at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole

@@ -164,6 +164,18 @@ def test_masked_is_removed_and_nothing_left_is_zeros(op: Op, estimator: str, as_
 
 
 @every_estimator
+@that_take("preference", "dropout")  # under transport weight can move to templates without preference
+def test_finite_log_weights_that_underflow_are_a_mask(op: Op, estimator: str) -> None:
+    tensors, allowed = detached(op.call()), torch.ones(5, 7, dtype=torch.bool).tril(2)
+    expected = infer(op, {**tensors, "log_preference": allowed}, estimator)
+    for least in (-1e9, torch.finfo(torch.float64).min):
+        bias = torch.zeros(5, 7).double().masked_fill(~allowed, least)
+        found = infer(op, {**tensors, "log_preference": bias}, estimator)
+        torch.testing.assert_close(found.output, expected.output)
+        torch.testing.assert_close(found.certificate, expected.certificate, rtol=1e-5, atol=1e-9)
+
+
+@every_estimator
 @that_take("preference")
 def test_a_constant_in_the_preference_does_not_matter(op: Op, estimator: str) -> None:
     tensors = detached(op.call(preference=(2, 4, 5, 7)))
