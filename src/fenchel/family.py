@@ -548,9 +548,7 @@ class TemplatePoint(Point):
         shift = relative * spread + of_sums * moment + at_rest
         modulus = closeness.modulus
         near = reach <= SMALL * modulus
-        # Whether the closeness has displacements without cancellation is the same for every row.
-        row, u = self._logits[..., :1, :], self._preference[..., :1, :]
-        if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
+        if type(closeness).near_displacement is not AbstractCloseness.near_displacement:
             curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
             shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
         # Sums of products may underflow.
