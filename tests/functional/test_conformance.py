@@ -123,6 +123,21 @@ def test_bounds_hold_for_the_distance_from_the_exact_answer(op: Op, estimator: s
     assert float(rough) > 1e3 * float(exact.certificate.dual_error.max())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@every_estimator
+@every_op
+def test_bounds_of_narrow_types_are_of_numbers_as_given(op: Op, estimator: str, dtype: torch.dtype) -> None:
+    numbers, rough = {"alpha": 0.6, "scale": 0.7}, {"tol": None} if estimator == "exact" else {}
+    given = {name: x for name, x in detached(op.call(dtype=torch.float32)).items() if name not in numbers}
+    of_closeness = ("temperatures", "orders", "gammas")
+    narrow = {name: x if name in of_closeness else x.to(dtype) for name, x in given.items()} | numbers
+    wide = {name: x.double() for name, x in narrow.items() if name in given and name not in of_closeness}
+    found, exact = infer(op, narrow, estimator, **rough), infer(op, {**narrow, **wide}, "exact")
+    apart, bounds = (found.dual.double() - exact.dual).norm(dim=-1), found.certificate
+    assert bool((apart <= bounds.dual_error * (1 + 1e-6)).all())
+    assert found.output.dtype == found.weights.dtype == dtype
+
+
 @every_estimator
 @every_op
 def test_asking_for_the_certificate_changes_neither_output_nor_gradients(op: Op, estimator: str) -> None:
@@ -288,7 +303,9 @@ def test_without_queries_and_without_a_batch(op: Op, estimator: str) -> None:
     batched = ("query", "key", "value", "variances", "atom values ")
     if op not in (OPS["hashing"], OPS["relative by an index"]):
         empty = {name: x[:0] if name in batched else x for name, x in tensors.items()}
-        assert infer(op, empty, estimator).output.shape == (0, 4, 5, 2)
+        found = infer(op, empty, estimator)
+        assert found.output.shape == (0, 4, op.queries, 2)
+        assert found.weights.shape[:3] == found.certificate.gap.shape == (0, 4, op.queries)
 
 
 @every_estimator

@@ -188,3 +188,9 @@ def test_nothing_of_the_size_of_all_pairs_is_made():
             F.hashing_attention(query, query, value, buckets, chunk=8).sum().backward()
         sizes.append(Largest.size)
     assert sizes[1] == 2 * sizes[0] < 1024**2 / 8
+
+
+def test_an_empty_batch_gives_an_empty_output() -> None:
+    tokens, buckets = torch.zeros(0, 2, 5, 4), torch.zeros(0, 2, 3, 5, dtype=torch.int64)
+    assert F.hashing_attention(tokens, tokens, tokens, buckets, chunk=2).shape == tokens.shape
+    assert F.hashing_log_preference(buckets, chunk=2).shape == (0, 2, 5, 5)

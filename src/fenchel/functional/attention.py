@@ -41,7 +41,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
             ``torch.nn.attention.bias`` are accepted wherever a log-preference is.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m); (H, 1) is one
             per head.
-        scale: Multiplies keys to give templates: a number, or a tensor with one element; None is 1/√d.
+        scale: Multiplies keys to give templates: a number, or a tensor with one element, whose products with the keys
+            are rounded to their dtype; None is 1/√d.
         closeness: D instead of the Kullback-Leibler divergence, such as :class:`fenchel.Tsallis`, whose weights can be
             exactly zero: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean at λ = 0, and second order uses the
             curvature there. Its numbers may differ by head, (H, 1), and be learned. None is softmax.

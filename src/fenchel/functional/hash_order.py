@@ -66,8 +66,9 @@ class HashOrder:
     ) -> HashOrder:
         """Sort tokens by bucket and cut them into chunks; for arguments see the attributes."""
         lead, rounds, tokens = buckets.shape
-        buckets = buckets - buckets.min()
-        count = buckets.max() + 2
+        if buckets.numel():
+            buckets = buckets - buckets.min()
+        count = buckets.amax() + 2 if buckets.numel() else 2
         if padding is not None:
             buckets = torch.where(padding.unsqueeze(1), count - 1, buckets)
         order = buckets.argsort(dim=-1, stable=True)

@@ -61,6 +61,15 @@ class RelativeInference(Inference):
         softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
+    @property
+    def _wide(self) -> tuple[AttentionArguments, Relative]:
+        """The call in the dtype of computations, in which sums of keys and rows are not rounded to half types."""
+        dtype = compute_dtype(self._call.query.dtype)
+        table, value_table = (
+            None if x is None else x.to(dtype) for x in (self._tables.table, self._tables.value_table)
+        )
+        return self._call.to(dtype), replace(self._tables, table=table, value_table=value_table)
+
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Results of plain attention for queries with their own templates and values, a block of queries at a time.
 
@@ -68,7 +77,8 @@ class RelativeInference(Inference):
         """
         known, parts = self._kept.get("point"), []
         shared = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
-        for rows, tensors, options in _by_query(self._call, self._tables):
+        call, tables = self._wide
+        for rows, tensors, options in _by_query(call, tables):
             result = AttentionInference(*tensors, **shared, **options)
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
@@ -101,7 +111,7 @@ class RelativeInference(Inference):
     @override
     def _make_output(self) -> Tensor:
         if not self._as_scores:
-            return self._in_blocks(lambda block: (block.output,))[0]
+            return self._in_blocks(lambda block: (block.output,))[0].to(self._call.query.dtype)
         table = self._tables.value_table
         if table is None:
             return self._shared.output
@@ -111,13 +121,13 @@ class RelativeInference(Inference):
     @override
     def _make_weights(self) -> Tensor:
         if not self._as_scores:
-            return self._in_blocks(lambda block: (block.weights,))[0]
+            return self._in_blocks(lambda block: (block.weights,))[0].to(self._call.query.dtype)
         return self._shared.weights
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
-            return _certificate(self._call, self._tables)
+            return _certificate(self._call, self._tables, self._point)
         return AttentionCertificate(*self._in_blocks(lambda block: block.certificate))
 
     @override
@@ -355,7 +365,8 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
             f"{queries + keys - 1}, or index (queries, keys), the row of each pair"
         )
     if isinstance(scale, Tensor):
-        relative = relative * scale.to(relative).reshape(())
+        wide = compute_dtype(relative.dtype)
+        relative = (relative.to(wide) * scale.to(relative.device, wide).reshape(())).to(relative.dtype)
     return Relative(relative, index, relative_value)
 
 
@@ -405,8 +416,8 @@ def _shift(call: AttentionArguments, tables: Relative) -> Tensor:
 
 
 @torch.no_grad()
-def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertificate:
-    """The certificate at λ = αz, with the rounding of the shift of the mean."""
+def _certificate(call: AttentionArguments, tables: Relative, dual: Tensor) -> AttentionCertificate:
+    """The certificate at λ = αz, with the rounding of the shift of the mean, and of λ to a half type."""
     call, tables = _centred(call, tables)
     shift, scale, alpha, dtype = _shift(call, tables), abs(call.scale), call.alpha, call.query.dtype
     of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, tables.table))
@@ -416,6 +427,8 @@ def _certificate(call: AttentionArguments, tables: Relative) -> AttentionCertifi
     # αz is rounded; no covariance exceeds the squared radius.
     unit = torch.finfo(dtype).eps
     norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
+    if dual.dtype != dtype:
+        norm = norm + norm_of(dual.to(dtype) - call.query * alpha) * (1 / alpha + radius.square())
     norm = norm * (1 + (summed(call.query.shape[-1]) + 16) * unit)
     return certificate_of(norm, alpha, dtype)
 

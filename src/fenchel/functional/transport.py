@@ -14,7 +14,7 @@ from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
-from fenchel.estimate import estimate_at
+from fenchel.estimate import estimate_at, rounded_up
 from fenchel.estimators import FirstOrder
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
@@ -81,6 +81,7 @@ class TransportInference(Inference):
         if not self._has_output and variant.atom_values is None:
             variant = replace(variant, atom_values=variant.atoms)
         scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
+        self._variant, self._scale = variant, scale
         self._transport = transport = checked_transport(given, variant, scale, dtype)
         _warn_once(transport, variant.cost if isinstance(variant.cost, str) else "a given matrix")
         self._evidence, _, _, self._alpha = given.problem_in(dtype)
@@ -93,11 +94,14 @@ class TransportInference(Inference):
     @property
     @override
     def _problems(self) -> Problem:
-        given, n = self._transport, self._transport.sources.shape[-2]
+        return self._problem(self._transport, self._evidence, self._alpha)
+
+    @staticmethod
+    def _problem(given: TransportArguments, evidence: Tensor, alpha: Tensor) -> Problem:
+        n = given.sources.shape[-2]
         atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
         closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
-        preference = Discrete(given.sources, given.log_weights)
-        return Problem(preference, self._evidence, self._alpha.squeeze(-1), closeness)
+        return Problem(Discrete(given.sources, given.log_weights), evidence, alpha.squeeze(-1), closeness)
 
     @override
     def _make_point(self) -> Tensor:
@@ -118,10 +122,21 @@ class TransportInference(Inference):
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
-        dual = self._point
+        dual, wide = self._point, torch.float64
         with torch.no_grad():
-            result = estimate_at(self._problems, dual)
-        return AttentionCertificate(result.gap, result.mean_error, result.dual_error)
+            # Bounds are of numbers as given, to which float32 rounds.
+            given = checked_transport(self._call, self._variant, self._scale, wide)
+            evidence, _, _, alpha = self._call.problem_in(wide)
+            result = estimate_at(self._problem(given, evidence, alpha), dual.to(wide))
+        bounds = (result.gap, result.mean_error, result.dual_error)
+        return AttentionCertificate(*(rounded_up(bound, dual.dtype) for bound in bounds))
+
+    @override
+    def _make_weights(self) -> Tensor:
+        if not self._call.has_no_evidence:
+            return super()._make_weights()
+        query, count = self._call.query, self._transport.templates.shape[-2]
+        return query.new_zeros(*query.shape[:3], count)
 
 
 @dataclass(frozen=True, eq=False)
