@@ -179,7 +179,7 @@ def test_masked_is_removed_and_nothing_left_is_zeros(op: Op, estimator: str, as_
 
 
 @every_estimator
-@that_take("preference", "dropout")  # under transport weight can move to templates without preference
+@that_take("preference")
 def test_finite_log_weights_that_underflow_are_a_mask(op: Op, estimator: str) -> None:
     tensors, allowed = detached(op.call()), torch.ones(5, 7, dtype=torch.bool).tril(2)
     expected = infer(op, {**tensors, "log_preference": allowed}, estimator)

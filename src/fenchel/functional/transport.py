@@ -51,6 +51,9 @@ from fenchel.tensors import (
     values_are_known,
 )
 
+MASKED = -1e9
+"""Log weights at or below this, or the least number of the dtype, are masks."""
+
 FACTOR_BYTES = 16 * 2**20
 """Size of the factors above which heads are processed one by one: larger arrays are returned to the operating system
 and mapped again, page by page, at every call."""
@@ -206,7 +209,8 @@ def transport_attention(
         atom_values: Their values, (B or 1, H or 1, a, d_v).
         atom_mask: Bool, True where an atom may be used, of a shape that broadcasts to (B, H, m, a).
         log_preference: log u as in :func:`~fenchel.functional.attention`, broadcasting to (B, H, m, n). A masked key
-            (``-inf`` or False) cannot receive weight either; pass known templates without preference as atoms.
+            (False, ``-inf``, or -1e9 and less) cannot receive weight either; pass known templates without preference as
+            atoms.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, m).
         gamma: γ > 0, in units of the cost: a number, or a tensor that broadcasts to (B, H, 1); (H, 1) gives one per
             head.
@@ -358,7 +362,7 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
     """Which keys and atoms may be used, (B or 1, H or 1, m or 1, n + a), or None if all may."""
     keys, shape = given.log_preference, (*given.query.shape[:3], extra)
     if keys is not None:
-        keys = may_attend(keys.detach())
+        keys = _may_receive(keys.detach())
         keys = None if values_are_known(keys) and bool(keys.all()) else keys
     if atom_mask is not None:
         form = "that broadcasts to (batch, heads, queries, atoms)"
@@ -372,6 +376,16 @@ def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) ->
     ]
     rows = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return torch.cat([part.expand(*rows, -1) for part in parts], -1)
+
+
+def _may_receive(preference: Tensor) -> Tensor:
+    """The mask, bool, of the keys that may have weight: those that are not masked, by -inf or a large finite number."""
+    allowed = may_attend(preference)
+    if preference.dtype == torch.bool or preference.shape[-1] == 0:
+        return allowed
+    # Weight can move to keys with a negligible preference, such as those far from a window.
+    least, top = max(MASKED, torch.finfo(preference.dtype).min), preference.amax(-1, keepdim=True)
+    return allowed & ((preference > least + top.abs()) | (top <= least))
 
 
 def _warn_once(given: TransportArguments, name: str) -> None:
