@@ -214,6 +214,15 @@ def test_float32_is_float64_rounded(family: Family, estimator: str) -> None:
     )
     assert found.mean.dtype == found.gap.dtype == torch.float32
     torch.testing.assert_close(found.mean.double(), wide.mean, rtol=1e-3, atol=1e-4)
+    truth = wide if estimator == "exact" else narrow.to(torch.float64).solve("exact", **OPTIONS["exact"])
+    parts = {name: part.requires_grad_() for name, part in family.draw(dtype=torch.float32).items()}
+    for each in (found, family.problem(parts).solve(estimator, **options)):
+        for name in ("mean", "dual"):
+            apart = (getattr(each, name).double() - getattr(truth, name)).norm(dim=-1)
+            bound = getattr(each, f"{name}_error") + getattr(truth, f"{name}_error")
+            assert bool((apart <= bound * (1 + 1e-6)).all()), name
+        if each.inferred is None:
+            assert bool((narrow.to(torch.float64).gap_at(each.dual.double()) <= each.gap * (1 + 1e-6)).all())
 
 
 @every_family

@@ -490,7 +490,12 @@ class InferenceProblem(Problem[P_co]):
         _refuse_border(self, estimate)
         dual = solver.joined(self, estimate.dual)
         point = self.conjugate.at(dual)
-        return replace(estimate, dual=dual, inferred=point.weights, mean=point.mean)
+        # Bounds are of these values; the point has the derivatives, with more rounding.
+        mean = point.mean + (estimate.mean - point.mean).detach()
+        weights = (
+            None if point.weights is None else point.weights + (estimate.weights - point.weights).detach()
+        )
+        return replace(estimate, dual=dual, inferred=weights, mean=mean)
 
 
 def _refuse_border(problem: Problem, estimate: Estimate) -> None:

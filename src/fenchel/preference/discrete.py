@@ -204,9 +204,8 @@ class Discrete(AbstractPreference):
         made = super().to(dtype)
         if made is self:
             return self
-        log_weights = (
-            made.log_weights if made.log_weights.requires_grad or made._original is None else made._original
-        )
+        wanted = made.log_weights.requires_grad and torch.is_grad_enabled()
+        log_weights = made.log_weights if wanted or made._original is None else made._original
         return made._changed(log_weights=log_weights.log_softmax(-1), _original=None)
 
     def __repr__(self) -> str:

@@ -65,8 +65,8 @@ class AbstractProduct(AbstractPreference):
     @property
     @override
     def dim(self) -> int:
-        parameters: list[Tensor] = [getattr(self, name) for name in self.rows]
-        return max(part.shape[-1] for part in parameters if part.dim())
+        parameters = (getattr(self, name) for name in self.rows)
+        return max(part.shape[-1] for part in parameters if part is not None and part.dim())
 
     @abstractmethod
     def cumulant(self, lam: Tensor) -> Tensor:
@@ -188,9 +188,10 @@ class Bernoulli(AbstractProduct):
         tensor([[0.8808, 0.2689]])
     """
 
-    rows = ("logits",)
+    rows = ("logits", "_given")
 
     logits: Tensor
+    _given: Tensor | None = None
 
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
@@ -204,6 +205,9 @@ class Bernoulli(AbstractProduct):
         expected = "probabilities above 0 and below 1"
         check_entries("probs", checked, lambda x: (x > 0) & (x < 1), expected, "give logits= near 0 and 1")
         self.logits = torch.logit(checked)
+        if self.dtype != torch.float64:
+            # The logits are rounded; conversion to another dtype starts from the probabilities.
+            self._given = checked.detach()
 
     @property
     def probs(self) -> Tensor:
@@ -248,7 +252,14 @@ class Bernoulli(AbstractProduct):
 
     @override
     def _tilted(self, lam: Tensor) -> Bernoulli:
-        return self._changed(logits=self.logits + lam)
+        return self._changed(logits=self.logits + lam, _given=None)
+
+    @override
+    def to(self, dtype: torch.dtype) -> Bernoulli:
+        made = super().to(dtype)
+        if made is self or made._given is None or (made.logits.requires_grad and torch.is_grad_enabled()):
+            return made
+        return made._changed(logits=torch.logit(made._given), _given=None)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Without gradient, as samples are discrete."""
