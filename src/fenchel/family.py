@@ -399,10 +399,14 @@ class TemplateFamily(Family):
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        if not self.closeness.is_softmax:
+        if not self.closeness.is_softmax and (accurate or lam.dtype != torch.float64):
             return super().rounding(lam, accurate=accurate)
         unit, (n, k), length = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:], norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
+        if not self.closeness.is_softmax:
+            # The shift is a difference of means here, however small it is.
+            _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
+            return 2 * self.radius * (2 * _column(lost, lam) + (summed(n) + 8) * unit).expand_as(length)
         of_weights = (summed(n) + 8 + 4 * self.level(length * self.radius)) * unit
         moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
         return 2 * self.radius * (of_logits + of_weights * moved)
@@ -576,6 +580,7 @@ class CoupledFamily(TemplateFamily):
 
     shift = Family.shift
     start = Family.start
+    rounding = Family.rounding
 
 
 class CoupledPoint(TemplatePoint):
