@@ -130,8 +130,9 @@ def test_bounds_of_narrow_types_are_of_numbers_as_given(op: Op, estimator: str, 
     numbers, rough = {"alpha": 0.6, "scale": 0.7}, {"tol": None} if estimator == "exact" else {}
     given = {name: x for name, x in detached(op.call(dtype=torch.float32)).items() if name not in numbers}
     of_closeness = ("temperatures", "orders", "gammas")
-    narrow = {name: x if name in of_closeness else x.to(dtype) for name, x in given.items()} | numbers
-    wide = {name: x.double() for name, x in narrow.items() if name in given and name not in of_closeness}
+    tensors = {name: x if name in of_closeness else x.to(dtype) for name, x in given.items()}
+    wide = {name: x.double() for name, x in tensors.items() if name not in of_closeness}
+    narrow = {**tensors, **numbers}
     found, exact = infer(op, narrow, estimator, **rough), infer(op, {**narrow, **wide}, "exact")
     apart, bounds = (found.dual.double() - exact.dual).norm(dim=-1), found.certificate
     assert bool((apart <= bounds.dual_error * (1 + 1e-6)).all())
