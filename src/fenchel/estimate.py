@@ -254,18 +254,18 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     mean, rounded_dual = point.mean, dual.to(dtype)
     rounded_mean = mean.to(dtype)
     by_weights = size + by_weights
-    gap = None
+    # A gap that underflows float64 is not 0.
+    least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
+    gap = alpha / 2 * by_weights.square() + 8 * weights_error**2 + least
     if weights is None and bool((rounded_dual.double() != dual).any()):
         # The distribution returned is that of the rounded dual point.
         gap = certify(block, rounded_dual.double(), torch.float64).gap
-    # A gap that underflows float64 is not 0.
-    least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
     of_solution = (alpha / modulus).sqrt() * size / 2
     return Certificate(
         rounded_dual,
         None if weights is None else weights.to(dtype),
         rounded_mean,
-        gap=alpha / 2 * by_weights.square() + 8 * weights_error**2 + least if gap is None else gap,
+        gap=gap,
         mean_error=size + errors.mean + _moved(rounded_mean, mean),
         dual_error=alpha * size + _moved(rounded_dual, dual),
         # Where nothing is strongly convex the bound is 1.

@@ -127,10 +127,14 @@ class TransportInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         dual, wide = self._point, torch.float64
         with torch.no_grad():
-            # Bounds are of numbers as given, to which float32 rounds.
-            given = checked_transport(self._call, self._variant, self._scale, wide)
-            evidence, _, _, alpha = self._call.problem_in(wide)
-            result = estimate_at(self._problem(given, evidence, alpha), dual.to(wide))
+            if dual.dtype == wide:
+                problem = self._problems
+            else:
+                # Bounds are of numbers as given, to which float32 rounds.
+                given = checked_transport(self._call, self._variant, self._scale, wide)
+                evidence, _, _, alpha = self._call.problem_in(wide)
+                problem = self._problem(given, evidence, alpha)
+            result = estimate_at(problem, dual.to(wide))
         bounds = (result.gap, result.mean_error, result.dual_error)
         return AttentionCertificate(*(rounded_up(bound, dual.dtype) for bound in bounds))
 

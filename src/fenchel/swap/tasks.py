@@ -64,9 +64,8 @@ class CutTexts(TokenWindows):
             max_length=options.max_length,
             batch_size=options.batch_size,
         )
-        self._decoder_start = (
-            None  # an encoder reads them, or a classifier that makes the decoder's input itself
-        )
+        # An encoder reads them, or a classifier that makes the decoder's input itself.
+        self._decoder_start = None
         self._left = options.max_tokens or math.inf
         self.texts: dict[int, tuple[int, ...]] = {}
         self.truncated = 0
