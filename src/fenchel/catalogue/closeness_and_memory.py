@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import NO_INFERENCE, QUERIES_OR_KEYS, Draw, Family, queries_keys_values
+from fenchel.catalogue.declaration import (
+    NO_INFERENCE,
+    OWN_PAPER,
+    QUERIES_OR_KEYS,
+    Draw,
+    Family,
+    queries_keys_values,
+    queries_or_keys,
+)
 from fenchel.catalogue.entry import ESTIMATORS, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import GaussianParts, Parts, TransportParts
 from fenchel.closeness import Tsallis
@@ -31,9 +40,6 @@ _NO_FARTHER = (
         "eq. (2)",
     ),
     formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
-    templates="k_j/√d",
-    preference="uniform",
-    evidence="q_i",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
     meaning=(
         "The closeness is squared distance instead of relative entropy. Weights are exactly 0 for keys with low enough "
@@ -46,17 +52,13 @@ _NO_FARTHER = (
     layer={"closeness": "Tsallis(2)"},
 )
 def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, closeness=Tsallis(2)))
+    return infer(replace(Parts.scaled_dot(query, key, value), closeness=Tsallis(2)))
 
 
 @FAMILY.entry(
     title="Entmax attention of order 1.5",
     paper=Paper("Peters et al.", 2019, "Sparse sequence-to-sequence models"),
     formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
-    templates="k_j/√d",
-    preference="uniform",
-    evidence="q_i",
     closeness="Tsallis of order 1.5, Bregman's form",
     meaning=(
         "Between softmax (order 1) and sparsemax (order 2): weights may be exactly 0, and change smoothly until "
@@ -69,8 +71,7 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
     layer={"closeness": "Tsallis(1.5)"},
 )
 def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, closeness=Tsallis(1.5)))
+    return infer(replace(Parts.scaled_dot(query, key, value), closeness=Tsallis(1.5)))
 
 
 def _with_atoms(draw: Draw) -> dict[str, Any]:
@@ -84,16 +85,10 @@ def _with_atoms(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Optimal-transport attention",
-    paper=Paper(
-        "Anonymous",
-        2024,
-        "Deciphering attention mechanisms: optimization and Fenchel dual solutions",
-        "section 9",
-    ),
+    paper=replace(OWN_PAPER, where="section 9"),
     formula="p_i(t) = Σ_j u_j s_ij(t),  s_ij(t) ∝ exp((⟨q_i, t⟩ - ‖t - k_j‖²)/γ),  t over keys and atoms",
     templates="k_j, and atoms, which are not in the input",
     preference="uniform on the keys, 0 on the atoms",
-    evidence="q_i",
     values="v_j, and a value for each atom",
     closeness="entropic transport from u, of strength γ",
     meaning=(
@@ -103,10 +98,7 @@ def _with_atoms(draw: Draw) -> dict[str, Any]:
     because="The cost and γ are free choices; the paper's cost is C - aᵀb.",
     exact_because="The mean without evidence is that of u after transport.",
     example=_with_atoms,
-    symmetries=(
-        *QUERIES_OR_KEYS,
-        Symmetry({"atoms": -2, "atom_values": -2}, None),
-    ),
+    symmetries=(*QUERIES_OR_KEYS, Symmetry({"atoms": -2, "atom_values": -2}, None)),
     takes_closeness=False,
 )
 def _transport(
@@ -137,9 +129,7 @@ _ROUNDS = 60
     title="Doubly stochastic attention",
     paper=Paper("Sander et al.", 2022, "Sinkformers: transformers with doubly stochastic attention"),
     formula="p_ij = exp(s_ij + f_i + g_j),  Σ_j p_ij = 1,  Σ_i p_ij = m/n,  s_ij = ⟨q_i, k_j⟩/√d",
-    templates="k_j/√d",
     preference="u_j ∝ exp(g_j), fitted to all queries jointly",
-    evidence="q_i",
     meaning=(
         "All queries give equal total weight and all keys receive equal total weight: an entropic transport plan "
         "between queries and keys with cost -s. Keys with high scores for many queries get a lower preference, until "
@@ -177,7 +167,6 @@ _UPDATES = 3
     paper=Paper("Ramsauer et al.", 2021, "Hopfield networks is all you need", "eq. (3)"),
     formula="ξ⁽ᵗ⁺¹⁾ = Σ_j p_j x_j,  p_j ∝ exp(β⟨x_j, ξ⁽ᵗ⁾⟩),  three updates",
     templates="x_j, the stored patterns",
-    preference="uniform",
     evidence="ξ⁽ᵗ⁾, with α = β",
     values="x_j",
     meaning=(
@@ -212,7 +201,6 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
     ),
     formula="h_a = Σ_j p_aj v_j,  p_aj ∝ exp(⟨i_a, k_j⟩/√d);  o_i = Σ_a r_ia h_a,  r_ia ∝ exp(⟨q_i, h_a⟩/√d)",
     templates="k_j/√d; h_a/√d",
-    preference="uniform",
     evidence="i_a, learned; q_i",
     values="v_j; h_a",
     meaning=(
@@ -225,11 +213,7 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
     ),
     exact_because="Both inferences differ, and the second one attends to a different summary.",
     example=lambda draw: {**draw.heads(), "points": draw(1, 2, 3, 4)},
-    symmetries=(
-        Symmetry({"query": -2}),
-        Symmetry({"key": -2, "value": -2}, None),
-        Symmetry({"points": -2}, None),
-    ),
+    symmetries=(*QUERIES_OR_KEYS, Symmetry({"points": -2}, None)),
 )
 def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scale = key.shape[-1] ** -0.5
@@ -243,7 +227,6 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
     formula="p_ij = exp(s_ij) / (exp(b_h) + Σ_l exp(s_il)),  s_ij = ⟨q_i, k_j⟩/√d",
     templates="k_j/√d, and 0",
     preference="u_j ∝ 1 for keys, exp(b_h) for the sink",
-    evidence="q_i",
     values="v_j, and 0",
     meaning=(
         "An additional template without content takes weight when no key matches. b_h is learned, as in gpt-oss; b = 0 "
@@ -327,7 +310,6 @@ def _tokens(draw: Draw) -> dict[str, Any]:
     formula="o_i = Σ_{j ≤ i} γ^{i−j} ⟨q_i, k_j⟩ v_j",
     templates="k of a pair (k, v)",
     preference="normal on pairs, with mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
-    evidence="q_i",
     values="v of the pair",
     closeness=_RELATIVE_ENTROPY,
     meaning=(
@@ -357,9 +339,7 @@ def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay
     title="Softmax attention with forget gates",
     paper=Paper("Lin et al.", 2025, "Forgetting transformer: softmax attention with a forget gate"),
     formula="p_ij ∝ Π_{j < l ≤ i} f_l · exp(⟨q_i, k_j⟩/√d) for j ≤ i",
-    templates="k_j/√d",
     preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
-    evidence="q_i",
     meaning=(
         "The gate of each token multiplies the preference of all earlier keys. With one f for all tokens it is ALiBi "
         "with slope -log f."
@@ -405,10 +385,7 @@ def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
     exact_differs=False,
     exact_because="Second order is exact for a Gaussian; first order ignores the moments of the keys.",
     example=_tokens_and_ridge,
-    symmetries=(
-        Symmetry({"query": -2, "seen": -2}),
-        Symmetry({"key": -2, "value": -2, "seen": -1}, None),
-    ),
+    symmetries=queries_or_keys({"seen": -2}, {"seen": -1}),
     estimators=tuple(reversed(ESTIMATORS)),
     takes_closeness=False,
 )

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.entry import Entry, Symmetry, Verdict
+from fenchel.catalogue.entry import Entry, Paper, Symmetry, Verdict
 from fenchel.nn.preference import AbstractPreference, AttentionInputs
 
 Module = TypeVar("Module", bound=nn.Module)
 Written = TypeVar("Written", bound=Callable[..., Tensor])
 
-QUERIES_OR_KEYS: Final = (Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None))
-"""The symmetries of attention that does not depend on positions."""
+
+def queries_or_keys(
+    with_query: Mapping[str, int] | None = None, with_key: Mapping[str, int] | None = None
+) -> tuple[Symmetry, Symmetry]:
+    """The symmetries of attention that does not depend on positions.
+
+    Args:
+        with_query: Further inputs with the tokens of the query, and the dimension of the tokens of each.
+        with_key: Likewise of key and value.
+    """
+    return (
+        Symmetry({"query": -2, **(with_query or {})}),
+        Symmetry({"key": -2, "value": -2, **(with_key or {})}, None),
+    )
+
+
+QUERIES_OR_KEYS: Final = queries_or_keys()
+"""Those without further inputs."""
+
+OWN_PAPER: Final = Paper(
+    "Anonymous", 2024, "Deciphering attention mechanisms: optimization and Fenchel dual solutions"
+)
+"""The paper from which attention as inference is taken."""
 
 NO_INFERENCE: Final[dict[str, Any]] = {
     "templates": "–",

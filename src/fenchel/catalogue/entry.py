@@ -130,7 +130,7 @@ class Symmetry:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One mechanism.
+    """One mechanism; fields without a value are those of scaled dot-product attention.
 
     Attributes:
         name: Argument of ``fenchel catalogue``.
@@ -161,9 +161,9 @@ class Entry:
     family: str
     paper: Paper
     formula: str
-    templates: str
-    preference: str
-    evidence: str
+    templates: str = "k_j/√d"
+    preference: str = "uniform"
+    evidence: str = "q_i"
     values: str = "v_j"
     closeness: str = "KL"
     meaning: str

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, believed
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry
+from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, believed, queries_or_keys
+from fenchel.catalogue.entry import Inferrer, Paper
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
 from fenchel.nn.preference.learned import ContextNetwork
@@ -23,16 +24,9 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Importance from the whole input",
-    paper=Paper(
-        "Anonymous",
-        2024,
-        "Deciphering attention mechanisms: optimization and Fenchel dual solutions",
-        "section 7",
-    ),
+    paper=replace(OWN_PAPER, where="section 7"),
     formula="p_ij ∝ exp(f(X)_j) · exp(⟨q_i, k_j⟩/√d)",
-    templates="k_j/√d",
     preference="u_j ∝ exp(f(X)_j), f a network applied to the whole sentence or image",
-    evidence="q_i",
     meaning=(
         "The whole input determines which of its parts are important, independent of the query; all queries share this "
         "preference. It is the papers' extension of attention, made possible by the distinction of preference and "
@@ -40,10 +34,7 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
     ),
     exact_because="Mean and covariance under u are those of the important parts, shared by all queries.",
     example=_sentence_and_heads,
-    symmetries=(
-        Symmetry({"query": -2}),
-        Symmetry({"sentence": -2, "key": -2, "value": -2}, None),
-    ),
+    symmetries=queries_or_keys(with_key={"sentence": -2}),
     layer={"preference": "Context(heads, key_dim=width)"},
 )
 def _context(
@@ -62,9 +53,7 @@ def _context(
         "supplement, algorithm 7",
     ),
     formula="p_ij ∝ exp(⟨w_h, b_ij⟩) · exp(⟨q_i, k_j⟩/√d)",
-    templates="k_j/√d",
     preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
-    evidence="q_i",
     meaning=(
         "The normalised representation of a pair of residues determines how likely one is relevant to the other. This "
         "log-preference is a tensor with gradient. The paper also gates the output, which is not part of the inference."

@@ -51,7 +51,6 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
     ),
     formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
     templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
-    preference="uniform",
     evidence="Q(x_i + a_i)",
     values="V(x_j + a_j)",
     meaning=(
@@ -76,7 +75,6 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
         "√d times the score is a sum of four: x_iᵀ M x_j + x_iᵀ M s_j + s_iᵀ M x_j + s_iᵀ M s_j,  M = QᵀK"
     ),
     templates="K(x_j + s_j)/√d",
-    preference="uniform",
     evidence="Q(x_i + s_i)",
     values="V(x_j + s_j)",
     meaning=(
@@ -125,7 +123,6 @@ def _believing(
     formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
-    evidence="q_i",
     meaning=(
         "The distance of a key determines how likely it is, independent of the query's content. There is no √d: the "
         "initialisation of the model absorbs it. A decoder multiplies by the causal mask."
@@ -147,9 +144,7 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
         "section 3",
     ),
     formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
-    templates="k_j/√d",
     preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
-    evidence="q_i",
     meaning=(
         "The last key is the most likely, and each earlier one is less likely by a factor that depends on the head: a "
         "geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so −s_h "
@@ -176,7 +171,6 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     ),
     formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
     templates="R_j k_j/√d, where R_j rotates pairs of coordinates by angles proportional to j",
-    preference="uniform",
     evidence="R_i q_i",
     meaning=(
         "A template is rotated by its own position, so all queries share the templates. Scores depend only on "
@@ -199,9 +193,7 @@ def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     title="Causal attention",
     paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.2.3"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
-    templates="k_j/√d",
     preference="uniform on j ≤ i",
-    evidence="q_i",
     meaning=(
         "Later tokens cannot get weight: a preference of 0 gives a weight of 0, for every estimator and every "
         "closeness here except transport. The number of visible keys reveals the position of the query; a single layer "
@@ -219,9 +211,7 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     title="Sliding window (Longformer)",
     paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
-    templates="k_j/√d",
     preference="uniform on w + 1 positions around i",
-    evidence="q_i",
     meaning=(
         "Only neighbours can get weight; several layers reach farther. The paper's dilated window is the same with "
         "gaps; its global tokens are a mask in which some queries and keys are never masked, with separate projections."
@@ -289,7 +279,6 @@ def _asked(
     ),
     templates="(k_j + W R_{i−j})/√d, different for each query",
     preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
-    evidence="q_i",
     meaning=(
         "Two of the four terms do not depend on the query: an importance of each key and one of each distance. They "
         "are the preference; the other two are evidence about the content of a key and about its distance."
@@ -386,8 +375,6 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
         "clip(r) = max(−K, min(K, r))"
     ),
     templates="(k_j + a_{clip(j−i)})/√d, different for each query",
-    preference="uniform",
-    evidence="q_i",
     values="v_j + b_{clip(j−i)}",
     meaning=(
         "Each distance up to K has one learned vector added to the key and another added to the value. The layer has "
@@ -419,7 +406,6 @@ def _image(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
     templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), different for each query",
     preference="uniform on the k × k pixels around i",
-    evidence="q_i",
     meaning=(
         "A pixel attends to its neighbours, as in a convolution; half of the coordinates encode the offset in rows, "
         "the other half in columns. There is no √d. Here windows have fewer pixels at the border."
@@ -476,9 +462,7 @@ def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tens
         "section 3.2 and eq. (4)",
     ),
     formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
-    templates="k_j/√d",
     preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
-    evidence="q_i",
     meaning=(
         "An image is cut into windows, shifted by half a window in every other layer. A pixel attends only to its "
         "window, with a learned preference for each offset. It is computed by rolling the image and masking pixels "

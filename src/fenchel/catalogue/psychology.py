@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family
+from fenchel.catalogue.declaration import Draw, Family, queries_or_keys
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
@@ -34,7 +34,6 @@ NOTE = (
     ),
     formula="o = v_j for the j with the largest salience s_j",
     templates="s_j, one number per location",
-    preference="uniform",
     evidence="1: towards higher salience",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
     meaning=(
@@ -65,19 +64,14 @@ def _channels(draw: Draw) -> dict[str, Any]:
     }
 
 
-_CHANNELS = (
-    Symmetry({"query": -2, "attended": -1}),
-    Symmetry({"key": -2, "value": -2, "channel": -1}, None),
-)
+_CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
 
 
 @FAMILY.entry(
     title="Filter",
     paper=Paper("Broadbent", 1958, "Perception and communication"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if channel(j) is the one that i attends to, else 0",
-    templates="k_j/√d",
     preference="u_ij uniform on the attended channel, 0 on the others",
-    evidence="q_i",
     meaning=(
         "One channel, such as an ear or a voice, is selected before its content is processed; keys in other channels "
         "get no weight, however well they match. It is a mask that depends on a feature of the key instead of its "
@@ -98,9 +92,7 @@ def _filter(
     title="Attenuation",
     paper=Paper("Treisman", 1964, "Selective attention in man"),
     formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
-    templates="k_j/√d",
     preference="u_ij ∝ 1 in the attended channel, ε in the others",
-    evidence="q_i",
     meaning=(
         "The other channels are unlikely, not impossible: one's own name is still noticed. At first order a key in "
         "them gets more weight than one in the attended channel if its score is higher by more than log(1/ε). The "
@@ -142,9 +134,7 @@ def _scene(draw: Draw) -> dict[str, Any]:
         "Visual attention within and around the field of focal attention: a zoom lens model",
     ),
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²) · exp(⟨q_i, k_j⟩/√d)",
-    templates="k_j/√d",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²): a width for each query",
-    evidence="q_i",
     meaning=(
         "The width of the beam varies by query. Its strength decreases with its width because u is a distribution: on "
         "a dense grid of locations in the plane the weight of its centre decreases as 1/σ²."
@@ -153,28 +143,20 @@ def _scene(draw: Draw) -> dict[str, Any]:
         "For a beam on one key all estimators agree; in a wide one the difference depends on the variance of the keys."
     ),
     example=lambda draw: {**_scene(draw), "width": 0.3 + draw(3).abs()},
-    symmetries=(
-        Symmetry({"query": -2, "centre": -2, "width": -1}),
-        Symmetry({"key": -2, "value": -2, "places": -2}, None),
-    ),
+    symmetries=queries_or_keys({"centre": -2, "width": -1}, {"places": -2}),
 )
 @FAMILY.entry(
     title="Spotlight",
     paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
-    templates="k_j/√d",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
-    evidence="q_i",
     meaning=(
         "A cue tells where a target will appear, and locations within the beam get a high preference for any content. "
         "The Gaussian form is our choice: the theory has no formula."
     ),
     exact_because="Mean and covariance under u are those within the beam.",
     example=_scene,
-    symmetries=(
-        Symmetry({"query": -2, "centre": -2}),
-        Symmetry({"key": -2, "value": -2, "places": -2}, None),
-    ),
+    symmetries=queries_or_keys({"centre": -2}, {"places": -2}),
 )
 def _spotlight(
     infer: Inferrer,
@@ -350,7 +332,6 @@ def _routing(
     formula="o_i = Σ_j g_j r_ij v_j / Σ_j g_j r_ij,  r_ij = exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_j ∝ g_j > 0",
-    evidence="q_i",
     meaning=(
         "Attention multiplies a unit's response by a gain, for any stimulus. u multiplies weights in the same way: "
         "odds change by the ratio of gains for every query. The paper sums unnormalised responses; dividing by their "
@@ -361,7 +342,7 @@ def _routing(
         "from."
     ),
     example=lambda draw: {**draw.heads(queries=3, keys=6, dim=3), "gain": 1 + draw(6).square()},
-    symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2, "gain": -1}, None)),
+    symmetries=queries_or_keys(with_key={"gain": -1}),
 )
 def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=gain.log()))
@@ -372,7 +353,6 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
     paper=Paper("Feldman and Friston", 2010, "Attention, uncertainty, and free-energy"),
     formula="p_ij ∝ exp(α_i ⟨q_i, k_j⟩)",
     templates="k_j",
-    preference="uniform",
     evidence="q_i, with a reliability α_i for each query",
     meaning=(
         "Attention is the precision assigned to evidence. α is the precision of a Gaussian error of the mean, and the "
@@ -384,10 +364,7 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
         "What the result explains is subtracted from the error; the larger α is, the smaller is the error that is left."
     ),
     example=lambda draw: {**draw.heads(queries=4, keys=6, dim=3), "precision": 0.2 + draw(1, 2, 4).abs()},
-    symmetries=(
-        Symmetry({"query": -2, "precision": -1}),
-        Symmetry({"key": -2, "value": -2}, None),
-    ),
+    symmetries=queries_or_keys({"precision": -1}),
 )
 def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
     return infer(Parts(templates=key, evidence=query, values=value, alpha=precision))
@@ -412,10 +389,7 @@ def _goal_and_salience(draw: Draw) -> dict[str, Any]:
     ),
     exact_because="Exact inference starts from the mean under the salience.",
     example=_goal_and_salience,
-    symmetries=(
-        Symmetry({"goal": -2}),
-        Symmetry({"key": -2, "value": -2, "salience": -1}, None),
-    ),
+    symmetries=(Symmetry({"goal": -2}), Symmetry({"key": -2, "value": -2, "salience": -1}, None)),
 )
 def _top_down(infer: Inferrer, goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
     log_u = salience.unsqueeze(-2)

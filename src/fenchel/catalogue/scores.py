@@ -75,7 +75,6 @@ def _states_and_a_form(draw: Draw) -> dict[str, Any]:
     paper=Paper("Luong et al.", 2015, _LUONG, "section 3.1, general"),
     formula="p_ij ∝ exp(q_iᵀ W k_j)",
     templates="k_j",
-    preference="uniform",
     evidence="Wᵀ q_i",
     meaning=(
         "Queries and keys are in different spaces, and W maps between them: the evidence about the mean of the keys is "
@@ -112,7 +111,6 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
     paper=_TURING,
     formula="r_i = Σ_j p_ij M_j,  p_ij ∝ exp(β_i cos(k_i, M_j))",
     templates="M_j/‖M_j‖",
-    preference="uniform",
     evidence="β_i k_i/‖k_i‖",
     values="M_j",
     meaning=(
@@ -193,7 +191,6 @@ def _states_and_reach(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
     templates="k_j",
     preference="uniform on the window of 2D + 1 positions around i",
-    evidence="q_i",
     meaning="Source and target are roughly aligned: word i of one corresponds to words near i of the other.",
     exact_because="Mean and covariance are those of the few templates in the window.",
     example=_states_and_reach,
@@ -218,7 +215,6 @@ def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
     ),
     templates="k_j",
     preference="uniform on the window; the window times a Gaussian around c_i",
-    evidence="q_i",
     meaning=(
         "The query predicts a location, and the preference decreases with the distance from it. With weights that sum "
         "to 1 this is one inference under u = window × Gaussian."

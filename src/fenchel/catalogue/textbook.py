@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed, queries_keys_values
+from fenchel.catalogue.declaration import (
+    QUERIES_OR_KEYS,
+    Draw,
+    Family,
+    believed,
+    queries_keys_values,
+    queries_or_keys,
+)
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
@@ -64,9 +71,7 @@ def _with_mask(draw: Draw) -> dict[str, Any]:
     title="Masked attention",
     paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if j is visible to i, else 0",
-    templates="k_j/√d",
     preference="u_ij uniform on the visible keys, 0 elsewhere",
-    evidence="q_i",
     meaning=(
         "Masked keys have preference 0, which no evidence changes. The book uses a score of -10⁶ instead of -∞: in "
         "floating point the weights are the same if a key is visible. If none is, setting scores to -10⁶ gives all "
@@ -74,10 +79,7 @@ def _with_mask(draw: Draw) -> dict[str, Any]:
     ),
     exact_because="Mean and covariance under u are those of the visible keys.",
     example=_with_mask,
-    symmetries=(
-        Symmetry({"query": -2, "visible": -2}),
-        Symmetry({"key": -2, "value": -2, "visible": -1}, None),
-    ),
+    symmetries=queries_or_keys({"visible": -2}, {"visible": -1}),
     layer={"preference": "KeyPadding()"},
 )
 def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
@@ -120,8 +122,6 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
     ),
     formula="p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
-    preference="uniform",
-    evidence="q_i",
     meaning=(
         "The query is evidence about the shift of the mean of the keys. Scores of independent entries with mean 0 and "
         "variance 1 have variance d; in many dimensions one key gets nearly all weight."
@@ -208,7 +208,6 @@ def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
     ),
     formula="s = Σ_j p_j h_j,  p_j ∝ exp⟨tanh(W h_j + b), q⟩",
     templates="tanh(W h_j + b)",
-    preference="uniform",
     evidence="q, learned: the same for every input",
     values="h_j",
     meaning=(
@@ -252,7 +251,6 @@ def _two_sentences(draw: Draw) -> dict[str, Any]:
         "y = H(Σ_i G(a_i, β_i), Σ_j G(b_j, α_j))"
     ),
     templates="F(b_j); F(a_i)",
-    preference="uniform",
     evidence="F(a_i); F(b_j)",
     values="b_j; a_i",
     meaning=(
@@ -295,8 +293,6 @@ def _glimpses(draw: Draw) -> dict[str, Any]:
     paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
     formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
-    preference="uniform",
-    evidence="q_i",
     meaning=(
         "The mean of the value at a single position drawn from the inferred distribution. The paper scores with a "
         "network, as in additive attention; here the score is an inner product, and the paper's gate on the output is "
@@ -315,8 +311,6 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.1"),
     formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; ties share in proportion to u",
     templates="k_j",
-    preference="uniform",
-    evidence="q_i",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
     meaning=(
         "Without a closeness one key gets all weight. This is the textbook's hard attention. The paper's draws one "

@@ -36,7 +36,6 @@ _PIXELS = (Symmetry({"x": -2}),)
     paper=Paper("Zhang et al.", 2019, "Self-attention generative adversarial networks", "section 3"),
     formula="y_i = γ V Σ_j p_ij h(x_j) + x_i,  p_ij ∝ exp⟨f(x_j), g(x_i)⟩",
     templates="f(x_j), without 1/√d",
-    preference="uniform",
     evidence="g(x_i)",
     values="h(x_j)",
     meaning=(
@@ -63,7 +62,6 @@ _NON_LOCAL = "Non-local neural networks"
     paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (2) and (6)"),
     formula="y_i = W Σ_j p_ij g(x_j) + x_i,  p_ij ∝ exp⟨x_i, x_j⟩",
     templates="x_j",
-    preference="uniform",
     evidence="x_i",
     values="g(x_j)",
     meaning=(
@@ -91,7 +89,6 @@ def _embedded_example(draw: Draw) -> dict[str, Any]:
     paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (3) and (6)"),
     formula="y_i = W Σ_j p_ij g(x_j) + x_i,  p_ij ∝ exp⟨θ(x_i), φ(x_j)⟩",
     templates="φ(x_j), without 1/√d",
-    preference="uniform",
     evidence="θ(x_i)",
     values="g(x_j)",
     meaning=(
@@ -271,7 +268,6 @@ def _hashed(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, **
     preference=(
         "uniform on the j ≤ i that i meets in the same bucket, in any round; i itself only if there is none"
     ),
-    evidence="q_i",
     meaning=_HASHING_MEANING,
     because=(
         "The outputs of all rounds, weighted by their normalisers and with a key met in N rounds divided by N, are one "
@@ -296,7 +292,6 @@ def _reformer(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, 
     preference=(
         "u_ij ∝ N_ij, the number of times that i meets j ≤ i in all rounds; i itself only if it meets no others"
     ),
-    evidence="q_i",
     meaning=_HASHING_MEANING,
     because=(
         "The published code differs from the paper in two ways, and is also one inference: neighbours in the sorted "
@@ -310,18 +305,21 @@ def _reformer_as_run(infer: Inferrer, query: Tensor, value: Tensor, rotations: T
     return _hashed(infer, query, value, rotations, chunk=chunk)
 
 
+_U_GAT_IT = Paper(
+    "Kim et al.",
+    2020,
+    "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
+    "section 2.1",
+)
+
+
 def _activation_example(draw: Draw) -> dict[str, Any]:
     return {"x": draw(2, 6, 4) + 0.5, "weight": draw(4)}
 
 
 @FAMILY.entry(
     title="Class activation map of U-GAT-IT",
-    paper=Paper(
-        "Kim et al.",
-        2020,
-        "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
-        "section 2.1",
-    ),
+    paper=_U_GAT_IT,
     formula="a_ik = w_k E_ik",
     values="E_ik, the activation of channel k at position i",
     meaning=(
@@ -375,12 +373,7 @@ def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Auxiliary classifier of U-GAT-IT",
-    paper=Paper(
-        "Kim et al.",
-        2020,
-        "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
-        "section 2.1",
-    ),
+    paper=_U_GAT_IT,
     formula="η = σ(Σ_k w_k E̅_k),  E̅_k = (1/n) Σ_i E_ik",
     templates="pooling: E_i; class: 0 and 1",
     preference="uniform, in both",
