@@ -41,10 +41,6 @@ _NO_FARTHER = (
     ),
     formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
-    meaning=(
-        "The closeness is squared distance instead of relative entropy. Weights are exactly 0 for keys with low enough "
-        "scores."
-    ),
     exact_because=_NO_FARTHER,
     example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
@@ -52,6 +48,10 @@ _NO_FARTHER = (
     layer={"closeness": "Tsallis(2)"},
 )
 def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The closeness is squared distance instead of relative entropy.
+
+    Weights are exactly 0 for keys with low enough scores.
+    """
     return infer(replace(Parts.scaled_dot(query, key, value), closeness=Tsallis(2)))
 
 
@@ -60,10 +60,6 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
     paper=Paper("Peters et al.", 2019, "Sparse sequence-to-sequence models"),
     formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
     closeness="Tsallis of order 1.5, Bregman's form",
-    meaning=(
-        "Between softmax (order 1) and sparsemax (order 2): weights may be exactly 0, and change smoothly until "
-        "they are."
-    ),
     exact_because=_NO_FARTHER,
     example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
@@ -71,6 +67,10 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
     layer={"closeness": "Tsallis(1.5)"},
 )
 def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Between softmax (order 1) and sparsemax (order 2).
+
+    Weights may be exactly 0, and change smoothly until they are.
+    """
     return infer(replace(Parts.scaled_dot(query, key, value), closeness=Tsallis(1.5)))
 
 
@@ -91,10 +91,6 @@ def _with_atoms(draw: Draw) -> dict[str, Any]:
     preference="uniform on the keys, 0 on the atoms",
     values="v_j, and a value for each atom",
     closeness="entropic transport from u, of strength γ",
-    meaning=(
-        "Each key distributes its weight over nearby templates that match the query. Templates similar to a key can "
-        "get weight without being in the input."
-    ),
     because="The cost and γ are free choices; the paper's cost is C - aᵀb.",
     exact_because="The mean without evidence is that of u after transport.",
     example=_with_atoms,
@@ -110,6 +106,10 @@ def _transport(
     atom_values: Tensor,
     gamma: Tensor,
 ) -> Tensor:
+    """Each key distributes its weight over nearby templates that match the query.
+
+    Templates similar to a key can get weight without being in the input.
+    """
     return infer(
         TransportParts(
             templates=key,
@@ -130,11 +130,6 @@ _ROUNDS = 60
     paper=Paper("Sander et al.", 2022, "Sinkformers: transformers with doubly stochastic attention"),
     formula="p_ij = exp(s_ij + f_i + g_j),  Σ_j p_ij = 1,  Σ_i p_ij = m/n,  s_ij = ⟨q_i, k_j⟩/√d",
     preference="u_j ∝ exp(g_j), fitted to all queries jointly",
-    meaning=(
-        "All queries give equal total weight and all keys receive equal total weight: an entropic transport plan "
-        "between queries and keys with cost -s. Keys with high scores for many queries get a lower preference, until "
-        "all keys receive the same."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "The constraint on keys couples all queries, so it is not one inference per query: Sinkhorn's algorithm first "
@@ -149,6 +144,11 @@ _ROUNDS = 60
     symmetries=QUERIES_OR_KEYS,
 )
 def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """All queries give equal total weight and all keys receive equal total weight.
+
+    It is an entropic transport plan between queries and keys with cost -s. Keys with high scores for many queries get a
+    lower preference, until all keys receive the same.
+    """
     templates = key * key.shape[-1] ** -0.5
     scores = query @ templates.mT
     m, n = scores.shape[-2:]
@@ -169,10 +169,6 @@ _UPDATES = 3
     templates="x_j, the stored patterns",
     evidence="ξ⁽ᵗ⁾, with α = β",
     values="x_j",
-    meaning=(
-        "One update is attention with the patterns as keys and values. It is iterated with each output as the next "
-        "query, and converges to a fixed point: a pattern for large β, a mean of several patterns for small β."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "Outputs become queries. At a fixed point the output equals the query, ξ = h(βξ), whereas exact inference "
@@ -186,6 +182,11 @@ _UPDATES = 3
     symmetries=(Symmetry({"state": -2}), Symmetry({"patterns": -2}, None)),
 )
 def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) -> Tensor:
+    """One update is attention with the patterns as keys and values.
+
+    It is iterated with each output as the next query, and converges to a fixed point: a pattern for large β, a mean of
+    several patterns for small β.
+    """
     for _ in range(_UPDATES):
         state = infer(Parts(templates=patterns, evidence=state, values=patterns, alpha=beta))
     return state
@@ -203,10 +204,6 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
     templates="k_j/√d; h_a/√d",
     evidence="i_a, learned; q_i",
     values="v_j; h_a",
-    meaning=(
-        "A few learned queries summarise the set, and the elements of the set attend to the summary: m·k + k·n scores "
-        "instead of m·n. The paper's projections of h, residuals and feed-forward layers are omitted."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "The outputs of one inference are the templates of the next. The product of the weights has rank at most k."
@@ -216,6 +213,11 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
     symmetries=(*QUERIES_OR_KEYS, Symmetry({"points": -2}, None)),
 )
 def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A few learned queries summarise the set, and the elements of the set attend to the summary.
+
+    This takes m·k + k·n scores instead of m·n. The paper's projections of h, residuals and feed-forward layers are
+    omitted.
+    """
     scale = key.shape[-1] ** -0.5
     summary = infer(Parts(templates=key * scale, evidence=points, values=value))
     return infer(Parts(templates=summary * summary.shape[-1] ** -0.5, evidence=query, values=summary))
@@ -228,11 +230,6 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
     templates="k_j/√d, and 0",
     preference="u_j ∝ 1 for keys, exp(b_h) for the sink",
     values="v_j, and 0",
-    meaning=(
-        "An additional template without content takes weight when no key matches. b_h is learned, as in gpt-oss; b = 0 "
-        "is the softmax off by one, and torch's add_zero_attn. The paper finds that trained models use their first "
-        "tokens in this way."
-    ),
     because="Weights on keys sum to less than 1 only because the sink's weight, on a value of 0, is not shown.",
     exact_because=(
         "First order depends only on the sink's score, 0 for a template of 0. Exact inference also depends on the "
@@ -242,6 +239,11 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
     symmetries=QUERIES_OR_KEYS,
 )
 def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tensor) -> Tensor:
+    """An additional template without content takes weight when no key matches.
+
+    b_h is learned, as in gpt-oss; b = 0 is the softmax off by one, and torch's add_zero_attn. The paper finds that
+    trained models use their first tokens in this way.
+    """
     templates = torch.nn.functional.pad(key * key.shape[-1] ** -0.5, (0, 0, 0, 1))
     values = torch.nn.functional.pad(value, (0, 0, 0, 1))
     log_u = torch.cat([sink.new_zeros(len(sink), 1, key.shape[-2]), sink[:, None, None]], -1)
@@ -261,11 +263,6 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
     preference="u_r ∝ Σ_j φ_r(k_j)",
     evidence="log φ(q_i)",
     values="Σ_j φ_r(k_j) v_j / Σ_j φ_r(k_j)",
-    meaning=(
-        "Each feature has one mean of the values, and a query infers which features match. The number of templates is "
-        "that of the features and does not grow with the number of keys, which saves time and memory. In causal "
-        "attention u and values are those of the keys so far."
-    ),
     because=(
         "This is inference over features. Over keys it would be all preference, u_ij ∝ ⟨φ(q_i), φ(k_j)⟩ and z = 0, as "
         "is possible for any positive weights: the logarithm of a sum of products is not an inner product of query and "
@@ -280,6 +277,11 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
 )
 def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     # φ(x) is eˣ below 0, which elu(x) + 1 rounds to 0 from -18 on in float32, and log φ(x) simply x.
+    """Each feature has one mean of the values, and a query infers which features match.
+
+    The number of templates is that of the features and does not grow with the number of keys, which saves time and
+    memory. In causal attention u and values are those of the keys so far.
+    """
     of_query, of_key = (torch.where(x > 0, x.clamp(min=0).log1p(), x) for x in (query, key))
     features = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
     return infer(
@@ -312,11 +314,6 @@ def _tokens(draw: Draw) -> dict[str, Any]:
     preference="normal on pairs, with mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
     values="v of the pair",
     closeness=_RELATIVE_ENTROPY,
-    meaning=(
-        "The preference over pairs of keys and values is a normal distribution with the moments of the pairs seen so "
-        "far, older ones with less weight. Without decay it is causal linear attention, with φ the identity and "
-        "without the denominator. The paper's rotation, scaling and group norm are omitted."
-    ),
     because=(
         "Inference under a Gaussian preference, not over the keys: coefficients γ^{i−j}⟨q_i, k_j⟩ may be negative with "
         "any sum, and the paper's normalisations keep their signs. The same decay in softmax attention is ALiBi's "
@@ -329,6 +326,12 @@ def _tokens(draw: Draw) -> dict[str, Any]:
     takes_closeness=False,
 )
 def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay: Tensor) -> Tensor:
+    """The preference over pairs of keys and values is a normal distribution.
+
+    Its moments are those of the pairs seen so far, older ones with less weight. Without decay it is causal linear
+    attention, with φ the identity and without the denominator. The paper's rotation, scaling and group norm are
+    omitted.
+    """
     n = key.shape[-2]
     ago = torch.arange(n, device=key.device).unsqueeze(-1) - torch.arange(n, device=key.device)
     counts = torch.where(ago >= 0, decay[:, None, None] ** ago.clamp(min=0), 0)
@@ -340,15 +343,15 @@ def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay
     paper=Paper("Lin et al.", 2025, "Forgetting transformer: softmax attention with a forget gate"),
     formula="p_ij ∝ Π_{j < l ≤ i} f_l · exp(⟨q_i, k_j⟩/√d) for j ≤ i",
     preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
-    meaning=(
-        "The gate of each token multiplies the preference of all earlier keys. With one f for all tokens it is ALiBi "
-        "with slope -log f."
-    ),
     because="Decay is a preference if weights are normalised.",
     exact_because="Mean and covariance under u are weighted by the gates.",
     example=lambda draw: {**_tokens(draw), "gate": draw(1, 2, 6).sigmoid()},
 )
 def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+    """The gate of each token multiplies the preference of all earlier keys.
+
+    With one f for all tokens it is ALiBi with slope -log f.
+    """
     n = key.shape[-2]
     kept = gate.log().cumsum(-1)
     causal = torch.ones(n, n, dtype=torch.bool, device=key.device).tril()
@@ -373,11 +376,6 @@ def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
     evidence="q_i, with α = 1/ρ",
     values="v of the pair",
     closeness=_RELATIVE_ENTROPY,
-    meaning=(
-        "It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩. It "
-        "relates to linear attention without denominator as exact attention does to softmax attention: it is the exact "
-        "result of an inference whose first-order estimate is linear attention divided by ρ."
-    ),
     because=(
         "Inference under a Gaussian preference, not over the keys: coefficients of values may be negative and need not "
         "sum to 1, whereas exact attention gives weights over the keys."
@@ -390,6 +388,11 @@ def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
     takes_closeness=False,
 )
 def _mesa(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, ridge: Tensor) -> Tensor:
+    """It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩.
+
+    It relates to linear attention without denominator as exact attention does to softmax attention: it is the exact
+    result of an inference whose first-order estimate is linear attention divided by ρ.
+    """
     counts = seen.to(key.dtype)
     return infer(GaussianParts(templates=key, evidence=query, values=value, counts=counts, alpha=1 / ridge))
 
@@ -406,10 +409,6 @@ def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
     paper=Paper("Yang et al.", 2025, "Gated delta networks: improving Mamba2 with delta rule"),
     formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
     values="v_j",
-    meaning=(
-        "A state is updated: it first decays by the gate a, then its output for the key moves towards the key's value "
-        "at rate b."
-    ),
     because=(
         "Each step is one gradient step on ‖v_i - S k_i‖²/2 from the decayed state, not the optimum. Coefficients of "
         "values may be negative, and later keys change the key with which each value is stored; unlike in retention "
@@ -423,6 +422,10 @@ def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
 def _gated_delta(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, rate: Tensor, gate: Tensor
 ) -> Tensor:
+    """A state is updated.
+
+    It first decays by the gate a, then its output for the key moves towards the key's value at rate b.
+    """
     del infer
     state = key.new_zeros(*key.shape[:2], value.shape[-1], key.shape[-1])
     outputs: list[Tensor] = []

@@ -116,12 +116,14 @@ class Family:
 
         Args:
             example: Draws inputs of a small case.
-            **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name defaults to that of the function.
+            **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name defaults to that of the function, and
+                the meaning to its docstring.
         """
 
         def declare(written: Written) -> Written:
             name = written.__name__.strip("_").replace("_", "-")
-            fields = {"name": name, "family": self.title, "written": written, **declared}
+            meaning = " ".join((written.__doc__ or "").split())
+            fields = {"name": name, "family": self.title, "meaning": meaning, "written": written, **declared}
             self.entries.append(
                 Entry(**fields, example=lambda generator, dtype: example(Draw(generator, dtype)))
             )

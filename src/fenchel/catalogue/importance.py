@@ -27,11 +27,6 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
     paper=replace(OWN_PAPER, where="section 7"),
     formula="p_ij ∝ exp(f(X)_j) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_j ∝ exp(f(X)_j), f a network applied to the whole sentence or image",
-    meaning=(
-        "The whole input determines which of its parts are important, independent of the query; all queries share this "
-        "preference. It is the papers' extension of attention, made possible by the distinction of preference and "
-        "evidence."
-    ),
     exact_because="Mean and covariance under u are those of the important parts, shared by all queries.",
     example=_sentence_and_heads,
     symmetries=queries_or_keys(with_key={"sentence": -2}),
@@ -40,6 +35,11 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
 def _context(
     infer: Inferrer, sentence: Tensor, query: Tensor, key: Tensor, value: Tensor, network: ContextNetwork
 ) -> Tensor:
+    """The whole input determines which of its parts are important, independent of the query.
+
+    All queries share this preference. It is the papers' extension of attention, made possible by the distinction of
+    preference and evidence.
+    """
     belief = believed(Context(query.shape[1], network=network), query, key, key_inputs=sentence)
     return infer(Parts.scaled_dot(query, key, value, belief))
 
@@ -54,10 +54,6 @@ def _context(
     ),
     formula="p_ij ∝ exp(⟨w_h, b_ij⟩) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
-    meaning=(
-        "The normalised representation of a pair of residues determines how likely one is relevant to the other. This "
-        "log-preference is a tensor with gradient. The paper also gates the output, which is not part of the inference."
-    ),
     exact_because="The preference differs by query, and so do mean and covariance under it.",
     example=lambda draw: {**draw.heads(queries=5), "pairs": draw(1, 5, 5, 3), "projection": draw(3, 2)},
 )
@@ -65,5 +61,9 @@ def _pair_bias(
     infer: Inferrer, pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     # Heads before keys: otherwise each kernel would copy (H, m, n) numbers.
+    """The normalised representation of a pair of residues determines how likely one is relevant to the other.
+
+    This log-preference is a tensor with gradient. The paper also gates the output, which is not part of the inference.
+    """
     belief = (projection.mT @ pairs.mT).transpose(1, 2)
     return infer(Parts.scaled_dot(query, key, value, belief))

@@ -53,16 +53,16 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
     templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
     evidence="Q(x_i + a_i)",
     values="V(x_j + a_j)",
-    meaning=(
-        "The position is part of the token: it enters the query, the template and the value. Attention itself is "
-        "independent of order: permuting tokens together with their positions permutes the outputs. The model adds "
-        "positions once, before its first layer, and normalises the sums, which is omitted here."
-    ),
     exact_because="Positions change the mean and the spread of the templates, not only their scores.",
     example=lambda draw: {**_tokens(draw), "places": draw(5, 6)},
     symmetries=(Symmetry({"x": -2, "places": -2}),),
 )
 def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tensor) -> Tensor:
+    """The position is part of the token: it enters the query, the template and the value.
+
+    Attention itself is independent of order: permuting tokens together with their positions permutes the outputs. The
+    model adds positions once, before its first layer, and normalises the sums, which is omitted here.
+    """
     query, key, value = _projected(x + places, project)
     return infer(Parts.scaled_dot(query, key, value))
 
@@ -77,11 +77,6 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
     templates="K(x_j + s_j)/√d",
     evidence="Q(x_i + s_i)",
     values="V(x_j + s_j)",
-    meaning=(
-        "As learned positions, with codes for which a shift is a rotation: s_{i+r} is s_i with its pairs rotated by "
-        "angles proportional to r, so a linear map can attend at a fixed distance. The slides omit the exponent and "
-        "print 10000·2i/d."
-    ),
     because=(
         "The last of the four terms depends on no token and could be a preference; the published model has all four in "
         "the query."
@@ -90,6 +85,11 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
     example=_tokens,
 )
 def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:
+    """As learned positions, with codes for which a shift is a rotation.
+
+    s_{i+r} is s_i with its pairs rotated by angles proportional to r, so a linear map can attend at a fixed distance.
+    The slides omit the exponent and print 10000·2i/d.
+    """
     places = sinusoids(torch.arange(x.shape[1], dtype=x.dtype, device=x.device), x.shape[2])
     return _learned_absolute(infer, x, places, project)
 
@@ -123,15 +123,15 @@ def _believing(
     formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
-    meaning=(
-        "The distance of a key determines how likely it is, independent of the query's content. There is no √d: the "
-        "initialisation of the model absorbs it. A decoder multiplies by the causal mask."
-    ),
     exact_because="The preference differs by query, and so do mean and covariance under it.",
     example=_heads_and_buckets,
     layer={"preference": "RelativePosition(heads)", "evidence": "ScaledDot(scale=1.0)"},
 )
 def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: RelativePosition) -> Tensor:
+    """The distance of a key determines how likely it is, independent of the query's content.
+
+    There is no √d: the initialisation of the model absorbs it. A decoder multiplies by the causal mask.
+    """
     return infer(_believing(network, query, key, value, scale=1.0))
 
 
@@ -145,11 +145,6 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
     ),
     formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
     preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
-    meaning=(
-        "The last key is the most likely, and each earlier one is less likely by a factor that depends on the head: a "
-        "geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so −s_h "
-        "(i − j) and s_h j are the same preference. If H is not a power of 2, slopes are those of the published code."
-    ),
     exact_because=(
         "A steep head has all preference on the last key, where exact and first order agree; for a flat one the "
         "covariance is that of all earlier keys."
@@ -158,6 +153,11 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
     layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
 )
 def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The last key is the most likely, and each earlier one is less likely by a factor that depends on the head.
+
+    This is a geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so
+    −s_h (i − j) and s_h j are the same preference. If H is not a power of 2, slopes are those of the published code.
+    """
     return infer(_believing(Causal() * ALiBi(query.shape[1]), query, key, value))
 
 
@@ -172,10 +172,6 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
     templates="R_j k_j/√d, where R_j rotates pairs of coordinates by angles proportional to j",
     evidence="R_i q_i",
-    meaning=(
-        "A template is rotated by its own position, so all queries share the templates. Scores depend only on "
-        "distances."
-    ),
     because=(
         "Shifting all positions rotates the whole problem and changes no norm: exact inference also depends only on "
         "distances."
@@ -185,6 +181,10 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     layer={"evidence": "Rotary(d)"},
 )
 def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A template is rotated by its own position, so all queries share the templates.
+
+    Scores depend only on distances.
+    """
     evidence, templates, scale = Rotary(query.shape[-1])(query, key)
     return infer(Parts(templates=templates * scale, evidence=evidence, values=value))
 
@@ -194,16 +194,16 @@ def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.2.3"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
     preference="uniform on j ≤ i",
-    meaning=(
-        "Later tokens cannot get weight: a preference of 0 gives a weight of 0, for every estimator and every "
-        "closeness here except transport. The number of visible keys reveals the position of the query; a single layer "
-        "does not depend on their order."
-    ),
     exact_because="The first query has only one key, so all estimators agree; later queries have more.",
     example=_heads,
     layer={"preference": "Causal()", "evidence": "ScaledDot()"},
 )
 def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Later tokens cannot get weight.
+
+    A preference of 0 gives a weight of 0, for every estimator and every closeness here except transport. The number of
+    visible keys reveals the position of the query; a single layer does not depend on their order.
+    """
     return infer(_believing(Causal(), query, key, value))
 
 
@@ -212,15 +212,16 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
     preference="uniform on w + 1 positions around i",
-    meaning=(
-        "Only neighbours can get weight; several layers reach farther. The paper's dilated window is the same with "
-        "gaps; its global tokens are a mask in which some queries and keys are never masked, with separate projections."
-    ),
     exact_because="Mean and covariance are those of the few templates in the window.",
     example=lambda draw: {**_heads(draw), "width": 2},
     layer={"preference": "Window(w // 2, w // 2)", "evidence": "ScaledDot()"},
 )
 def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
+    """Only neighbours can get weight; several layers reach farther.
+
+    The paper's dilated window is the same with gaps; its global tokens are a mask in which some queries and keys are
+    never masked, with separate projections.
+    """
     return infer(_believing(Window(width // 2, width // 2), query, key, value))
 
 
@@ -279,10 +280,6 @@ def _asked(
     ),
     templates="(k_j + W R_{i−j})/√d, different for each query",
     preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
-    meaning=(
-        "Two of the four terms do not depend on the query: an importance of each key and one of each distance. They "
-        "are the preference; the other two are evidence about the content of a key and about its distance."
-    ),
     because=_TIES,
     exact_because=(
         "Exact inference uses mean and covariance under u of the templates of each query; the preference is unchanged."
@@ -293,6 +290,10 @@ def _asked(
 def _transformer_xl(
     infer: Inferrer, x: Tensor, memory: Tensor, project: Tensor, network: TransformerXL
 ) -> Tensor:
+    """Two of the four terms do not depend on the query: an importance of each key and one of each distance.
+
+    They are the preference; the other two are evidence about the content of a key and about its distance.
+    """
     seen = torch.cat([memory, x], 1)
     (query,), (key, value) = _projected(x, project[:1]), _projected(seen, project[1:])
     offset = memory.shape[1]
@@ -324,11 +325,6 @@ def _text_in_order(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
     evidence="Q h_i; Q g_i",
     values="V h_j",
-    meaning=(
-        "A text is predicted in any order. The content stream contains the token at its position, the query stream "
-        "only the position: it attends to the same templates except its own. Segments, which the model encodes "
-        "similarly, are omitted."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "Two parallel inferences with shared templates. With the order of the text the content stream is "
@@ -346,6 +342,11 @@ def _xlnet(
     project: Tensor,
     network: TransformerXL,
 ) -> Tensor:
+    """A text is predicted in any order.
+
+    The content stream contains the token at its position, the query stream only the position: it attends to the same
+    templates except its own. Segments, which the model encodes similarly, are omitted.
+    """
     seen, offset = torch.cat([memory, x], 1), memory.shape[1]
     key, value = _projected(seen, project[1:])
     remembered = torch.ones(x.shape[1], offset, dtype=torch.bool, device=x.device)
@@ -376,10 +377,6 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
     ),
     templates="(k_j + a_{clip(j−i)})/√d, different for each query",
     values="v_j + b_{clip(j−i)}",
-    meaning=(
-        "Each distance up to K has one learned vector added to the key and another added to the value. The layer has "
-        "only those of keys; the paper found that those of values add little."
-    ),
     because=_TIES,
     exact_because="The covariance is of the query's own templates.",
     example=_text_and_vectors,
@@ -388,6 +385,10 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
 def _shaw(
     infer: Inferrer, x: Tensor, project: Tensor, network: RelativeKeys, value_vectors: Tensor
 ) -> Tensor:
+    """Each distance up to K has one learned vector added to the key and another added to the value.
+
+    The layer has only those of keys; the paper found that those of values add little.
+    """
     query, key, value = _projected(x, project)
     return infer(_asked(network, query, key, value, relative_values=value_vectors[None, None]))
 
@@ -406,10 +407,6 @@ def _image(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
     templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), different for each query",
     preference="uniform on the k × k pixels around i",
-    meaning=(
-        "A pixel attends to its neighbours, as in a convolution; half of the coordinates encode the offset in rows, "
-        "the other half in columns. There is no √d. Here windows have fewer pixels at the border."
-    ),
     because=_TIES,
     exact_because="The covariance is of the few templates in the window.",
     example=_image,
@@ -419,6 +416,11 @@ def _image(draw: Draw) -> dict[str, Any]:
     },
 )
 def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
+    """A pixel attends to its neighbours, as in a convolution.
+
+    Half of the coordinates encode the offset in rows, the other half in columns. There is no √d. Here windows have
+    fewer pixels at the border.
+    """
     query, key, value = _projected(x, project)
     near = believed(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
@@ -463,16 +465,16 @@ def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tens
     ),
     formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
     preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
-    meaning=(
-        "An image is cut into windows, shifted by half a window in every other layer. A pixel attends only to its "
-        "window, with a learned preference for each offset. It is computed by rolling the image and masking pixels "
-        "that the roll made neighbours."
-    ),
     exact_because="Mean and covariance are those of the pixels of a window, under the learned preference.",
     example=_pixels,
     layer={"preference": "GridPosition(heads, (2, 3))", "evidence": "ScaledDot()"},
 )
 def _swin(infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:
+    """An image is cut into windows, shifted by half a window in every other layer.
+
+    A pixel attends only to its window, with a learned preference for each offset. It is computed by rolling the image
+    and masking pixels that the roll made neighbours.
+    """
     side = network.grid[0]
     rows, columns = image.shape[1:3]
     windows = _windows(image.roll((-shift, -shift), (1, 2)), side)

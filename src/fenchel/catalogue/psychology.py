@@ -36,11 +36,6 @@ NOTE = (
     templates="s_j, one number per location",
     evidence="1: towards higher salience",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
-    meaning=(
-        "The most salient location gets all weight. It is the limit of softmax, p_j ∝ exp(α s_j), for large α, not "
-        "softmax itself, as stated in Asakawa's slides of 2020. Exact inference has a different limit for large α: its "
-        "mean tends to μ + z if templates can reach it, and one location gets all weight only if z points beyond them."
-    ),
     because=(
         "It is the first-order estimate at temperature 0. The exact solution is the mean of saliences nearest to μ + "
         "z: its weights may not be unique and may not belong to any dual point, so no other estimator is available."
@@ -51,6 +46,12 @@ NOTE = (
     takes_closeness=False,
 )
 def _winner_take_all(infer: Inferrer, salience: Tensor, value: Tensor) -> Tensor:
+    """The most salient location gets all weight.
+
+    It is the limit of softmax, p_j ∝ exp(α s_j), for large α, not softmax itself, as stated in Asakawa's slides of
+    2020. Exact inference has a different limit for large α: its mean tends to μ + z if templates can reach it, and one
+    location gets all weight only if z points beyond them.
+    """
     templates = salience.unsqueeze(-1)
     evidence = torch.ones_like(templates[..., :1, :])
     return infer(Parts(templates=templates, evidence=evidence, values=value, closeness=Hard()))
@@ -72,11 +73,6 @@ _CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
     paper=Paper("Broadbent", 1958, "Perception and communication"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if channel(j) is the one that i attends to, else 0",
     preference="u_ij uniform on the attended channel, 0 on the others",
-    meaning=(
-        "One channel, such as an ear or a voice, is selected before its content is processed; keys in other channels "
-        "get no weight, however well they match. It is a mask that depends on a feature of the key instead of its "
-        "position in the sequence."
-    ),
     exact_because="Mean and covariance under u are those of the selected channel.",
     example=_channels,
     symmetries=_CHANNELS,
@@ -84,6 +80,11 @@ _CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
 def _filter(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor
 ) -> Tensor:
+    """One channel, such as an ear or a voice, is selected before its content is processed.
+
+    Keys in other channels get no weight, however well they match. It is a mask that depends on a feature of the key
+    instead of its position in the sequence.
+    """
     passed = attended.unsqueeze(-1) == channel
     return infer(Parts.scaled_dot(query, key, value, passed))
 
@@ -93,11 +94,6 @@ def _filter(
     paper=Paper("Treisman", 1964, "Selective attention in man"),
     formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
     preference="u_ij ∝ 1 in the attended channel, ε in the others",
-    meaning=(
-        "The other channels are unlikely, not impossible: one's own name is still noticed. At first order a key in "
-        "them gets more weight than one in the attended channel if its score is higher by more than log(1/ε). The "
-        "theory's lower threshold for important words is a larger u for them."
-    ),
     exact_because="The threshold changes with the variance of the keys along the query.",
     example=lambda draw: {**_channels(draw), "leak": draw.number(0.05)},
     symmetries=_CHANNELS,
@@ -111,6 +107,11 @@ def _attenuation(
     attended: Tensor,
     leak: Tensor,
 ) -> Tensor:
+    """The other channels are unlikely, not impossible: one's own name is still noticed.
+
+    At first order a key in them gets more weight than one in the attended channel if its score is higher by more than
+    log(1/ε). The theory's lower threshold for important words is a larger u for them.
+    """
     same = attended.unsqueeze(-1) == channel
     log_u = torch.where(same, 0.0, leak.log())
     return infer(Parts.scaled_dot(query, key, value, log_u))
@@ -150,10 +151,6 @@ def _scene(draw: Draw) -> dict[str, Any]:
     paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
-    meaning=(
-        "A cue tells where a target will appear, and locations within the beam get a high preference for any content. "
-        "The Gaussian form is our choice: the theory has no formula."
-    ),
     exact_because="Mean and covariance under u are those within the beam.",
     example=_scene,
     symmetries=queries_or_keys({"centre": -2}, {"places": -2}),
@@ -167,6 +164,10 @@ def _spotlight(
     centre: Tensor,
     width: Tensor,
 ) -> Tensor:
+    """A cue tells where a target will appear, and locations within the beam get a high preference for any content.
+
+    The Gaussian form is our choice: the theory has no formula.
+    """
     squares = (centre.unsqueeze(-2) - places).square().sum(-1)
     log_u = -squares / (2 * width.square().unsqueeze(-1))
     return infer(Parts.scaled_dot(query, key, value, log_u))
@@ -187,11 +188,6 @@ _LOOKS = 4
     templates="k_j",
     preference="u⁽ᵗ⁾: smaller at recently attended locations",
     evidence="q, the same at each step",
-    meaning=(
-        "Attended locations have a lower preference for a while, so the same query gives another result at the next "
-        "step. ρ is the strength of the inhibition, κ its memory. The published finding is about reaction times; this "
-        "rule for u is ours."
-    ),
     verdict=Verdict.COMPOSITION,
     because="Each step is one inference; its weights enter the preference of the next.",
     exact_because="Exact weights differ, and so does the inhibition of the next step.",
@@ -201,6 +197,11 @@ _LOOKS = 4
 def _inhibition_of_return(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, inhibition: Tensor, memory: Tensor
 ) -> Tensor:
+    """Attended locations have a lower preference for a while, so the same query gives another result at the next step.
+
+    ρ is the strength of the inhibition, κ its memory. The published finding is about reaction times; this rule for u is
+    ours.
+    """
     log_u = torch.zeros_like(key[..., 0]).unsqueeze(-2)
     seen: list[Tensor] = []
     for _ in range(_LOOKS):
@@ -226,11 +227,6 @@ def _display(draw: Draw) -> dict[str, Any]:
     templates="f_j, the features of item j",
     preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
     evidence="w_i: weights on features that the target has",
-    meaning=(
-        "Activation is the sum of a bottom-up and a top-down term. Wolfe adds noise and visits items in order of "
-        "activation; p is the probability of being visited first if the noise has a Gumbel distribution. He "
-        "compares items with near neighbours, and by categories; here all other items count and features are numbers."
-    ),
     exact_because="Exact inference starts from the mean under the bottom-up preference.",
     example=_display,
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
@@ -238,6 +234,12 @@ def _display(draw: Draw) -> dict[str, Any]:
 def _guided_search(
     infer: Inferrer, features: Tensor, wanted: Tensor, value: Tensor, contrast: Tensor
 ) -> Tensor:
+    """Activation is the sum of a bottom-up and a top-down term.
+
+    Wolfe adds noise and visits items in order of activation; p is the probability of being visited first if the noise
+    has a Gumbel distribution. He compares items with near neighbours, and by categories; here all other items count and
+    features are numbers.
+    """
     others = features.shape[-2] - 1
     salience = torch.cdist(features, features, p=1).sum(-1) / others
     log_u = (contrast * salience).unsqueeze(-2)
@@ -260,16 +262,16 @@ def _target_among_others(draw: Draw) -> dict[str, Any]:
     templates="f_j, the features of item j",
     preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): smaller for items that are similar to many others",
     evidence="t_i, the description of the target",
-    meaning=(
-        "Search is hard if distractors resemble the target (evidence) and if distractors differ from one another "
-        "(preference): similar distractors are suppressed together. The paper states both laws without a formula for "
-        "weights; similarity as exp(-distance), and its sum, are our choice."
-    ),
     exact_because="Suppressing groups shifts the mean under u, from which exact inference starts.",
     example=_target_among_others,
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
 )
 def _similarity(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
+    """Search is hard if distractors resemble the target (evidence) and if they differ from one another (preference).
+
+    Similar distractors are suppressed together. The paper states both laws without a formula for weights; similarity as
+    exp(-distance), and its sum, are our choice.
+    """
     others = features.shape[-2] - 1
     alike = torch.exp(-torch.cdist(features, features)).sum(-1) - 1
     log_u = -(grouping * alike / others).unsqueeze(-2)
@@ -299,11 +301,6 @@ def _window_of_attention(draw: Draw) -> dict[str, Any]:
     templates="x_j, positions in the input",
     preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
     evidence="a y_i + b, the position that output i attends to, with α = 1/σ²",
-    meaning=(
-        "Control neurons route a window with any position b and size a to the same outputs, which makes recognition "
-        "independent of position and size. Both are evidence, shared by all outputs. The paper's routing has several "
-        "stages, each of which doubles the reach; here there is one."
-    ),
     exact_because=(
         "The preference is a Gaussian around the middle of the input; exact inference adds its mean to the position of "
         "the window."
@@ -320,6 +317,11 @@ def _routing(
     zoom: Tensor,
     width: Tensor,
 ) -> Tensor:
+    """Control neurons route a window with any position b and size a to the same outputs.
+
+    This makes recognition independent of position and size. Both are evidence, shared by all outputs. The paper's
+    routing has several stages, each of which doubles the reach; here there is one.
+    """
     aimed = zoom * outputs + shift
     alpha = (1 / width.square()).expand(aimed.shape[:-1])
     log_u = -(alpha[..., :1] / 2 * places.square().sum(-1)).unsqueeze(-2)
@@ -332,11 +334,6 @@ def _routing(
     formula="o_i = Σ_j g_j r_ij v_j / Σ_j g_j r_ij,  r_ij = exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_j ∝ g_j > 0",
-    meaning=(
-        "Attention multiplies a unit's response by a gain, for any stimulus. u multiplies weights in the same way: "
-        "odds change by the ratio of gains for every query. The paper sums unnormalised responses; dividing by their "
-        "total is our choice."
-    ),
     exact_because=(
         "Odds change by the ratio of gains only at first order: a gain shifts the mean that exact inference starts "
         "from."
@@ -345,6 +342,11 @@ def _routing(
     symmetries=queries_or_keys(with_key={"gain": -1}),
 )
 def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
+    """Attention multiplies a unit's response by a gain, for any stimulus.
+
+    u multiplies weights in the same way: odds change by the ratio of gains for every query. The paper sums unnormalised
+    responses; dividing by their total is our choice.
+    """
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=gain.log()))
 
 
@@ -354,11 +356,6 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
     formula="p_ij ∝ exp(α_i ⟨q_i, k_j⟩)",
     templates="k_j",
     evidence="q_i, with a reliability α_i for each query",
-    meaning=(
-        "Attention is the precision assigned to evidence. α is the precision of a Gaussian error of the mean, and the "
-        "exact dual point is a prediction error weighted by it: λ* = α(μ + z - h*). At first order, where the "
-        "prediction is μ, λ = αz: α is only an inverse temperature of the scores."
-    ),
     because="It is not the paper's generative model, only the role of precision in it.",
     exact_because=(
         "What the result explains is subtracted from the error; the larger α is, the smaller is the error that is left."
@@ -367,6 +364,12 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
     symmetries=queries_or_keys({"precision": -1}),
 )
 def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
+    """Attention is the precision assigned to evidence.
+
+    α is the precision of a Gaussian error of the mean, and the exact dual point is a prediction error weighted by it:
+    λ* = α(μ + z - h*). At first order, where the prediction is μ, λ = αz: α is only an inverse temperature of the
+    scores.
+    """
     return infer(Parts(templates=key, evidence=query, values=value, alpha=precision))
 
 
@@ -382,15 +385,15 @@ def _goal_and_salience(draw: Draw) -> dict[str, Any]:
     templates="k_j",
     preference="u_j ∝ exp(s_j), s the salience: bottom-up",
     evidence="g_i, the goal: top-down",
-    meaning=(
-        "Salience is the preference, the goal is evidence. As α tends to 0 the result is purely bottom-up; under a "
-        "uniform u it is purely top-down. Asakawa's slides of 2020 call self-attention bottom-up; in these terms its "
-        "query is evidence, although it comes from the input."
-    ),
     exact_because="Exact inference starts from the mean under the salience.",
     example=_goal_and_salience,
     symmetries=(Symmetry({"goal": -2}), Symmetry({"key": -2, "value": -2, "salience": -1}, None)),
 )
 def _top_down(infer: Inferrer, goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
+    """Salience is the preference, the goal is evidence.
+
+    As α tends to 0 the result is purely bottom-up; under a uniform u it is purely top-down. Asakawa's slides of 2020
+    call self-attention bottom-up; in these terms its query is evidence, although it comes from the input.
+    """
     log_u = salience.unsqueeze(-2)
     return infer(Parts(templates=key, evidence=goal, values=value, log_preference=log_u))

@@ -20,12 +20,6 @@ FAMILY = Family("Scores and positions")
 _LUONG = "Effective approaches to attention-based neural machine translation"
 
 
-_SLIDES = (
-    "The slides on which this catalogue is based print one formula for the additive, the location and the general "
-    "score; in the paper they differ."
-)
-
-
 def _states_and_places(draw: Draw) -> dict[str, Any]:
     return {
         "state": draw(2, 3, 4),
@@ -42,8 +36,6 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
     evidence="0",
     values="h_j",
-    meaning="The state of the decoder determines which positions to attend to, independent of their content. "
-    + _SLIDES,
     because=(
         "The score does not depend on the content at a position and is therefore read as preference. As evidence s_i "
         "on templates w_j it would have the same weights at first order, and other exact ones."
@@ -58,6 +50,11 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
     },
 )
 def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Location) -> Tensor:
+    """The state of the decoder determines which positions to attend to, independent of their content.
+
+    The slides on which this catalogue is based print one formula for the additive, the location and the general score;
+    in the paper they differ.
+    """
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
     belief = believed(network, query, values, query_inputs=state)
     nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
@@ -76,10 +73,6 @@ def _states_and_a_form(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp(q_iᵀ W k_j)",
     templates="k_j",
     evidence="Wᵀ q_i",
-    meaning=(
-        "Queries and keys are in different spaces, and W maps between them: the evidence about the mean of the keys is "
-        "Wᵀq. A bias, which the slides add, is the same for all keys and cancels in the softmax."
-    ),
     exact_because=(
         "W could also be applied to the keys: the scores are the same, but the exact problems differ, since the "
         "templates do."
@@ -89,6 +82,11 @@ def _states_and_a_form(draw: Draw) -> dict[str, Any]:
     layer={"evidence": "General(heads, d, scale=1.0)"},
 )
 def _general(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: General) -> Tensor:
+    """Queries and keys are in different spaces, and W maps between them.
+
+    The evidence about the mean of the keys is Wᵀq. A bias, which the slides add, is the same for all keys and cancels
+    in the softmax.
+    """
     evidence, templates, scale = network(query, key)
     return infer(Parts(templates=templates * scale, evidence=evidence, values=value))
 
@@ -113,10 +111,6 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
     templates="M_j/‖M_j‖",
     evidence="β_i k_i/‖k_i‖",
     values="M_j",
-    meaning=(
-        "A controller emits a key and a key strength β > 0, which is the norm of the evidence. It could be the "
-        "reliability α instead: the same scores, but another exact problem."
-    ),
     exact_because=(
         "Exact inference shifts the mean of the templates less. They have norm 1, so neither shifts it by more than 2, "
         "for evidence of any strength."
@@ -126,6 +120,10 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
     layer={"evidence": "Content(heads)"},
 )
 def _content(infer: Inferrer, query: Tensor, memory: Tensor, strength: Tensor) -> Tensor:
+    """A controller emits a key and a key strength β > 0, which is the norm of the evidence.
+
+    It could be the reliability α instead: the same scores, but another exact problem.
+    """
     return infer(_addressed(query, memory, strength))
 
 
@@ -150,10 +148,6 @@ def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
     preference="uniform; u_ij ∝ w̃_{ij}^{γ_i}",
     evidence="β_i k_i/‖k_i‖; 0",
     values="M_j",
-    meaning=(
-        "The weights by content are mixed with the previous weights, and shifted along the tape. Sharpening raises the "
-        "preference to a power γ ≥ 1."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "One inference by content, whose weights are mixed and shifted, and one without evidence, with the result as "
@@ -172,6 +166,10 @@ def _neural_turing_machine(
     shift: Tensor,
     sharpness: Tensor,
 ) -> Tensor:
+    """The weights by content are mixed with the previous weights, and shifted along the tape.
+
+    Sharpening raises the preference to a power γ ≥ 1.
+    """
     result = infer.weights(_addressed(query, memory, strength))
     share = gate.unsqueeze(-1)
     kept = share * result + (1 - share) * before
@@ -191,12 +189,12 @@ def _states_and_reach(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
     templates="k_j",
     preference="uniform on the window of 2D + 1 positions around i",
-    meaning="Source and target are roughly aligned: word i of one corresponds to words near i of the other.",
     exact_because="Mean and covariance are those of the few templates in the window.",
     example=_states_and_reach,
     layer={"preference": "Window(D, D)", "evidence": "ScaledDot(scale=1.0)"},
 )
 def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
+    """Source and target are roughly aligned: word i of one corresponds to words near i of the other."""
     near = believed(Window(reach, reach), query, key, query_offset=0)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
 
@@ -215,10 +213,6 @@ def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
     ),
     templates="k_j",
     preference="uniform on the window; the window times a Gaussian around c_i",
-    meaning=(
-        "The query predicts a location, and the preference decreases with the distance from it. With weights that sum "
-        "to 1 this is one inference under u = window × Gaussian."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "The paper multiplies by the Gaussian after the softmax without normalising again: its output is the mean "
@@ -236,6 +230,10 @@ def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
 def _local_p(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, direction: Tensor, reach: int
 ) -> Tensor:
+    """The query predicts a location, and the preference decreases with the distance from it.
+
+    With weights that sum to 1 this is one inference under u = window × Gaussian.
+    """
     places = torch.arange(key.shape[2], dtype=query.dtype, device=query.device)
     centre = key.shape[2] * torch.sigmoid(torch.tanh(query @ hidden) @ direction).unsqueeze(-1)
     distance = places - centre

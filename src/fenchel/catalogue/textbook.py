@@ -38,10 +38,6 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
     templates="k_j, without effect",
     preference="u_ij ∝ exp a(q_i, k_j), for any function a",
     evidence="0",
-    meaning=(
-        "Any score can be read as a preference without evidence. The example's score is minus the city-block distance, "
-        "which is not an inner product of q and k."
-    ),
     because=(
         "For an arbitrary function a this says little, since all positive weights have this form; entries with an "
         "inner product as score say which part of it is evidence."
@@ -57,6 +53,10 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
 def _soft_dictionary(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, score: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
+    """Any score can be read as a preference without evidence.
+
+    The example's score is minus the city-block distance, which is not an inner product of q and k.
+    """
     nothing = torch.zeros_like(query)
     return infer(Parts(templates=key, evidence=nothing, values=value, log_preference=score(query, key)))
 
@@ -72,17 +72,18 @@ def _with_mask(draw: Draw) -> dict[str, Any]:
     paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if j is visible to i, else 0",
     preference="u_ij uniform on the visible keys, 0 elsewhere",
-    meaning=(
-        "Masked keys have preference 0, which no evidence changes. The book uses a score of -10⁶ instead of -∞: in "
-        "floating point the weights are the same if a key is visible. If none is, setting scores to -10⁶ gives all "
-        "masked keys the same weight, and adding -10⁶ to scores masks nothing. Here such a row is 0."
-    ),
     exact_because="Mean and covariance under u are those of the visible keys.",
     example=_with_mask,
     symmetries=queries_or_keys({"visible": -2}, {"visible": -1}),
     layer={"preference": "KeyPadding()"},
 )
 def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    """Masked keys have preference 0, which no evidence changes.
+
+    The book uses a score of -10⁶ instead of -∞: in floating point the weights are the same if a key is visible. If none
+    is, setting scores to -10⁶ gives all masked keys the same weight, and adding -10⁶ to scores masks nothing. Here such
+    a row is 0.
+    """
     return infer(Parts.scaled_dot(query, key, value, visible))
 
 
@@ -93,12 +94,6 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
     templates="k_j",
     preference="u_j ∝ exp(-w²‖k_j‖²/2)",
     evidence="q_i, with α = w²",
-    meaning=(
-        "Keys near the origin have a higher preference, the query is evidence about the shift from there, and the "
-        "squared inverse bandwidth is its reliability. Notes on the textbook's section 15.4.2 print the softmax of the "
-        "kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no key has less than 1/e of the "
-        "weight of another; kernel regression, as here, divides the kernel by its sum."
-    ),
     exact_because=(
         "The choice of the origin determines what is preference and what is evidence. Kernel regression does not "
         "depend on it; the exact result does."
@@ -107,6 +102,13 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
     symmetries=QUERIES_OR_KEYS,
 )
 def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> Tensor:
+    """Keys near the origin have a higher preference.
+
+    The query is evidence about the shift from there, and the squared inverse bandwidth is its reliability. Notes on the
+    textbook's section 15.4.2 print the softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential
+    under which no key has less than 1/e of the weight of another; kernel regression, as here, divides the kernel by its
+    sum.
+    """
     alpha = w.square()
     log_u = -alpha.unsqueeze(-1) / 2 * key.square().sum(-1).unsqueeze(-2)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=log_u, alpha=alpha))
@@ -122,16 +124,17 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
     ),
     formula="p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
-    meaning=(
-        "The query is evidence about the shift of the mean of the keys. Scores of independent entries with mean 0 and "
-        "variance 1 have variance d; in many dimensions one key gets nearly all weight."
-    ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
     example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
 def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The query is evidence about the shift of the mean of the keys.
+
+    Scores of independent entries with mean 0 and variance 1 have variance d; in many dimensions one key gets nearly all
+    weight.
+    """
     return infer(Parts(templates=key, evidence=query, values=value))
 
 
@@ -142,16 +145,16 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     templates="k_j/√d",
     preference="uniform",
     evidence="q_i",
-    meaning=(
-        "All keys have the same preference, and the query is evidence about the shift of the mean of the scaled keys. "
-        "Scores of independent entries with mean 0 and variance 1 have variance 1."
-    ),
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
     example=queries_keys_values,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot()"},
 )
 def _scaled_dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """All keys have the same preference, and the query is evidence about the shift of the mean of the scaled keys.
+
+    Scores of independent entries with mean 0 and variance 1 have variance 1.
+    """
     return infer(Parts.scaled_dot(query, key, value))
 
 
@@ -176,10 +179,6 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
     preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
     evidence="0",
     values="h_j",
-    meaning=(
-        "A network scores each word of the source from the word and the previous state of the decoder: all of it is "
-        "preference. A bias inside tanh is allowed, which the paper's formulas leave out."
-    ),
     because=(
         "A nonlinear score of both is not evidence on templates shared by queries. On templates of pairs, tanh(W "
         "s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
@@ -191,6 +190,10 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
     layer={"preference": "Additive(heads, query_dim=width)", "evidence": "NoEvidence()"},
 )
 def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Additive) -> Tensor:
+    """A network scores each word of the source from the word and the previous state of the decoder.
+
+    All of it is preference. A bias inside tanh is allowed, which the paper's formulas leave out.
+    """
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
     belief = believed(network, query, values, query_inputs=state, key_inputs=annotations)
     nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
@@ -210,10 +213,6 @@ def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
     templates="tanh(W h_j + b)",
     evidence="q, learned: the same for every input",
     values="h_j",
-    meaning=(
-        "A sentence becomes one vector. The query, such as which words indicate its class, is learned and the same for "
-        "all sentences."
-    ),
     exact_because="Exact inference moves the mean less, where words vary along the query.",
     example=_tokens_and_a_query,
     symmetries=(Symmetry({"tokens": -2}, None),),
@@ -221,6 +220,10 @@ def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
 def _attention_pooling(
     infer: Inferrer, tokens: Tensor, weight: Tensor, bias: Tensor, query: Tensor
 ) -> Tensor:
+    """A sentence becomes one vector.
+
+    The query, such as which words indicate its class, is learned and the same for all sentences.
+    """
     hidden = torch.tanh(tokens @ weight + bias)
     return infer(Parts(templates=hidden, evidence=query.expand(*tokens.shape[:2], 1, -1), values=tokens))
 
@@ -253,10 +256,6 @@ def _two_sentences(draw: Draw) -> dict[str, Any]:
     templates="F(b_j); F(a_i)",
     evidence="F(a_i); F(b_j)",
     values="b_j; a_i",
-    meaning=(
-        "Each word of a premise attends to the hypothesis, and each word of the hypothesis to the premise; a network "
-        "compares each word with its result."
-    ),
     verdict=Verdict.COMPOSITION,
     because="Two inferences from one matrix of scores, along its rows and along its columns, compared and summed.",
     exact_because="The two directions have the same scores but different covariances.",
@@ -271,6 +270,10 @@ def _decomposable(
     compare: nn.Module,
     aggregate: nn.Module,
 ) -> Tensor:
+    """Each word of a premise attends to the hypothesis, and each word of the hypothesis to the premise.
+
+    A network compares each word with its result.
+    """
     a, b = premise.unsqueeze(1), hypothesis.unsqueeze(1)
     of_a, of_b = attend(a), attend(b)
     beside_a = infer(Parts(templates=of_b, evidence=of_a, values=b))
@@ -293,16 +296,16 @@ def _glimpses(draw: Draw) -> dict[str, Any]:
     paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
     formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
-    meaning=(
-        "The mean of the value at a single position drawn from the inferred distribution. The paper scores with a "
-        "network, as in additive attention; here the score is an inner product, and the paper's gate on the output is "
-        "omitted."
-    ),
     exact_because="Positions would be drawn from other weights.",
     example=_glimpses,
     symmetries=QUERIES_OR_KEYS,
 )
 def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The mean of the value at a single position drawn from the inferred distribution.
+
+    The paper scores with a network, as in additive attention; here the score is an inner product, and the paper's gate
+    on the output is omitted.
+    """
     return infer(Parts(templates=key, evidence=query, values=value))
 
 
@@ -312,11 +315,6 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; ties share in proportion to u",
     templates="k_j",
     closeness="0 on the support of u, infinite elsewhere: no closeness",
-    meaning=(
-        "Without a closeness one key gets all weight. This is the textbook's hard attention. The paper's draws one "
-        "position from soft weights instead, with soft attention as its mean, and learns by reinforcement; "
-        "discontinuous weights have no gradient to scores."
-    ),
     because=(
         "It is the first-order estimate at temperature 0. The exact solution is the mean of keys nearest to μ + q_i: "
         "its weights may not be unique and may not belong to any dual point, so no other estimator is available."
@@ -327,4 +325,9 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     takes_closeness=False,
 )
 def _hard(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Without a closeness one key gets all weight.
+
+    This is the textbook's hard attention. The paper's draws one position from soft weights instead, with soft attention
+    as its mean, and learns by reinforcement; discontinuous weights have no gradient to scores.
+    """
     return infer(Parts(templates=key, evidence=query, values=value, closeness=Hard()))

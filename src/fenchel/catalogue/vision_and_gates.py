@@ -38,10 +38,6 @@ _PIXELS = (Symmetry({"x": -2}),)
     templates="f(x_j), without 1/√d",
     evidence="g(x_i)",
     values="h(x_j)",
-    meaning=(
-        "A pixel attends to all pixels at any distance, with three maps of the image. The result is added to the input "
-        "with a factor γ that starts at 0: initially the layer is the identity; γ is learned."
-    ),
     because=("Some slides say that the result is concatenated with the input; the paper adds them."),
     exact_because=_SAME_SIGHT,
     example=_sagan_example,
@@ -49,6 +45,11 @@ _PIXELS = (Symmetry({"x": -2}),)
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
 def _sagan(infer: Inferrer, x: Tensor, f: Tensor, g: Tensor, h: Tensor, v: Tensor, gamma: Tensor) -> Tensor:
+    """A pixel attends to all pixels at any distance, with three maps of the image.
+
+    The result is added to the input with a factor γ that starts at 0: initially the layer is the identity; γ is
+    learned.
+    """
     pixels = x.unsqueeze(1)
     seen = infer(Parts(templates=pixels @ f, evidence=pixels @ g, values=pixels @ h))
     return gamma * (seen.squeeze(1) @ v) + x
@@ -64,16 +65,16 @@ _NON_LOCAL = "Non-local neural networks"
     templates="x_j",
     evidence="x_i",
     values="g(x_j)",
-    meaning=(
-        "Each pixel is both template and evidence, without a map: it attends to pixels in its own direction, more to "
-        "longer ones. A Gaussian in the distance of pixels, as in non-local means, would have u_j ∝ exp(-‖x_j‖²/2) "
-        "besides."
-    ),
     exact_because=_SAME_SIGHT,
     example=lambda draw: {"x": draw(2, 6, 4), "g": draw(4, 2), "w": draw(2, 4)},
     symmetries=_PIXELS,
 )
 def _non_local_gaussian(infer: Inferrer, x: Tensor, g: Tensor, w: Tensor) -> Tensor:
+    """Each pixel is both template and evidence, without a map.
+
+    It attends to pixels in its own direction, more to longer ones. A Gaussian in the distance of pixels, as in
+    non-local means, would have u_j ∝ exp(-‖x_j‖²/2) besides.
+    """
     pixels = x.unsqueeze(1)
     seen = infer(Parts(templates=pixels, evidence=pixels, values=pixels @ g))
     return seen.squeeze(1) @ w + x
@@ -91,9 +92,6 @@ def _embedded_example(draw: Draw) -> dict[str, Any]:
     templates="φ(x_j), without 1/√d",
     evidence="θ(x_i)",
     values="g(x_j)",
-    meaning=(
-        "Dot-product attention between pixels, or between positions and times of a video, with a residual connection."
-    ),
     exact_because=_SAME_SIGHT,
     example=_embedded_example,
     symmetries=_PIXELS,
@@ -102,6 +100,7 @@ def _embedded_example(draw: Draw) -> dict[str, Any]:
 def _non_local_embedded(
     infer: Inferrer, x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor
 ) -> Tensor:
+    """Dot-product attention between pixels, or between positions and times of a video, with a residual connection."""
     pixels = x.unsqueeze(1)
     seen = infer(Parts(templates=pixels @ phi, evidence=pixels @ theta, values=pixels @ g))
     return seen.squeeze(1) @ w + x
@@ -112,10 +111,6 @@ def _non_local_embedded(
     paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (4) and (6)"),
     formula="y_i = W (1/N) Σ_j ⟨θ(x_i), φ(x_j)⟩ g(x_j) + x_i",
     values="g(x_j)",
-    meaning=(
-        "Values are multiplied by scores and divided by their number N. For small scores s this is part of softmax "
-        "attention: Σ_j p_j v_j is the mean of the values plus (1/N) Σ_j (s_j - s̄) v_j to first order in s."
-    ),
     because=(
         "The coefficients ⟨θ(x_i), φ(x_j)⟩/N may be negative with any sum: they are not a distribution, and the output "
         "is not a mean of values. The same holds for the paper's concatenation, ReLU(⟨w, [θ_i, φ_j]⟩)/N: it is never "
@@ -128,6 +123,11 @@ def _non_local_embedded(
     **NO_INFERENCE,
 )
 def _non_local_dot(infer: Inferrer, x: Tensor, theta: Tensor, phi: Tensor, g: Tensor, w: Tensor) -> Tensor:
+    """Values are multiplied by scores and divided by their number N.
+
+    For small scores s this is part of softmax attention: Σ_j p_j v_j is the mean of the values plus (1/N) Σ_j (s_j -
+    s̄) v_j to first order in s.
+    """
     seen = (x @ theta) @ ((x @ phi).mT @ (x @ g)) / x.shape[-2]
     return seen @ w + x
 
@@ -155,11 +155,6 @@ def _double_example(draw: Draw) -> dict[str, Any]:
     preference="gather: uniform; distribute: u_k ∝ exp c_k, by the map's bias",
     evidence="gather: φ_k, the same for every image; distribute: x_i",
     values="gather: Θx_i; distribute: g_k",
-    meaning=(
-        "Learned queries attend to the whole image, and each gathers one descriptor; then each position attends to the "
-        "descriptors. A bias of φ is the same for all positions and has no effect; one of ρ is a preference over "
-        "descriptors."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "Two inferences, the first over positions and the second over descriptors at each position; the outputs of the "
@@ -176,6 +171,11 @@ def _double_example(draw: Draw) -> dict[str, Any]:
 def _a2_net(
     infer: Inferrer, x: Tensor, features: Tensor, gather: Tensor, distribute: Tensor, bias: Tensor
 ) -> Tensor:
+    """Learned queries attend to the whole image, and each gathers one descriptor.
+
+    Then each position attends to the descriptors. A bias of φ is the same for all positions and has no effect; one of ρ
+    is a preference over descriptors.
+    """
     pixels = x.unsqueeze(1)
     batch = (x.shape[0], 1, -1, -1)
     questions, addresses = gather.mT.expand(batch), distribute.mT.expand(batch)
@@ -208,11 +208,6 @@ def _convolution_example(draw: Draw) -> dict[str, Any]:
     templates="the pixels, without effect",
     preference="a Gaussian around the pixel at offset Δ_h, one shift of the kernel per head",
     evidence="0",
-    meaning=(
-        "Each head of a K × K kernel has a preference for one offset, independent of content, and no evidence. As a "
-        "grows the preference tends to one pixel, and the sum of the mapped heads to the convolution. For zero padding "
-        "the image has to be padded with pixels of value 0, or heads at the border see the nearest pixel."
-    ),
     because=(
         "It equals a convolution up to an error: the total weight on other pixels is at most 4ε(1 + ε), ε = e^{−a}/(1 "
         "− e^{−3a}). The example has a = 30 and torch's conv2d as reference."
@@ -227,6 +222,11 @@ def _convolution_example(draw: Draw) -> dict[str, Any]:
 def _convolution(
     infer: Inferrer, image: Tensor, weight: Tensor, bias: Tensor, belief: QuadraticGridPosition
 ) -> Tensor:
+    """Each head of a K × K kernel has a preference for one offset, independent of content, and no evidence.
+
+    As a grows the preference tends to one pixel, and the sum of the mapped heads to the convolution. For zero padding
+    the image has to be padded with pixels of value 0, or heads at the border see the nearest pixel.
+    """
     (rows, columns), (up, left) = belief.grid, belief.padding
     batch, heads = image.shape[0], weight.shape[2] * weight.shape[3]
     padded = torch.nn.functional.pad(image, (left, left, up, up)).flatten(2).mT
@@ -322,10 +322,6 @@ def _activation_example(draw: Draw) -> dict[str, Any]:
     paper=_U_GAT_IT,
     formula="a_ik = w_k E_ik",
     values="E_ik, the activation of channel k at position i",
-    meaning=(
-        "Each channel is multiplied by its weight in a classifier of the two domains, which amplifies the channels "
-        "that distinguish them."
-    ),
     because=(
         "w_k may have any sign and size: nothing is averaged, and w is not a gate, which would be σ(w_k), the mean of "
         "a coin. The inference is that of the domain, by the classifier with weights w (u-gat-it-classifier)."
@@ -335,6 +331,10 @@ def _activation_example(draw: Draw) -> dict[str, Any]:
     **NO_INFERENCE,
 )
 def _u_gat_it(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
+    """Each channel is multiplied by its weight in a classifier of the two domains.
+
+    This amplifies the channels that distinguish them.
+    """
     return x * weight
 
 
@@ -379,7 +379,6 @@ def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
     preference="uniform, in both",
     evidence="pooling: 0; class: Σ_k w_k E̅_k",
     values="pooling: E_i; class: 0 and 1",
-    meaning=("The positions have no evidence, so their mean is unchanged; it is evidence for the domain."),
     verdict=Verdict.COMPOSITION,
     because=(
         "Average pooling is an inference with z = 0, and its output is the evidence of a coin. The paper's formula has "
@@ -391,6 +390,7 @@ def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
     symmetries=(Symmetry({"x": -2}, None), Symmetry({"x": -1, "weight": -1}, None)),
 )
 def _u_gat_it_classifier(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
+    """The positions have no evidence, so their mean is unchanged; it is evidence for the domain."""
     return coins(infer, _pooled(infer, x) @ weight.unsqueeze(-1)).squeeze(-1)
 
 
@@ -411,10 +411,6 @@ def _residual_example(draw: Draw) -> dict[str, Any]:
     preference="u(1) = σ(b_c)",
     evidence="⟨w_c, m_i⟩",
     values="F_ic and 2F_ic: (1 + M) F is their mean under the coin",
-    meaning=(
-        "A unit is open with prior probability σ(b_c), and the mask branch is the evidence. Masks of several modules "
-        "multiply: the product is the mean over independent coins."
-    ),
     because=(
         "One inference per unit, each over two templates, as with fenchel.Bernoulli. The paper's mask by channel "
         "divides by a norm, which is not the mean of a coin."
@@ -429,6 +425,10 @@ def _residual_example(draw: Draw) -> dict[str, Any]:
 def _residual_attention(
     infer: Inferrer, features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor
 ) -> Tensor:
+    """A unit is open with prior probability σ(b_c), and the mask branch is the evidence.
+
+    Masks of several modules multiply: the product is the mean over independent coins.
+    """
     return (1 + coins(infer, mask @ weight, bias)) * features
 
 
@@ -440,7 +440,6 @@ def _residual_attention(
     preference="uniform, in both",
     evidence="squeeze: 0; excitation: W₂ ReLU(W₁ x̄)",
     values="squeeze: x_i; excitation: 0 and x_ic",
-    meaning=("The mean of all positions, without evidence, determines the evidence of the channels' coins."),
     verdict=Verdict.COMPOSITION,
     because=(
         "An inference with z = 0; its output, mapped by a network, is the evidence of one coin per channel."
@@ -450,6 +449,7 @@ def _residual_attention(
     symmetries=(Symmetry({"x": -2}),),
 )
 def _squeeze_excitation(infer: Inferrer, x: Tensor, reduce: Tensor, expand: Tensor) -> Tensor:
+    """The mean of all positions, without evidence, determines the evidence of the channels' coins."""
     gate = coins(infer, (_pooled(infer, x) @ reduce).relu() @ expand)
     return gate.unsqueeze(-2) * x
 
@@ -473,12 +473,6 @@ def _lstm_example(draw: Draw) -> dict[str, Any]:
     preference="logit u = b for gates, 2b for g; uniform for tanh c'",
     evidence="W[x, h]; for tanh c' the state c'",
     values="the templates",
-    meaning=(
-        "Every bounded quantity of an LSTM is the mean of a coin; tanh is that of one with the sides -1 and 1. A bias "
-        "is a preference: 1 for the forget gate keeps a cell with prior probability 0.73. The paper has 4σ(x) − 2 and "
-        "2σ(x) − 1 where tanh is used today: coins with other sides. There are no queries and keys in it, a question "
-        "raised in some slides."
-    ),
     verdict=Verdict.COMPOSITION,
     because=(
         "Given c, c' is the mean of b_f c + b_i b_g over independent coins b, and the evidence of a further coin, "
@@ -490,6 +484,12 @@ def _lstm_example(draw: Draw) -> dict[str, Any]:
 def _lstm(
     infer: Inferrer, x: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor
 ) -> Tensor:
+    """Every bounded quantity of an LSTM is the mean of a coin; tanh is that of one with the sides -1 and 1.
+
+    A bias is a preference: 1 for the forget gate keeps a cell with prior probability 0.73. The paper has 4σ(x) − 2 and
+    2σ(x) − 1 where tanh is used today: coins with other sides. There are no queries and keys in it, a question raised
+    in some slides.
+    """
     asked_i, asked_f, asked_g, asked_o = (x @ weight_x.mT + h @ weight_h.mT).chunk(4, -1)
     bias_i, bias_f, bias_g, bias_o = bias.chunk(4)
     gates = coins(infer, torch.cat([asked_i, asked_f, asked_o], -1), torch.cat([bias_i, bias_f, bias_o]))
