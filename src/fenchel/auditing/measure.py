@@ -343,6 +343,8 @@ def sample_size(
     if queries != "auto":
         return int(queries)
     config: Any = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):  # of models of text and images, a part of the configuration
+        config = config.get_text_config(decoder=True)
     width = getattr(config, "hidden_size", None)
     if length is None or not isinstance(width, int):
         return None

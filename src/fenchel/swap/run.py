@@ -144,7 +144,8 @@ def swap(
         sites = sites_of(run.model)
         arms = make_arms(sites, asked)
         if isinstance(task, SentenceTask):
-            _check_room(len(arms), task.count, int(getattr(run.model.config, "hidden_size", 0)))
+            config = run.model.config.get_text_config(decoder=True)
+            _check_room(len(arms), task.count, int(getattr(config, "hidden_size", 0)))
         manifest = {
             **described_model(run, SCHEMA),
             "space": "key",
