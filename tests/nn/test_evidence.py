@@ -28,6 +28,7 @@ from fenchel.nn.evidence import (
 )
 from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
 from tests.compiling import compiled_afresh
+from tests.nn.placed_scores import scores
 from tests.nn.preferences import as_log_weights, by_index
 from tests.nn.small_layers import heads
 from tests.normal import drawn
@@ -156,41 +157,6 @@ def placed(name: str) -> AbstractPositionalEvidence:
     return evidence
 
 
-def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int) -> Tensor:
-    """The log-weight of key j for query i, (B, H), from the papers' formulas."""
-    q, k = query[:, :, i], key[:, :, j]
-    if name.startswith("rotary"):
-        angles = torch.tensor(
-            [10_000.0 ** (-2 * c / PLACED_DIM) for c in range(PLACED_DIM // 2)], dtype=torch.float64
-        )
-
-        def turned(vector: Tensor, place: int) -> Tensor:
-            paired = vector.unflatten(-1, (2, -1)).mT if "halves" in name else vector.unflatten(-1, (-1, 2))
-            return torch.view_as_complex(paired.contiguous()) * torch.exp(1j * angles * place)
-
-        return (turned(q, i) * turned(k, j).conj()).real.sum(-1) / PLACED_DIM**0.5
-    if name.startswith("relative keys"):
-        clipped = max(-evidence.max_distance, min(evidence.max_distance, j - i))
-        return (q * (k + evidence.weight[:, clipped + evidence.max_distance])).sum(-1) / PLACED_DIM**0.5
-    if name == "grid":
-        row, column = j // 3 - i // 3, j % 3 - i % 3
-        at = [max(-1, min(1, one)) + 1 for one in (row, column)]
-        return (q * (k + torch.cat((evidence.rows[:, at[0]], evidence.columns[:, at[1]]), -1))).sum(-1)
-    code = torch.tensor([(i - j) * 10_000.0 ** (-2 * c / 6) for c in range(3)], dtype=torch.float64)
-    r = evidence.distance_weight @ torch.cat((code.sin(), code.cos()))
-    u, v = evidence.key_importance, evidence.distance_importance
-    return ((q + u) * k + (q + v) * r).sum(-1) / PLACED_DIM**0.5
-
-
-def scores(evidence: Any, name: str, query: Tensor, key: Tensor) -> Tensor:
-    """The log-weights of all keys for all queries, (B, H, m, n)."""
-    rows = [
-        torch.stack([score(evidence, name, query, key, i, j) for j in range(key.shape[2])], -1)
-        for i in range(query.shape[2])
-    ]
-    return torch.stack(rows, -2)
-
-
 def build(name: str, **options: Any) -> MultiheadAttention:
     torch.manual_seed(3)
     layer = MultiheadAttention(
@@ -201,9 +167,9 @@ def build(name: str, **options: Any) -> MultiheadAttention:
     return layer
 
 
-def by_hand(layer: MultiheadAttention, name: str, x: Tensor, log_u: Tensor) -> Tensor:
+def by_hand(layer: MultiheadAttention, x: Tensor, log_u: Tensor) -> Tensor:
     q, k, v = heads(layer, x)
-    weights = (scores(layer.evidence, name, q, k) + log_u).softmax(-1)
+    weights = (scores(layer.evidence, q, k) + log_u).softmax(-1)
     return layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
@@ -220,7 +186,7 @@ def test_a_layer_attends_so_with_masks_and_padding(name):
     forbidden = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1) | padding[:, None, None]
     log_u = torch.zeros(2, 1, TOKENS, TOKENS, dtype=torch.float64).masked_fill(forbidden, -torch.inf)
     output, weights = layer(x, x, x, key_padding_mask=padding)
-    expected = by_hand(layer, name, x, log_u)
+    expected = by_hand(layer, x, log_u)
     torch.testing.assert_close(output, expected)
     assert not weights[1, :, -2:].any()
     plain, _ = layer(x, x, x, key_padding_mask=padding, need_weights=False)

@@ -10,8 +10,9 @@ from transformers.models.swin.modeling_swin import SwinAttention, window_partiti
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
-from fenchel.nn.evidence import RelativeGridKeys, RelativeKeys, TransformerXL
+from fenchel.nn.evidence import RelativeGridKeys, RelativeKeys, Rotary, TransformerXL
 from fenchel.nn.preference import GridPosition, RelativePosition
+from tests.nn.placed_scores import scores
 
 
 def softmax_attention(query: Tensor, key: Tensor, value: Tensor, scores: Tensor | float = 0.0) -> Tensor:
@@ -83,38 +84,14 @@ def sliding_window(query: Tensor, key: Tensor, value: Tensor, width: int) -> Ten
 
 
 def rotary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As products of complex numbers."""
-
-    def turned(vectors: Tensor) -> Tensor:
-        n, dim = vectors.shape[-2:]
-        angles = torch.tensor(
-            [[s * 10000 ** (-2 * c / dim) for c in range(dim // 2)] for s in range(n)], dtype=torch.float64
-        )
-        complex_ = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
-        return complex_ * torch.polar(torch.ones_like(angles), angles)
-
-    scores = (turned(query) @ turned(key).mH).real / math.sqrt(key.shape[-1])
-    return scores.softmax(-1) @ value
+    return scores(Rotary(query.shape[-1]), query, key).softmax(-1) @ value
 
 
 def transformer_xl(x: Tensor, memory: Tensor, project: Tensor, network: TransformerXL) -> Tensor:
-    """The four terms, pair by pair."""
-    seen, length = torch.cat([memory, x], 1), memory.shape[1]
-    query = heads_of(x, project)[0]
-    _, key, value = heads_of(seen, project)
-    u, v, weight = network.key_importance, network.distance_importance, network.distance_weight
-    width, scores = weight.shape[2], []
-    for i in range(x.shape[1]):
-        row = []
-        for j in range(seen.shape[1]):
-            back = i + length - j
-            angles = [back / 10000 ** (2 * c / width) for c in range(width // 2)]
-            code = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=x.dtype)
-            q, k, r = query[:, :, i], key[:, :, j], weight @ code
-            terms = (q * k).sum(-1) + (q * r).sum(-1) + (u * k).sum(-1) + (v * r).sum(-1)
-            row.append(terms if back >= 0 else torch.full_like(terms, -torch.inf))
-        scores.append(torch.stack(row, -1))
-    return (torch.stack(scores, -2) / math.sqrt(key.shape[-1])).softmax(-1) @ value
+    length, (query, *_) = memory.shape[1], heads_of(x, project)
+    _, key, value = heads_of(torch.cat([memory, x], 1), project)
+    later = torch.ones(x.shape[1], key.shape[2], dtype=torch.bool).triu(length + 1)
+    return scores(network, query, key, length).masked_fill(later, -torch.inf).softmax(-1) @ value
 
 
 def xlnet(
@@ -143,32 +120,17 @@ def xlnet(
 
 
 def shaw(x: Tensor, project: Tensor, network: RelativeKeys, value_vectors: Tensor) -> Tensor:
-    query, key, value = heads_of(x, project)
-    most, n, answers = network.max_distance, x.shape[1], []
-    for i in range(n):
-        place = [max(-most, min(most, j - i)) + most for j in range(n)]
-        keys, values = key + network.weight[0, place], value + value_vectors[place]
-        answers.append(softmax_attention(query[:, :, i : i + 1], keys, values))
-    return torch.cat(answers, 2)
+    (query, key, value), most, places = heads_of(x, project), network.max_distance, torch.arange(x.shape[1])
+    weights = scores(network, query, key).softmax(-1)
+    steps = (places - places.unsqueeze(-1)).clamp(-most, most) + most
+    return weights @ value + torch.einsum("bhij,ijd->bhid", weights, value_vectors[steps])
 
 
 def stand_alone(x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
-    (query, key, value), (rows, columns), reach = heads_of(x, project), network.grid, network.reach
-    answers = []
-    for row in range(rows):
-        for column in range(columns):
-            q, scores, values = query[:, :, row * columns + column], [], []
-            for down in range(-reach, reach + 1):
-                for across in range(-reach, reach + 1):
-                    if not (0 <= row + down < rows and 0 <= column + across < columns):
-                        continue
-                    j = (row + down) * columns + column + across
-                    place = torch.cat((network.rows[:, down + reach], network.columns[:, across + reach]), -1)
-                    scores.append((q * (key[:, :, j] + place)).sum(-1))
-                    values.append(value[:, :, j])
-            weights = torch.stack(scores, -1).softmax(-1)
-            answers.append((weights.unsqueeze(-1) * torch.stack(values, 2)).sum(2))
-    return torch.stack(answers, 2)
+    (query, key, value), places, columns = heads_of(x, project), torch.arange(x.shape[1]), network.grid[1]
+    down, across = ((at - at.unsqueeze(-1)).abs() for at in (places // columns, places % columns))
+    far = torch.maximum(down, across) > network.reach
+    return scores(network, query, key).masked_fill(far, -torch.inf).softmax(-1) @ value
 
 
 def swin(image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:
