@@ -64,9 +64,25 @@ def audited(script: ModuleType, run: Path, **options: Any) -> list[Any]:
     return report.heads
 
 
-def check_swap(script: ModuleType, run: Path, loss: float) -> None:
-    """Exact inference changes what a run says, whose loss a swap measures as the mean of its examples'."""
-    options: Any = {"estimators": ("exact",), "alphas": (0.5,), "bootstrap": 100}
+def check_run(script: ModuleType, run: Path, kinds: list[str], **options: Any) -> tuple[Tensor, Tensor]:
+    """Losses and scores of a run's examples, each of which its batches hold once, as audits and swaps read them.
+
+    A swap measures the mean of the losses, and exact inference changes what the run says.
+    """
+    model, batches = script.load(run)
+    assert not model.training
+    with torch.no_grad():
+        said = [(batch, model(**batch["inputs"])) for batch in batches]
+    losses, scores = (
+        torch.cat([batch[name](output) for batch, output in said if name in batch]).double()
+        for name in ("loss", "score")
+    )
+    assert sorted(one for batch in batches for one in batch["documents"]) == [*range(1, len(losses) + 1)]
+    assert len(scores) == len(losses)
+    assert bool(((scores >= 0) & (scores <= 1)).all())
+    assert [head["kind"] for head in audited(script, run, **options)] == kinds
+    options = {"estimators": ("exact",), "alphas": (0.5,), "bootstrap": 100}
     report = swap(str(run), loader=script.__file__, **options)
-    assert abs(report.arm("model")["loss"] - loss) < 1e-4
+    assert abs(report.arm("model")["loss"] - float(losses.mean())) < 1e-4
     assert report.arm("exact")["hidden_change"] > 1e-6
+    return losses, scores

@@ -17,7 +17,7 @@ from common import load_run
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import load_model
 from tests.cli.conftest import saved
-from tests.examples.measured import audited, check_swap, parquet, refuses, trained
+from tests.examples.measured import check_run, parquet, refuses, trained
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
 
@@ -46,14 +46,11 @@ def test_finds_words_that_the_most_frequent_one_is_not(tmp_path, capsys) -> None
     ))  # fmt: skip
     assert found["test"]["unigram_accuracy"] == pytest.approx(words.count(common) / len(words))
 
-    loaded, batches = fill_mask.load(tmp_path / "run")
-    with torch.no_grad():
-        losses = torch.cat([one["loss"](loaded(**one["inputs"])) for one in batches])
+    losses, _ = check_run(fill_mask, tmp_path / "run", 4 * ["encoder_self"])
     expected = [one["loss"] / max(len(one["words"]), 1) for one in records]
-    assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
-    assert [len(row) for one in batches for row in one["tokens"]] == batch["attention_mask"].sum(1).tolist()
-    assert len(audited(fill_mask, tmp_path / "run")) == 4
-    check_swap(fill_mask, tmp_path / "run", float(losses.double().mean()))
+    assert torch.allclose(losses, torch.tensor(expected).double(), atol=1e-4)
+    texts = [row for one in fill_mask.load(tmp_path / "run")[1] for row in one["tokens"]]
+    assert [*map(len, texts)] == batch["attention_mask"].sum(1).tolist()
 
     capsys.readouterr()
     blanks = cast(fill_mask.Blanks, model)
@@ -181,8 +178,8 @@ def test_learns_audits_swaps_and_is_saved(tmp_path: Path, capsys: pytest.Capture
     pretrained = str(saved(tmp_path / "model", "bert"))
     found = trained(*kind, tmp_path / "run", data=str(tmp_path), pretrained=pretrained, **told)
     assert found["test"]["accuracy"] > 0.9
-    assert len(audited(finetune, tmp_path / "run")) == 8
-    check_swap(finetune, tmp_path / "run", found["test"]["loss"])
+    losses, _ = check_run(finetune, tmp_path / "run", 8 * ["encoder_self"])
+    assert float(losses.mean()) == pytest.approx(found["test"]["loss"], abs=1e-4)
 
     task, model = load_run(*kind, tmp_path / "run")
     finetune.use(task, model, finetune.UseOptions(texts=["w1 w4"], save=str(tmp_path / "saved")))

@@ -17,7 +17,7 @@ import vision
 from common import load_run
 from fenchel.errors import CostWarning, InputError, ModelError
 from fenchel.nn import TransportAttention
-from tests.examples.measured import audited, check_swap, parquet, refuses, trained
+from tests.examples.measured import audited, check_run, parquet, refuses, trained
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
 
@@ -52,17 +52,11 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     right = [record["label"] == record["answer"] for record in records]
     assert found["test"]["accuracy"] == pytest.approx(sum(right) / len(right))
 
-    loaded, batches = vision.load(tmp_path / "run")
-    loss, score = (
-        torch.cat([batch[name](loaded(**batch["inputs"])) for batch in batches]) for name in ("loss", "score")
-    )
-    assert float(loss.detach().mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
-    assert float(score.mean()) == pytest.approx(found["test"]["accuracy"])
-    assert [one for batch in batches for one in batch["documents"]] == list(range(1, 201))
-    assert len(audited(vision, tmp_path / "run", layers=[1], baseline="twin")) == 2
+    losses, scores = check_run(vision, tmp_path / "run", 2 * ["encoder_self"], layers=[1], baseline="twin")
+    assert float(losses.mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
+    assert float(scores.mean()) == pytest.approx(found["test"]["accuracy"])
     with pytest.raises(ModelError, match="--layers 1, or"):  # the last one is optimal transport
         audited(vision, tmp_path / "run")
-    check_swap(vision, tmp_path / "run", found["test"]["loss"])
 
     vision.use(
         read, cast(vision.VisionTransformer, model), vision.UseOptions(picture=str(tmp_path / "seen.png"))
