@@ -210,12 +210,6 @@ def test_commands_answer_without_torch():
     assert done.stdout.splitlines()[-1] == str([code for _, code in asked]), done.stderr
 
 
-def test_the_blocker_blocks():
-    done = run_without(["rich"], "import rich")
-    assert done.returncode == 1
-    assert "rich is blocked" in done.stderr
-
-
 PACKAGES = ["auditing", "closeness", "comparing", "errors", "functional", "integrations", "nn", "swap"]
 
 

@@ -67,11 +67,6 @@ def test_public_modules_are_attributes_before_they_are_imported(module, monkeypa
     assert getattr(import_module(above), name) is sys.modules[module]
 
 
-def test_the_list_is_sorted_without_repetition():
-    assert listed() == sorted({*listed()})
-    assert len(listed()) > 250
-
-
 def test_what_is_removed_is_read_from_the_changelog():
     changelog = (
         "- Removed: `fenchel.nn.Old`, use `fenchel.nn.New`.\n- Removed: `fenchel.a`, `fenchel audit --b`.\n"

@@ -294,29 +294,6 @@ def test_a_layer_that_is_shared_is_a_layer_for_every_call_and_calls_stay_the_sam
             capture.run({"tokens": tokens()})
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model = Encoder(layer()).eval()
-    before = copy.deepcopy(model.state_dict())
-    keys = set(model.layers[0].__dict__)
-
-    def fail(call: AttentionCall) -> None:
-        raise KeyError(call.site.name)
-
-    with Capture(model, space="key", consume=fail) as capture:
-        with pytest.raises(KeyError, match=r"layers\.0"):
-            capture.run({"tokens": tokens()})
-        assert set(model.layers[0].__dict__) == keys
-        model(tokens())
-        with (
-            pytest.raises(CaptureError, match="already being captured"),
-            Capture(model, space="key", consume=fail),
-        ):
-            pass
-    model(tokens())
-    assert set(model.layers[0].__dict__) == keys
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_the_twin_has_the_numbers_of_fresh_weights() -> None:
     model = ViT(width=WIDTH, depth=2, heads=HEADS).double()
     images = {"images": torch.randn(2, 1, 8, 8)}

@@ -51,22 +51,6 @@ def test_functions_of_indices_agree_with_the_tensor(name, offset):
     assert same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
 
 
-class Inconsistent(AbstractPreference):
-    """A preference that says one thing as a tensor and another as a function."""
-
-    def forward(self, inputs: AttentionInputs) -> Tensor:
-        return torch.zeros(1, 1, 1, 1, dtype=inputs.dtype)
-
-    def log_weight(self, inputs: AttentionInputs) -> IndexFunction:
-        return lambda b, h, q, k: 1e-3 * k
-
-
-def test_a_disagreement_would_be_found():
-    inputs = attention_inputs()
-    preference = Inconsistent()
-    assert not same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_constant_dimensions_have_size_one(name):
     inputs = attention_inputs()

@@ -41,14 +41,6 @@ def test_a_notebook_gives_what_it_shows(path: Path, tmp_path: Path, monkeypatch:
         assert numbers_now == pytest.approx(numbers, rel=0.1, abs=0.02)
 
 
-def test_what_a_cell_gives() -> None:
-    cells = [nbformat.v4.new_code_cell(code) for code in ("a = 2\nprint(a)\na + 1", "a;", "a * 2\nb = 1")]
-    printed, nothing, bound = run_cells(nbformat.v4.new_notebook(cells=cells))
-    assert [one.output_type for one in printed] == ["stream", "execute_result"]
-    assert printed[1].data["text/plain"] == "3"
-    assert nothing == bound == []
-
-
 def test_a_page_has_text_code_and_outputs() -> None:
     notebook = nbformat.v4.new_notebook(
         cells=[
