@@ -64,8 +64,7 @@ def test_an_offset_of_the_keys_changes_no_bound(estimator: str) -> None:
         if estimator == "exact":
             assert bool((found.dual_error <= 2e-5 * query.norm(dim=-1)).all())
         else:
-            for one, other in zip(found, expected, strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
             gaps = (F.gap(0.1 * query, at, **options) for at in (key + 512, key))
             torch.testing.assert_close(*gaps, rtol=2e-3, atol=0)
 
@@ -77,8 +76,7 @@ def test_what_is_masked_for_all_queries_of_a_head_does_not_loosen_the_bounds() -
     alone = F.attention_with_certificate(query, key[:, :, kept], key[:, :, kept])[1]
     for mask in (kept, torch.where(kept, 0.0, -torch.inf)):
         found = F.attention_with_certificate(query, key, key, log_preference=mask)[1]
-        for one, other in zip(found, alone, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+        torch.testing.assert_close(found, alone, rtol=1e-3, atol=0)
 
 
 def test_fast_products_are_allowed_for() -> None:
@@ -99,8 +97,7 @@ def test_a_compiled_certificate_has_the_same_allowance() -> None:
     query, key = drawn(1, 2, 5, 16).float(), drawn(1, 2, 40, 16, seed=1).float()
     compiled = torch.compile(F.attention_with_certificate, fullgraph=True, backend="aot_eager")
     found, expected = (function(query, key, key)[1] for function in (compiled, F.attention_with_certificate))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -157,9 +154,8 @@ def test_a_closeness_of_ones_own(estimator: str) -> None:
     halved = {**tensors, "query": tensors["query"] / 2**0.5, "scale": tensors["scale"] / 2**0.5}
     expected = F.attention(**halved, **options)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
-    slow = gradients(expected, tensors)
-    for name, gradient in gradients(found, tensors).items():
-        torch.testing.assert_close(gradient, slow[name], rtol=1e-7, atol=1e-8)
+    ours, theirs = (gradients(output, tensors) for output in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
     wrong = Divergence(hot.value, hot.conjugate, lambda f, log_u: kl.weights(f, log_u), modulus=2.0)
     with pytest.raises(ProblemError):
         F.attention(**{n: t.detach() for n, t in tensors.items()}, closeness=wrong, **options)

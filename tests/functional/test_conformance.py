@@ -12,7 +12,7 @@ from fenchel import functional as F
 from fenchel.functional import exact, output, relative, transport
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
-from tests.functional.ops import OPS, Op, infer, judged, leaves, of_query_heads
+from tests.functional.ops import INDEX, OPS, Op, infer, judged, leaves, of_query_heads
 from tests.side_effects import assert_checkpointed, assert_unchanged
 
 pytestmark = pytest.mark.filterwarnings(
@@ -39,8 +39,7 @@ def detached(tensors: dict[str, Any]) -> dict[str, Any]:
 def assert_same(
     found: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-7, atol: float = 1e-8
 ) -> None:
-    for name, part in expected.items():
-        torch.testing.assert_close(found[name], part, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("at", range(3))
@@ -89,18 +88,16 @@ def test_gradients_are_those_of_finite_differences(op: Op, estimator: str) -> No
     """Of the output, and of the gap where there is one."""
     tensors = op.call(preference=(2, 4, 5, 7), alpha=(4, 1), key_heads=2, masked=0.0)
     kinks = op in (OPS["sparsemax"], OPS["entmax15"], OPS["relative, sparse"], OPS["orders of heads"])
-    parts = ("output",) if estimator == "exact" else ("output", "gap")
-    for part in parts:
-        of = {name: x for name, x in tensors.items() if part == "output" or not name.startswith("value")}
-        of = {name: x for name, x in of.items() if part == "output" or name != "atom values "}
-        rest = {name: x.detach() for name, x in tensors.items() if name not in of}
 
-        def function(rest: Any = rest, part: str = part, **given: Any) -> Tensor:
-            return getattr(infer(op, {**rest, **given}, estimator), part)
+    def function(**given: Any) -> Tensor:
+        found = infer(op, given, estimator)
+        return (
+            found.output if estimator == "exact" else torch.cat([found.output, found.gap.unsqueeze(-1)], -1)
+        )
 
-        step = 3e-5 if kinks else 1e-5
-        for name, (numeric, analytic) in directional_derivatives(function, of, step).items():
-            assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-6), (part, name)
+    step = 3e-5 if kinks else 1e-5
+    for name, (numeric, analytic) in directional_derivatives(function, tensors, step).items():
+        assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-6), name
 
 
 @every_estimator
@@ -231,8 +228,7 @@ def test_blocks_do_not_show(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 1)
     monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
     monkeypatch.setattr(output, "LEAST_QUERIES", 2)
-    for one, other in zip(everything(), whole, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(everything(), whole, rtol=1e-7, atol=1e-8)
 
 
 @every_estimator
@@ -337,10 +333,10 @@ def test_dropout_drops_weights_the_same_forwards_and_backwards(op: Op) -> None:
     torch.testing.assert_close(again, dropped.sum())
     kept = infer(op, detached(tensors), "first_order").output
     assert float((dropped - kept).detach().abs().max()) > 0.1
-    many = {name: x.detach() for name, x in op.call(batch=2).items()}
-    with torch.no_grad():
-        mean = torch.stack([infer(op, many, "first_order", dropout_p=0.3).output for _ in range(800)]).mean(0)
-    torch.testing.assert_close(mean, infer(op, many, "first_order").output, rtol=0, atol=0.2)
+    few = {**detached(op.call()), "index": INDEX}
+    many = {name: torch.cat(800 * [x]) if x.dim() > 2 and len(x) == 2 else x for name, x in few.items()}
+    drawn = infer(op, many, "first_order", dropout_p=0.3).output.unflatten(0, (800, 2))
+    torch.testing.assert_close(drawn.mean(0), infer(op, few, "first_order").output, rtol=0, atol=0.2)
 
 
 def parts_of(found: F.Inference, estimator: str) -> tuple[Tensor, ...]:
