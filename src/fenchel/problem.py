@@ -79,12 +79,7 @@ def _checked_closeness(
             f"preference is {shown(preference)}; expected fenchel.Discrete(templates), "
             "fenchel.Gaussian(mean, covariance) or another distribution"
         )
-    closeness = KL() if closeness is None else closeness_of(closeness)
-    if not isinstance(closeness, AbstractCloseness):
-        raise ProblemError(
-            f"closeness is {shown(closeness)}; expected one such as fenchel.KL(), fenchel.Tsallis(1.5) or "
-            "fenchel.OptimalTransport(cost, gamma)"
-        )
+    closeness = closeness_of(closeness) or KL()
     if isinstance(preference, Discrete):
         return closeness.bind(preference)
     if not isinstance(closeness, KL):

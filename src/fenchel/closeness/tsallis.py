@@ -372,17 +372,17 @@ def closeness_named(name: str | None) -> Tsallis | None:
     return None if name is None else _parsed(name)
 
 
-def closeness_of(closeness: Any) -> Any:
-    """The closeness with a name; arguments other than strings are returned unchanged.
+def closeness_of(closeness: Any) -> AbstractCloseness | None:
+    """The closeness that an argument gives, as an object or a name; None for None.
 
     Raises:
-        ProblemError: If there is no closeness with that name.
+        ProblemError: If it is neither, or there is no closeness with that name.
 
     Example:
         >>> closeness_of("entmax15"), closeness_of("softmax"), closeness_of(KL())
         (Tsallis(1.5), KL(), KL())
     """
-    if not isinstance(closeness, str):
+    if closeness is None or isinstance(closeness, AbstractCloseness):
         return closeness
     try:
         return closeness_named(closeness_name(closeness)) or KL()

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
@@ -434,10 +433,10 @@ def _is_usable(tensor: Any) -> bool:
 
 def is_softmax(closeness: AbstractCloseness | str | None) -> bool:
     """Whether weights are a softmax, the default."""
-    return closeness is None or isinstance(closeness_of(closeness), KL)
+    return isinstance(closeness_of(closeness), KL | None)
 
 
-def check_kind(closeness: Any, estimator: str) -> None:
+def check_kind(closeness: AbstractCloseness | None, estimator: str) -> None:
     """Raise unless the closeness can be used for attention with this estimator.
 
     Raises:
@@ -445,10 +444,6 @@ def check_kind(closeness: Any, estimator: str) -> None:
     """
     if closeness is None:
         return
-    if not isinstance(closeness, AbstractCloseness):
-        raise ProblemError(
-            f"closeness is {shown(closeness)}; expected one such as fenchel.Tsallis(1.5), or None for softmax"
-        )
     if isinstance(closeness, OptimalTransport):
         raise ProblemError(
             "closeness is an OptimalTransport, which also gives weight to templates other than the keys; use "
@@ -470,7 +465,7 @@ def checked_closeness(
     Raises:
         ProblemError: If it cannot be used with this estimator, or its numbers do not match the heads or queries.
     """
-    result: AbstractCloseness | None = closeness_of(closeness)
+    result = closeness_of(closeness)
     check_kind(result, estimator)
     if result is None or is_softmax(result):
         return None

@@ -456,7 +456,7 @@ def _inference(
     if not isinstance(estimator, Estimator):
         checked("estimator", estimator)
     solver = estimator_object(estimator, tol, max_steps)
-    near: AbstractCloseness | None = closeness_of(closeness)
+    near = closeness_of(closeness)
     check_kind(near, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
