@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
+from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_arguments
 from fenchel.nn.calls import AttentionInputs, IndexFunction, combined, unchanged
 from fenchel.tensors import check_flags, check_type, checked_argument
@@ -43,19 +44,11 @@ def on_diagonals(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
     heads = _axis(1, torch.arange(inputs.heads, device=inputs.device))
     distances = _axis(3, torch.arange(1 - m, n, device=inputs.device))
     values = function(zero, heads, zero, distances).squeeze(2)
+    if torch.compiler.is_compiling():
+        # For symbolic sizes; a compiler fuses it, where eager mode would allocate twice as much as the result.
+        return of_pairs(values.unsqueeze(-2).expand(*values.shape[:-1], m, -1), None, n)
     # Row i is the window of n distances that begins at -i.
-    return _skewed(values, m, n) if torch.compiler.is_compiling() else values.unfold(-1, n, 1).flip(-2)
-
-
-def _skewed(values: Tensor, m: int, n: int) -> Tensor:
-    """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbolic.
-
-    The values are repeated and read as rows that are one shorter, which shifts them by one from row to row. A compiler
-    fuses this into one expression; eager mode would allocate an array twice as large as the result.
-    """
-    copies = torch.nn.functional.pad(values, (0, 1)).unsqueeze(-2).expand(*values.shape[:-1], m, -1)
-    shifted = copies.flatten(-2)[..., m - 1 : m - 1 + m * (m + n - 1)]
-    return shifted.unflatten(-1, (m, m + n - 1))[..., :n]
+    return values.unfold(-1, n, 1).flip(-2)
 
 
 def _axis(dim: int, indices: Tensor) -> Tensor:
