@@ -22,7 +22,6 @@ from fenchel.functional.inference import Inference, Options, ProblemRows, Varian
 from fenchel.functional.output import (
     AttentionCertificate,
     output_at,
-    plain_attention,
     weights_at,
     with_one_width,
 )
@@ -98,12 +97,9 @@ class MixtureInference(Inference):
     @override
     def _make_output(self) -> Tensor:
         lifted, scaled_dual = self._lifted(self._point)
-        if self._call.has_no_evidence:
-            output = plain_attention(lifted, lifted.query, self._dropout_p)
-        else:
-            query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
-            padded = replace(lifted, query=query, key=key, value=value)
-            output = output_at(padded, query, self._dropout_p)[..., : lifted.value.shape[-1]]
+        query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
+        padded = replace(lifted, query=query, key=key, value=value)
+        output = output_at(padded, query, self._dropout_p)[..., : lifted.value.shape[-1]]
         if self._returns_memories:
             # Each memory is shifted by its variance times ς.
             d = scaled_dual.shape[-1]

@@ -259,6 +259,7 @@ class Box(TruncatedExponential):
     """
 
     rows = ("low", "high")
+    counterpart = distributions.Uniform
 
     def __init__(self, low: float | Tensor, high: float | Tensor) -> None:
         self._set_between(low=low, high=high)
@@ -267,10 +268,6 @@ class Box(TruncatedExponential):
     @override
     def slope(self) -> Tensor:
         return torch.zeros_like(self.low)
-
-    @override
-    def of_coordinates(self) -> distributions.Uniform:
-        return distributions.Uniform(self.low, self.high, validate_args=False)
 
 
 class AsymmetricLaplace(AbstractProduct):
@@ -392,6 +389,7 @@ class Laplace(AsymmetricLaplace):
     """
 
     rows = ("location", "scale")
+    counterpart = distributions.Laplace
 
     scale: Tensor
 
@@ -402,7 +400,3 @@ class Laplace(AsymmetricLaplace):
     def rates(self) -> tuple[Tensor, Tensor]:
         rate = 1 / self.scale
         return rate, rate
-
-    @override
-    def of_coordinates(self) -> distributions.Laplace:
-        return distributions.Laplace(self.location, self.scale, validate_args=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributions
@@ -34,6 +34,9 @@ class AbstractProduct(AbstractPreference):
     """
 
     resolves_shift = True
+
+    counterpart: ClassVar[Callable[..., distributions.Distribution] | None] = None
+    """The distribution of coordinates in ``torch.distributions``, a function of all ``rows``; None if there is none."""
 
     def _set(self, *, positive: tuple[str, ...] = (), **parameters: Any) -> None:
         """Check and set parameters: tensors, or numbers, which get the dtype and device of a tensor.
@@ -138,22 +141,24 @@ class AbstractProduct(AbstractPreference):
         sizes = checked_sample_shape(shape, generator, self.device)
         return self.draw((*sizes, *self.lead, self.dim), generator)
 
-    def of_coordinates(self) -> distributions.Distribution | None:
-        """The coordinates as a distribution of ``torch.distributions`` whose shape broadcasts, or None."""
-        return None
+    def of_coordinates(self) -> distributions.Distribution:
+        """The coordinates as a distribution of ``torch.distributions`` whose shape broadcasts.
+
+        Raises:
+            ProblemError: If torch has none.
+        """
+        if self.counterpart is None:
+            raise self._no_counterpart()
+        return self.counterpart(*(getattr(self, name) for name in self.rows), validate_args=False)
 
     @override
     def torch_distribution(self) -> distributions.Independent:
-        each = self.of_coordinates()
-        if each is None:
-            raise self._no_counterpart()
-        return distributions.Independent(each.expand((*self.lead, self.dim)), 1, validate_args=False)
+        each = self.of_coordinates().expand((*self.lead, self.dim))
+        return distributions.Independent(each, 1, validate_args=False)
 
     def log_densities(self, points: Tensor) -> Tensor:
         """Log density or log probability of every coordinate, (..., m, d)."""
         each = self.of_coordinates()
-        if each is None:
-            raise NotImplementedError(f"{type(self).__name__} has no log_densities")
         inside = each.support.check(points)  # pyright: ignore[reportOptionalMemberAccess]
         return torch.where(inside, each.log_prob(points.where(inside, 1)), -torch.inf)
 
@@ -290,6 +295,7 @@ class Poisson(AbstractProduct):
     """
 
     rows = ("rate",)
+    counterpart = distributions.Poisson
 
     rate: Tensor
 
@@ -333,10 +339,6 @@ class Poisson(AbstractProduct):
         """Without gradient, as samples are discrete."""
         return torch.poisson(self.rate.detach().expand(shape), generator=generator)
 
-    @override
-    def of_coordinates(self) -> distributions.Poisson:
-        return distributions.Poisson(self.rate, validate_args=False)
-
 
 class Gamma(AbstractProduct):
     r"""Independent positive coordinates with concentration a and rate β; exponential if a = 1.
@@ -365,6 +367,7 @@ class Gamma(AbstractProduct):
     """
 
     rows = ("concentration", "rate")
+    counterpart = distributions.Gamma
 
     concentration: Tensor
     rate: Tensor
@@ -409,7 +412,3 @@ class Gamma(AbstractProduct):
         concentration = self.concentration.expand(shape).contiguous()
         drawn = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         return drawn / self.rate
-
-    @override
-    def of_coordinates(self) -> distributions.Gamma:
-        return distributions.Gamma(self.concentration, self.rate, validate_args=False)
