@@ -108,6 +108,15 @@ def test_the_kernel_is_the_matrix_up_to_a_constant_of_each_source(name: str) -> 
     torch.testing.assert_close(difference, difference[..., :1, :].expand_as(difference), atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("name", COSTS)
+def test_matrix_and_kernel_have_the_same_gradient_where_rounding_would_make_costs_negative(name: str) -> None:
+    equal = torch.nn.functional.normalize(drawn(50, 4, 5), dim=-1).repeat(1, 2, 1).requires_grad_()
+    kernels = -COSTS[name].matrix(equal, equal), COSTS[name].log_kernel(equal, equal, 1.0, slice(0, 8))
+    weight = drawn(50, 8, 8, seed=1)
+    one, other = (torch.autograd.grad((each.softmax(-2) * weight).sum(), equal)[0] for each in kernels)
+    torch.testing.assert_close(one, other)
+
+
 def test_a_template_of_norm_zero_is_at_cost_one_from_all() -> None:
     templates = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-2.0, 0.0]])
     matrix = COSTS["cosine"].matrix(templates, templates)

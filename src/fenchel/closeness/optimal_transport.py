@@ -326,7 +326,7 @@ class DotCost(AbstractCost):
     @override
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
         bound = templates.square().sum(-1).amax(-1)[..., None, None]
-        return (bound - templates @ sources.mT).clamp(min=0)
+        return _not_negative(bound - templates @ sources.mT)
 
     @override
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
@@ -346,7 +346,7 @@ class SquaredEuclideanCost(AbstractCost):
         centre = sources.mean(-2, keepdim=True)
         t, s = templates - centre, sources - centre
         squares = t.square().sum(-1, keepdim=True) + s.square().sum(-1).unsqueeze(-2)
-        return (squares - 2 * t @ s.mT).clamp(min=0)
+        return _not_negative(squares - 2 * t @ s.mT)
 
     @override
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
@@ -366,7 +366,7 @@ class CosineCost(AbstractCost):
 
     @override
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
-        return (1 - _directions(templates) @ _directions(sources).mT).clamp(min=0)
+        return _not_negative(1 - _directions(templates) @ _directions(sources).mT)
 
     @override
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
@@ -440,6 +440,11 @@ def kernel_of(matrix: Tensor, gamma: GammaColumn) -> Tensor:
     """-M/γ, without NaN in the gradient of γ for infinite costs."""
     infinite = matrix.detach() == torch.inf
     return (-matrix.masked_fill(infinite, 0) / gamma).masked_fill(infinite, -torch.inf)
+
+
+def _not_negative(matrix: Tensor) -> Tensor:
+    """A matrix without the entries that rounding made negative; clamping would remove their gradients too."""
+    return matrix - matrix.detach().clamp(max=0)
 
 
 def _longest_square(templates: Tensor) -> float:
