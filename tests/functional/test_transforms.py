@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, func
 
-from fenchel import Discrete, InferenceProblem, OptimalTransport, ProblemError
+from fenchel import Discrete, InferenceProblem, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal, RelativePosition
@@ -177,6 +177,25 @@ def test_what_looks_at_values_cannot_be_mapped() -> None:
         func.vmap(lambda x: F.transport_attention(x, x, x, gamma=1.0, cost="cosine"))(x)
     with pytest.raises(ProblemError, match=re.escape("torch.vmap cannot map an inference problem")):
         func.vmap(lambda x: InferenceProblem(Discrete(x), x).solve("exact").mean)(x)
+
+
+@pytest.mark.parametrize("part", ["query", "key", "log_preference", "alpha", "own"])
+@pytest.mark.parametrize("kind", ["entmax", "mixture"])
+def test_no_tensor_of_a_problem_that_depends_on_values_can_be_mapped(kind: str, part: str) -> None:
+    tensors = {name: x.detach() for name, x in call(preference=(5, 7), masked=0.0).items()}
+    tensors["own"] = torch.full((1,), 1.5, dtype=torch.float64)
+
+    def output(mapped: Tensor) -> Tensor:
+        given: dict[str, Any] = {**tensors, part: mapped}
+        own = given.pop("own")
+        kinds: dict[str, Any] = {
+            "entmax": {"closeness": Tsallis(own[0])},
+            "mixture": {"variant": F.Mixture(own)},
+        }
+        return F.infer(**given, **kinds[kind], estimator="exact").output
+
+    with pytest.raises(ProblemError, match=r"torch\.vmap cannot map exact (attention under Tsallis|mixture)"):
+        func.vmap(output)(torch.stack([tensors[part]] * 2))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -13,6 +13,7 @@ from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.estimators import check_curved
+from fenchel.problem import tensors_of
 from fenchel.tensors import (
     HALF,
     MASK,
@@ -135,6 +136,11 @@ class AttentionArguments:
         """Whether all queries of a head have the same preference and α."""
         alpha_is_shared = not isinstance(self.alpha, Tensor) or self.alpha.shape[2] == 1
         return self.log_preference_is_shared and alpha_is_shared
+
+    def check_not_mapped(self, what: str, *others: Tensor) -> None:
+        """Raise under ``torch.vmap`` over the problem of ``what``: its tensors, and others, have no known values."""
+        alpha = self.alpha if isinstance(self.alpha, Tensor) else None
+        check_not_mapped(what, self.query, self.key, self.log_preference, alpha, *others)
 
     @property
     def has_no_evidence(self) -> bool:
@@ -453,14 +459,14 @@ def check_kind(closeness: AbstractCloseness | None, estimator: str) -> None:
 
 
 def checked_closeness(
-    closeness: AbstractCloseness | str | None, estimator: str, query: Tensor
+    closeness: AbstractCloseness | str | None, estimator: str, call: AttentionArguments
 ) -> AbstractCloseness | None:
     """The closeness in the dtype of the computation, or None for softmax attention.
 
     Args:
         closeness: The argument of the call.
         estimator: Name of the estimator.
-        query: (B, H, m, d).
+        call: Checked arguments of the call.
 
     Raises:
         ProblemError: If it cannot be used with this estimator, or its numbers do not match the heads or queries.
@@ -469,9 +475,11 @@ def checked_closeness(
     check_kind(result, estimator)
     if result is None or is_softmax(result):
         return None
+    query = call.query
     lead, name = tuple(query.shape[:3]), type(result).__name__
     if estimator != "first_order":
-        check_not_mapped(f"{estimator} attention under {name}", query)
+        numbers = (tensor for _, tensor in tensors_of(result))
+        call.check_not_mapped(f"{estimator} attention under {name}", *numbers)
     form = "that broadcasts to (batch, heads, queries), such as (heads, 1) for one per head"
     for argument in result.query_shapes():
         number = getattr(result, argument)

@@ -318,7 +318,7 @@ class AttentionInference(Inference):
         broadcast = broadcast_leading(query, key, key if value is None else value, enable_gqa)
         query, key, own_value, enable_gqa, self._added = broadcast
         super().__init__(query, key, None if value is None else own_value, enable_gqa=enable_gqa, **options)
-        other = None if closeness is None else checked_closeness(closeness, self._solver.name, query)
+        other = None if closeness is None else checked_closeness(closeness, self._solver.name, self._call)
         self._closeness = None if self._call.has_no_evidence else other
         if isinstance(self._closeness, Divergence):
             # Binding it to a preference for the first time checks its functions, here at some queries.

@@ -27,7 +27,6 @@ from fenchel.functional.output import (
 )
 from fenchel.tensors import (
     check_entries,
-    check_not_mapped,
     check_tensor,
     checked_scale,
 )
@@ -91,7 +90,7 @@ class MixtureInference(Inference):
             dual = with_one_covariance(*problem).to(call.query.dtype)
             check_second_order(dual, query=call.query, means=call.key)
             return dual
-        check_not_mapped(f"{solver.name} mixture attention", call.query, call.key)
+        call.check_not_mapped(f"{solver.name} mixture attention")
         return super()._make_point()
 
     @override
