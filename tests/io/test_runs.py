@@ -175,3 +175,8 @@ def test_speed_and_time_left_are_those_of_this_run_and_what_cannot_be_told_is_no
     assert progress.progress(6, 400, 0.75).seconds_left == pytest.approx(8.0 / 3.0)
     assert progress.progress(6, 400, 1.0).seconds_left == pytest.approx(0.0)
     assert resumed.progress(60, 1200, 0.75).seconds_left == pytest.approx(4.0)
+    skipped = ProgressClock(now=lambda: seconds[0], skip_first=True)
+    seconds[0] += 100.0
+    assert skipped.progress(1, 5, 0.25).seconds_left is None
+    seconds[0] += 1.0
+    assert skipped.progress(1, 5, 0.5).seconds_left == pytest.approx(2.0)

@@ -18,11 +18,12 @@ from torch.nn.functional import cross_entropy
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
 from fenchel.run_options import ABLATIONS
-from fenchel.swap import SwapReport, swap
+from fenchel.swap import SwapReport, run, swap
 from fenchel.swap.conditions import Arm, sites_of
 from fenchel.swap.findings import interval_of, share_left_in_words
 from fenchel.swap.report import rankings, render_html, terminal_table
 from fenchel.swap.statistics import ranking
+from tests.cli.test_terminal import Recording
 from tests.normal import drawn
 from tests.pages import page, run_blocks, shown
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
@@ -199,7 +200,8 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect"] == arm["loss_difference"]
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     for name in ("no output", "mean output", "equal weights", "preference alone"):
-        assert f"With {name} in place of one head, the loss per token is worst for layer" in ablated.finding
+        assert f"With {name} in place of one head, the loss per token is highest for layer" in ablated.finding
+    assert ablated.finding.count("do not add up") == 1
     spans = [interval_of(one, "effect") for one in ablated.ranking[0]["order"]]
     rise, fall = (sum(span.direction == sign for span in spans) for sign in (1, -1))
     raised = f"{rise} raise{'s' if rise == 1 else ''} and {fall} lower{'s' if fall == 1 else ''} the loss per token"
@@ -236,10 +238,33 @@ def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
     assert ranking([{**arms[0], "where": "model"}], "score") == []
 
 
+def test_the_time_is_estimated_without_what_comes_before_the_first_arm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = [0.0]
+    told: Any = Recording()
+
+    def slow(owner: Any, name: str, by: float) -> None:
+        function = getattr(owner, name)
+
+        def timed(*given: Any) -> Any:
+            seconds[0] += by
+            return function(*given)
+
+        monkeypatch.setattr(owner, name, timed)
+
+    slow(run, "mean_outputs", 100.0)
+    slow(run.SwapRun, "_observe", 1.0)
+    monkeypatch.setattr(run, "ProgressClock", partial(run.ProgressClock, now=lambda: seconds[0]))
+    small_swap(estimators=("none",), ablations=("mean",), per_head=True, observer=told)
+    expected = next(one.seconds + one.seconds_left for one in told.told if one.seconds_left is not None)
+    assert expected < 1.5 * told.told[-1].seconds
+
+
 def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fenchel.swap.report._MOST", 2)
     text = shown(terminal_table(ablated))
-    assert "the 2 of 8 that raise the loss per token most, and" in text
+    assert "the 2 of 8 with the highest loss per token, and the 2 with the lowest" in " ".join(text.split())
     rows = [tuple(map(int, found)) for found in re.findall(r"^ +(\d+) +(\d+) +no output", text, re.MULTILINE)]
     order = [(one["layer"], one["head"]) for one in ablated.ranking[0]["order"]]
     assert rows == order[:2] + order[-2:]

@@ -33,7 +33,7 @@ def test_findings_tables_and_maps_name_the_kind(translated: SwapReport, tmp_path
         f"{head_name(HeadKey(*modules[one['layer']], one['head']), several_kinds=True)} (--layers {one['layer']})"
         for one in order
     ]
-    assert f"is worst for {names[0][0].lower()}{names[0][1:]}: " in translated.finding
+    assert f"is highest for {names[0][0].lower()}{names[0][1:]}: " in translated.finding
     html = render_html(translated)
     assert all(f"<td>{name}</td>" in html for name in names)
     assert [kind for _, kind, _ in head_maps(translated)] == list(KIND_NAMES)

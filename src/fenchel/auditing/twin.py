@@ -148,8 +148,8 @@ class TwinCost:
         self._now = now
         self._begun = 0.0
         self._spent = 0.0
-        # As of a resumed run: the first batch takes longer, and may begin anywhere in the source.
-        self._clock = ProgressClock(1, lambda: self._spent)
+        # The first batch takes longer, and may begin anywhere in the source.
+        self._clock = ProgressClock(now=lambda: self._spent, skip_first=True)
 
     def __enter__(self) -> None:
         self._begun = self._now()

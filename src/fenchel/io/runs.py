@@ -191,13 +191,16 @@ class ProgressClock:
     Args:
         tokens: Number of tokens counted before this session.
         now: Returns the time in seconds.
+        skip_first: Estimate the time left without the time of the first progress, as in a resumed session.
     """
 
-    def __init__(self, tokens: int = 0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, tokens: int = 0, now: Callable[[], float] = time.monotonic, skip_first: bool = False
+    ) -> None:
         self._now = now
         self._begin = now()
         self._tokens_before = tokens
-        self._first: tuple[float, float] | None = None if tokens else (0.0, 0.0)
+        self._first: tuple[float, float] | None = None if tokens or skip_first else (0.0, 0.0)
 
     def progress(self, documents: int, tokens: int, fraction: float | None) -> Progress:
         """The progress at this moment."""

@@ -196,20 +196,20 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
 
 
 def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
-    """A sentence per ablation: the most important head, and the number of heads with a significant effect."""
+    """A sentence per ablation, with the most important head and the number of significant effects; and a warning."""
     quality = results["quality"]
-    for record in results.get("ranking", ()):
-        if record["estimator"] not in ABLATIONS or not record["order"]:
-            continue
+    ranked = [one for one in results.get("ranking", ()) if one["estimator"] in ABLATIONS and one["order"]]
+    for record in ranked:
         first, where = record["order"][0], record["where"]
         measure = words.sentences.get(record["measure"]) or (
             "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
         )
         place = place_name(first, words)
         effects = [interval_of(one, "effect") for one in record["order"]]
+        shown = f"is {'highest' if quality == 'loss' else 'lowest'}" if quality else "change most"
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'is worst for' if quality else 'change most for'} {place[0].lower()}{place[1:]}: "
+            f"{shown} for {place[0].lower()}{place[1:]}: "
             f"{signed(first['effect'])}{within(effects[0]) or ' without an interval'}"
         )
         known = sum(effect.low is not None for effect in effects)
@@ -223,6 +223,8 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
                 "chance)"
             )
         yield f"{sentence}; {few}." if few else f"{sentence}."
+    if ranked:
+        yield f"Effects of single {ranked[0]['where']}s do not add up: before removing several, measure them together."
 
 
 def directions(effects: Sequence[Interval], measure: str) -> str:

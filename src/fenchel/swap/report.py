@@ -471,10 +471,10 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
         return f"all, by the effect on {what}", [order]
     if quality is None:
         shown = f"the {_MOST} of {len(order)} that change {what} most, and the {_MOST} that change it least"
-    elif worse > 0:
-        shown = f"the {_MOST} of {len(order)} that raise {what} most, and the {_MOST} that raise it least or lower it"
     else:
-        shown = f"the {_MOST} of {len(order)} that lower {what} most, and the {_MOST} that lower it least or raise it"
+        first, last = ("highest", "lowest") if worse > 0 else ("lowest", "highest")
+        measured = what.removeprefix("the ")
+        shown = f"the {_MOST} of {len(order)} with the {first} {measured}, and the {_MOST} with the {last}"
     return shown, [known[:_MOST], known[-_MOST:]]
 
 

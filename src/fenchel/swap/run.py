@@ -200,7 +200,8 @@ class SwapRun:
     def __post_init__(self) -> None:
         self._means: dict[int, Tensor] | None = None
         self._pace = SavingPace(self.options.checkpoint_seconds)
-        self._clock = ProgressClock(self.state.cursor.tokens)
+        # The first arm takes longer: means of outputs, checks and names of layers come before it.
+        self._clock = ProgressClock(self.state.cursor.tokens, skip_first=True)
         self._fraction, self._checked, self._named = 0.0, False, False
         self._before: float = self.state.manifest.get("seconds", 0.0)
 
