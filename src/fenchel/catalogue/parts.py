@@ -57,33 +57,22 @@ class AbstractFiniteParts(AbstractParts):
     log_preference: Tensor | None = None
     alpha: float | Tensor = 1.0
 
-    @property
-    def differs_by_query(self) -> bool:
-        """Whether every query has its own templates or values."""
-        return self.templates.dim() == 5 or self.values.dim() == 5
-
     @abstractmethod
     def _inference(self, estimator: str) -> functional.Inference:
-        """The call of :func:`fenchel.functional.infer`, with a batch of single queries if templates differ by query."""
-
-    def _of_queries(self, result: Tensor) -> Tensor:
-        """A result (B, H, m, ...), from (B·m, H, 1, ...) if the call has a batch of single queries."""
-        if not self.differs_by_query:
-            return result
-        return result.squeeze(2).unflatten(0, (-1, self.evidence.shape[2])).transpose(1, 2)
+        """The call of :func:`fenchel.functional.infer`."""
 
     def answer(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
-        return self._of_queries(self._inference(estimator).output)
+        return self._inference(estimator).output
 
     def weights(self, estimator: str = "first_order") -> Tensor:
         """The weights p of the values, (B, H, m, N)."""
-        return self._of_queries(self._inference(estimator).weights)
+        return self._inference(estimator).weights
 
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
         """Bounds on the error of an estimate, each (B, H, m)."""
         with torch.no_grad():
-            return AttentionCertificate(*map(self._of_queries, self._inference(estimator).certificate))
+            return self._inference(estimator).certificate
 
     def believed(self) -> Tensor:
         """The preference u as weights, (B, H, m, N); all 0 in rows with nothing to attend to."""
@@ -143,43 +132,33 @@ class Parts(AbstractFiniteParts):
         """The same under a closeness, where it leaves its own open."""
         return replace(self, closeness=closeness) if self.closeness is None else self
 
-    @property
-    def _variant(self) -> functional.Relative | None:
-        return None
-
     def _inference(self, estimator: str) -> functional.Inference:
-        parts = self._one_query_each() if self.differs_by_query else self
+        keys, values, variant = self._with_variant()
         return functional.infer(
-            parts.evidence,
-            parts.templates,
-            parts.values,
-            log_preference=parts.log_preference,
-            alpha=parts.alpha,
+            self.evidence,
+            keys,
+            values,
+            log_preference=self.log_preference,
+            alpha=self.alpha,
             scale=1.0,
-            closeness=parts.closeness,
+            closeness=self.closeness,
             estimator=estimator,
-            variant=self._variant,
+            variant=variant,
         )
 
-    def _one_query_each(self) -> Self:
-        """The same with queries as a further batch: (B·m, H, 1 query, ...)."""
-        sizes = self.evidence.shape[:3]
-
-        def rows(tensor: Tensor, *further: int) -> Tensor:
-            return tensor.expand(*sizes, *further).transpose(1, 2).flatten(0, 1)
-
-        def vectors(tensor: Tensor) -> Tensor:
-            return rows(tensor if tensor.dim() == 5 else tensor.unsqueeze(2), *tensor.shape[-2:])
-
-        log_u, alpha = self.log_preference, self.alpha
-        return replace(
-            self,
-            templates=vectors(self.templates),
-            evidence=vectors(self.evidence.unsqueeze(-2)),
-            values=vectors(self.values),
-            log_preference=None if log_u is None else rows(log_u, self.templates.shape[-2]).unsqueeze(2),
-            alpha=rows(alpha).unsqueeze(2) if isinstance(alpha, Tensor) else alpha,
-        )
+    def _with_variant(self) -> tuple[Tensor, Tensor, functional.Relative | None]:
+        """Keys and values, (B, H, n, ...), and a table with a row for each pair if they differ by query."""
+        keys, values, value_table = self.templates, self.values, None
+        if max(keys.dim(), values.dim()) < 5:
+            return keys, values, None
+        m, n = self.evidence.shape[2], keys.shape[-2]
+        table = keys.new_zeros(1, 1, m * n, keys.shape[-1])
+        if keys.dim() == 5:
+            keys, table = torch.zeros_like(keys[:, :, 0]), keys.flatten(2, 3)
+        if values.dim() == 5:
+            values, value_table = torch.zeros_like(values[:, :, 0]), values.flatten(2, 3)
+        index = torch.arange(m * n, device=keys.device).view(m, n)
+        return keys, values, functional.Relative(table, index, value_table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,9 +303,9 @@ class RelativeParts(Parts):
             index = distance_index(weights.shape[-2], weights.shape[-1], weights.device)
         return result + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
 
-    @property
-    def _variant(self) -> functional.Relative:
-        return functional.Relative(self.relative, self.index, self.relative_values)
+    def _with_variant(self) -> tuple[Tensor, Tensor, functional.Relative]:
+        variant = functional.Relative(self.relative, self.index, self.relative_values)
+        return self.templates, self.values, variant
 
 
 @dataclass(frozen=True, kw_only=True)
