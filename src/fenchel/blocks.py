@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from fenchel.tensors import listed
+from fenchel.tensors import is_transformed, listed
 
 CACHE_BYTES = 2**20
 """Preferred size of one (rows, n) array: elementwise work on larger ones is limited by memory bandwidth."""
@@ -114,6 +115,23 @@ def gather_rows(value: Tensor, index: Tensor) -> Tensor:
     features = value.shape[2:]
     expanded = index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
     return value.gather(1, expanded)
+
+
+def recomputed(function: Callable[..., Tensor], *arguments: Any, random: bool = False) -> Tensor:
+    """Call a function whose intermediate results are recomputed in the backward pass.
+
+    ``torch.func`` does not support this: inside its transforms everything is stored.
+
+    Args:
+        function: The function.
+        *arguments: Its arguments.
+        random: Whether it draws random numbers.
+    """
+    if not torch.is_grad_enabled() or is_transformed():
+        return function(*arguments)
+    result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=random)
+    assert isinstance(result, Tensor)  # noqa: S101 -- checkpoint is not annotated
+    return result
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from typing_extensions import override
 from fenchel.blocks import Part
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference, Discrete
+from fenchel.preference.discrete import centre
 from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -256,14 +257,6 @@ def _column(number: float | Tensor, like: Tensor) -> Tensor:
     """A number, or one for each row (g or 1, r or 1), that multiplies columns (g, r, 1) like ``like``."""
     result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
     return result if result.dim() == 0 else result.unsqueeze(-1)
-
-
-def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
-    """The mean (..., 1, d) of the templates (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
-    if usable is None:
-        return templates.mean(-2, keepdim=True)
-    some = usable.to(templates.dtype)
-    return some @ templates / some.sum(-1, keepdim=True).clamp(min=1)
 
 
 class TemplateFamily(Family):

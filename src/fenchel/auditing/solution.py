@@ -25,10 +25,11 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import Solution, infer
-from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
+from fenchel.family import Block, TemplateFamily, TemplatePoint
 from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.sites import AttentionCall
 from fenchel.preference import Discrete
+from fenchel.preference.discrete import centre
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, rows_in_block
 from fenchel.tensors import log_weights, may_attend, norm, total
 

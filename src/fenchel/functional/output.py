@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
-from fenchel.blocks import CACHE_BYTES, Box, boxes, joined, keep_freed_memory, pieces_of
+from fenchel.blocks import CACHE_BYTES, Box, boxes, joined, keep_freed_memory, pieces_of, recomputed
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
@@ -27,7 +26,7 @@ from fenchel.functional.arguments import (
     normalised_log_weights,
     unit_of_products,
 )
-from fenchel.tensors import HALF, LINEAR, is_transformed, may_attend, needs_gradient, norm, summed
+from fenchel.tensors import HALF, LINEAR, may_attend, needs_gradient, norm, summed
 
 
 def _softmax(logits: Tensor, preference: Tensor | None) -> Tensor:
@@ -191,18 +190,6 @@ def boxes_of_queries(
     return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in result]
 
 
-def recomputed(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Call a function whose intermediate results are recomputed in the backward pass.
-
-    ``torch.func`` does not support this: inside its transforms everything is stored.
-    """
-    if not torch.is_grad_enabled() or is_transformed():
-        return function(*arguments)
-    result = checkpoint(function, *arguments, use_reentrant=False)
-    assert isinstance(result, Tensor)  # noqa: S101 -- checkpoint is not annotated
-    return result
-
-
 def in_parts(
     function: Callable[..., Tensor],
     cut: Sequence[Box],
@@ -224,7 +211,8 @@ def in_parts(
         pieces_of(x, cut, dims) for dims, some in (((0, 2), by_query), ((0, None), by_key)) for x in some
     ]
     parts = (
-        recomputed(function, *each) if again else function(*each) for each in zip(cut, *pieces, strict=True)
+        recomputed(function, *each, random=True) if again else function(*each)
+        for each in zip(cut, *pieces, strict=True)
     )
     return joined(zip(cut, parts, strict=True), (0, 2))
 

@@ -247,10 +247,17 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     return result
 
 
+def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:
+    """The mean (..., 1, d) of the vectors (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
+    if usable is None:
+        return vectors.mean(-2, keepdim=True)
+    some = usable.to(vectors.dtype)
+    return some @ vectors / some.sum(-1, keepdim=True).clamp(min=1)
+
+
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
-    """The mean of the vectors (..., n, d) that are not masked for all queries, (..., 1, d), without gradient."""
-    unmasked = (log_weights > -torch.inf).any(-2, keepdim=True).to(vectors.dtype)
-    return unmasked @ vectors.detach() / unmasked.sum(-1, keepdim=True)
+    """The centre of the vectors that are not masked for all queries, without gradient."""
+    return centre(vectors.detach(), (log_weights > -torch.inf).any(-2, keepdim=True))
 
 
 def drawn_indices(

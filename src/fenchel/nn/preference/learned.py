@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from fenchel.blocks import recomputed
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_positive, check_sizes
 from fenchel.nn.calls import AttentionInputs, IndexFunction
@@ -341,10 +340,9 @@ class Additive(AbstractPreference):
         queries = self.of_query(x).unflatten(-1, self.score.shape).transpose(1, 2)
         entries_per_query = max(1, keys.numel())
         blocks = queries.split(max(1, self.block_entries // entries_per_query), dim=2)
-        if len(blocks) == 1 or not torch.is_grad_enabled():
-            return torch.cat([_scores(block, keys, self.score) for block in blocks], dim=2)
-        recomputed = partial(checkpoint, _scores, use_reentrant=False, preserve_rng_state=False)
-        return torch.cat([recomputed(block, keys, self.score) for block in blocks], dim=2)
+        if len(blocks) == 1:
+            return _scores(queries, keys, self.score)
+        return torch.cat([recomputed(_scores, block, keys, self.score) for block in blocks], dim=2)
 
 
 def _scores(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:
