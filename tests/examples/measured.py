@@ -64,8 +64,8 @@ def audited(script: ModuleType, run: Path, **options: Any) -> list[Any]:
     return report.heads
 
 
-def check_run(script: ModuleType, run: Path, kinds: list[str], **options: Any) -> tuple[Tensor, Tensor]:
-    """Losses and scores of a run's examples, each of which its batches hold once, as audits and swaps read them.
+def check_run(script: ModuleType, run: Path, kinds: list[str], **options: Any) -> dict[str, Tensor]:
+    """Losses and scores of a run's examples, of which no document is left out, as audits and swaps read them.
 
     A swap measures the mean of the losses, and exact inference changes what the run says.
     """
@@ -73,16 +73,16 @@ def check_run(script: ModuleType, run: Path, kinds: list[str], **options: Any) -
     assert not model.training
     with torch.no_grad():
         said = [(batch, model(**batch["inputs"])) for batch in batches]
-    losses, scores = (
-        torch.cat([batch[name](output) for batch, output in said if name in batch]).double()
-        for name in ("loss", "score")
-    )
-    assert sorted(one for batch in batches for one in batch["documents"]) == [*range(1, len(losses) + 1)]
-    assert len(scores) == len(losses)
-    assert bool(((scores >= 0) & (scores <= 1)).all())
+    measures = [name for name in ("loss", "score") if name in batches[0]]
+    found = {name: torch.cat([batch[name](output) for batch, output in said]).double() for name in measures}
+    if "score" in found:
+        assert 0 <= float(found["score"].min()) <= float(found["score"].max()) <= 1
+    documents = [one for batch in batches for one in batch["documents"]]
+    assert sorted({*documents}) == [*range(1, max(documents) + 1)]
+    assert {len(values) for values in found.values()} == {len(documents)}
     assert [head["kind"] for head in audited(script, run, **options)] == kinds
     options = {"estimators": ("exact",), "alphas": (0.5,), "bootstrap": 100}
     report = swap(str(run), loader=script.__file__, **options)
-    assert abs(report.arm("model")["loss"] - float(losses.mean())) < 1e-4
+    assert abs(report.arm("model")["loss"] - float(found["loss"].mean())) < 1e-4
     assert report.arm("exact")["hidden_change"] > 1e-6
-    return losses, scores
+    return found

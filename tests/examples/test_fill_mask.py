@@ -46,7 +46,7 @@ def test_finds_words_that_the_most_frequent_one_is_not(tmp_path, capsys) -> None
     ))  # fmt: skip
     assert found["test"]["unigram_accuracy"] == pytest.approx(words.count(common) / len(words))
 
-    losses, _ = check_run(fill_mask, tmp_path / "run", 4 * ["encoder_self"])
+    losses = check_run(fill_mask, tmp_path / "run", 4 * ["encoder_self"])["loss"]
     expected = [one["loss"] / max(len(one["words"]), 1) for one in records]
     assert torch.allclose(losses, torch.tensor(expected).double(), atol=1e-4)
     texts = [row for one in fill_mask.load(tmp_path / "run")[1] for row in one["tokens"]]
@@ -178,7 +178,7 @@ def test_learns_audits_swaps_and_is_saved(tmp_path: Path, capsys: pytest.Capture
     pretrained = str(saved(tmp_path / "model", "bert"))
     found = trained(*kind, tmp_path / "run", data=str(tmp_path), pretrained=pretrained, **told)
     assert found["test"]["accuracy"] > 0.9
-    losses, _ = check_run(finetune, tmp_path / "run", 8 * ["encoder_self"])
+    losses = check_run(finetune, tmp_path / "run", 8 * ["encoder_self"])["loss"]
     assert float(losses.mean()) == pytest.approx(found["test"]["loss"], abs=1e-4)
 
     task, model = load_run(*kind, tmp_path / "run")

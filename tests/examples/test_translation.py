@@ -60,7 +60,7 @@ def test_bleu_is_that_of_the_records(run: Path) -> None:
 
 
 def test_batches_for_audits_have_the_loss_of_the_test(run: Path) -> None:
-    losses, _ = check_run(translation, run, ["cross"], space="key")
+    losses = check_run(translation, run, ["cross"], space="key")["loss"]
     _, batches = translation.load(run)
     counts = torch.cat([batch["counted_decoder"].sum(1) for batch in batches])
     assert float((losses * counts).sum() / counts.sum()) == pytest.approx(metrics_of(run)["loss"], rel=1e-5)

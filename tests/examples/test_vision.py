@@ -52,9 +52,9 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     right = [record["label"] == record["answer"] for record in records]
     assert found["test"]["accuracy"] == pytest.approx(sum(right) / len(right))
 
-    losses, scores = check_run(vision, tmp_path / "run", 2 * ["encoder_self"], layers=[1], baseline="twin")
-    assert float(losses.mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
-    assert float(scores.mean()) == pytest.approx(found["test"]["accuracy"])
+    read_back = check_run(vision, tmp_path / "run", 2 * ["encoder_self"], layers=[1], baseline="twin")
+    assert float(read_back["loss"].mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
+    assert float(read_back["score"].mean()) == pytest.approx(found["test"]["accuracy"])
     with pytest.raises(ModelError, match="--layers 1, or"):  # the last one is optimal transport
         audited(vision, tmp_path / "run")
 
