@@ -204,14 +204,6 @@ def known(found: Any, row: int, query: int, key: int) -> str:
     return KEY_CLASSES[int(kinds.argmax())]
 
 
-def test_keys_are_what_the_table_says() -> None:
-    given = call("none")
-    found = classes_of(given)
-    for row, query in given.counted.nonzero().tolist():
-        for key in range(9):
-            assert known(found, row, query, key) == class_of(row, query, key)
-
-
 def test_between_two_texts_nothing_is_itself_or_a_neighbour() -> None:
     site = AttentionSite("cross", "cross", 1, 4)
     found = classes_of(replace(call("none"), site=site))

@@ -189,7 +189,7 @@ FULL = Path("/dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_standard_output_that_is_full_is_one_line_and_a_closed_pipe_none(unbuffered):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    command = [sys.executable, "-m", "fenchel", "catalogue", "--json"]
+    command = [sys.executable, "-m", "fenchel", "--help"]
     with FULL.open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     assert done.returncode == 6

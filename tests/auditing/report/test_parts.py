@@ -145,12 +145,13 @@ def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
 
 @pytest.mark.parametrize("shape", [{"encoder_self": (6, 12)}, {"decoder_self": (24, 16), "cross": (24, 16)}])
 def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tuple[int, int]]) -> None:
-    text = shown(terminal_table(sample_report(shape, queries=3)))
+    table = terminal_table(sample_report(shape, queries=3))
+    text = shown(table)
     assert "…" not in text
     rows = [line for line in text.splitlines() if line.strip().endswith((" 36", " 48"))]
     assert len(rows) == sum(layers for layers, _ in shape.values())
     assert max(map(len, text.splitlines())) <= 80
-    assert_unabridged(terminal_table(sample_report(shape, queries=3)))
+    assert_unabridged(table)
 
 
 def far(document: int, position: int, leaves: str, variation: float) -> HeadExample:
