@@ -10,7 +10,6 @@ import torch
 
 import fenchel
 from fenchel import nn
-from fenchel.arguments import shown
 from fenchel.errors import FenchelError, InputError
 from fenchel.nn import preference
 from fenchel.swap import swap
@@ -126,14 +125,14 @@ DOORS: list[tuple[Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("value", ANYTHING, ids=lambda value: ascii(shown(value)))
 @pytest.mark.parametrize(("door", "name"), DOORS, ids=lambda part: getattr(part, "__name__", part))
-def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door, name, value):
+def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FENCHEL_DATA", raising=False)
-    with pytest.raises(FenchelError) as caught:
-        door(**{name: value})
-    assert len(str(caught.value)) < 1000
+    for value in ANYTHING:
+        with pytest.raises(FenchelError) as caught:
+            door(**{name: value})
+        assert len(str(caught.value)) < 1000
     assert list(tmp_path.iterdir()) == []
 
 
