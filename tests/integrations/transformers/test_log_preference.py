@@ -69,23 +69,6 @@ def test_constant_dimensions_are_dropped(shape: tuple[int, ...], expand: bool) -
     assert torch.equal(found > -torch.inf, noise(*shape) > 0)
 
 
-def test_what_says_nothing_is_none() -> None:
-    for mask, bias in [
-        (None, None),
-        (torch.ones(B, 1, N, N, dtype=torch.bool), None),
-        (torch.zeros(B, 1, N, N), None),
-        (None, torch.zeros(1, H, N, N)),
-        (
-            torch.ones(B, 1, N, N, dtype=torch.bool),
-            noise(1, H, N, 1).expand(1, H, N, N),
-        ),  # the same for all keys
-    ]:
-        found = build(mask, bias)
-        assert found.mask_or_bias is None
-        assert found.kernel_mask is None
-        assert found.empty_rows is None
-
-
 def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
     allowed = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
     allowed[1, :, :, :2] = False
@@ -182,10 +165,6 @@ def called(request: pytest.FixtureRequest) -> Build:
     return called
 
 
-def test_nothing_given_is_uniform(called: Build) -> None:
-    assert not called().any()
-
-
 @pytest.mark.parametrize(
     "masked", [torch.finfo(torch.float32).min, torch.finfo(torch.float16).min, -1e9, -1e4]
 )
@@ -196,18 +175,6 @@ def test_families_ways_of_writing_masked_become_minus_infinity(called: Build, ma
     found = called(mask)
     assert torch.equal(found[..., 4:], torch.full((2, 4, 3, 2), -torch.inf))
     assert torch.equal(found[..., :4], mask[..., :4].expand(2, 4, 3, 4))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.float16, torch.bfloat16])
-def test_bias_and_mask_add(called: Build, dtype: torch.dtype) -> None:
-    allowed = torch.ones(2, 1, 1, 6, dtype=torch.bool)
-    allowed[1, ..., 3:] = False
-    lowest = None if dtype == torch.bool else torch.finfo(dtype).min
-    mask = allowed if lowest is None else torch.zeros(2, 1, 1, 6, dtype=dtype).masked_fill(~allowed, lowest)
-    bias = torch.randn(1, 4, 3, 6, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(called(mask), torch.where(allowed, 0.0, -torch.inf).expand(2, 4, 3, 6))
-    assert torch.equal(called(bias=bias), bias.expand(2, 4, 3, 6))
-    assert torch.equal(called(mask, bias), torch.where(allowed, bias, -torch.inf))
 
 
 def test_causal_only_where_no_mask_says_otherwise(called: Build) -> None:
@@ -250,14 +217,3 @@ def test_a_backend_keeps_types_and_reduces_expanded_dimensions() -> None:
     assert of_backend(torch.ones(2, 1, 1, 6).expand(2, 4, 3, 6)).shape == (2, 1, 1, 6)
     assert of_backend(torch.ones(2, 1, 1, 6, dtype=torch.bool).expand(2, 1, 3, 6)).shape == (2, 1, 1, 6)
     assert of_backend(torch.ones(2, 1, 3, 6)).shape == (2, 1, 3, 6)
-
-
-def test_a_bias_in_a_backend_gets_its_gradient() -> None:
-    allowed = torch.ones(2, 1, 1, 6, dtype=torch.bool)
-    allowed[1, ..., 3:] = False
-    bias = torch.randn(1, 4, 3, 6, requires_grad=True)
-    of_backend(allowed, bias).exp().sum().backward()
-    assert bias.grad is not None
-    assert torch.equal(bias.grad, bias.exp().detach() * torch.where(allowed, 1, 0).sum(0))
-    causal = torch.ones(3, 6, dtype=torch.bool).tril()
-    assert torch.equal(of_backend(bias=bias, is_causal=True), torch.where(causal, bias, -torch.inf))
