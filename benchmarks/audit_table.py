@@ -23,7 +23,8 @@ from benchmarks.recording import record
 from fenchel.auditing import AuditReport, audit
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QUERIES, QueryTable, schema
+from fenchel.auditing.table import QUERIES, schema
+from fenchel.io.tables import ParquetTable
 
 LAYERS, HEADS, WINDOW = 12, 6, 512
 TOKENS = (1_000, 100_000)
@@ -60,7 +61,7 @@ def page_once(rows: int) -> dict[str, float]:
     each, typed = rows // (LAYERS * HEADS), schema()
     draw = torch.Generator().manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        table = QueryTable(Path(folder) / QUERIES)
+        table = ParquetTable(Path(folder) / QUERIES)
         for layer in range(1, LAYERS + 1):
             place = polars.int_range(HEADS * each)
             fixed: dict[str, Any] = {

@@ -17,7 +17,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.comparing import compare
 from fenchel.errors import FenchelError, InputError
-from fenchel.io.storage import read_document, read_tensors
+from fenchel.io.storage import read_document, write_document
 from fenchel.reproducing import reproduce
 from fenchel.swap import SwapReport
 from fenchel.swap.run import SwapState
@@ -25,7 +25,7 @@ from tests.auditing.small_audits import Interrupting, files_of, small_audit, som
 from tests.cli.conftest import saved
 from tests.comparing.small_comparisons import known_audit, known_values
 from tests.damage import damaged_contents, refuses
-from tests.io.test_storage import NOTE, VALUES, document, tensors
+from tests.io.test_storage import NOTE, VALUES
 from tests.swap.small_swaps import SCORED, small_swap
 
 Read = Callable[[Path], Any]
@@ -104,8 +104,7 @@ def reproduced(folder: Path, number: int = 0, **how: Any) -> Any:
 
 def notes(folder: Path, number: int = 0) -> None:
     folder.mkdir(exist_ok=True)
-    for name, write in (("note.json", document), ("note.safetensors", tensors)):
-        write(folder / name, NOTE, {**VALUES, "weight": 1.0 + number})
+    write_document(folder / "note.json", NOTE, {**VALUES, "weight": 1.0 + number})
 
 
 def heads(folder: Path) -> Any:
@@ -114,12 +113,11 @@ def heads(folder: Path) -> Any:
 
 LOADERS = (AuditReport.read, SwapState.read, SwapReport.load, heads, merged)
 resumed = partial(audited, resume=True)
+resumed_swap = partial(swapped, resume=True)
+continued_swap = partial(swapped, pairs=None, texts=some_texts(), resume=True)
 of_audits = (heads, resumed, merged)
 KINDS = {
-    "notes": Kind(notes, {
-        "note.json": (lambda folder: read_document(folder / "note.json", NOTE),),
-        "note.safetensors": (lambda folder: read_tensors(folder / "note.safetensors", NOTE),),
-    }),
+    "notes": Kind(notes, {"note.json": (lambda folder: read_document(folder / "note.json", NOTE),)}),
     "audit": Kind(audited, {
         "state.json": (AuditReport.read, *of_audits, audited), "queries/*": of_audits, "twin/*": of_audits,
     }, heads),
@@ -128,12 +126,15 @@ KINDS = {
     ),
     "shards": Kind(shards, {f"*/{name}": (merged,) for name in ("state.json", "queries/*", "twin/*")}, merged),
     "swap": Kind(swapped, {
-        "swap-state.safetensors": (SwapState.read, partial(swapped, resume=True), swapped),
+        "swap-state.json": (SwapState.read, resumed_swap, swapped),
+        "measurements/*": (SwapState.read, resumed_swap),
         "swap.json": (SwapReport.load,),
     }, SwapReport.load, ("swap.json",)),
-    "stopped swap": Kind(stopped_swap, {
-        "swap-state.safetensors": (SwapState.read, partial(swapped, pairs=None, texts=some_texts(), resume=True)),
-    }, anew=("swap-state.safetensors",)),
+    "stopped swap": Kind(
+        stopped_swap,
+        {"swap-state.json": (SwapState.read, continued_swap), "measurements/*": (continued_swap,)},
+        anew=("swap-state.json",),
+    ),
     "comparison": Kind(compared, {"compare.json": (compared,)}, compared, ("compare.json",)),
     "reproduction": Kind(reproduced, {
         f"audit/{name}": (partial(reproduced, resume=True),) for name in ("state.json", "queries/*", "twin/*")
@@ -239,7 +240,7 @@ def test_what_is_made_of_other_files_is_not_read_and_made_anew(
         assert files_of(folder) == before
 
 
-@pytest.mark.parametrize(("make", "state"), [(audited, "state.json"), (swapped, "swap-state.safetensors")])
+@pytest.mark.parametrize(("make", "state"), [(audited, "state.json"), (swapped, "swap-state.json")])
 def test_overwriting_replaces_what_is_damaged(make: Any, state: str, tmp_path: Path) -> None:
     make(tmp_path)
     before = files_of(tmp_path)

@@ -18,9 +18,10 @@ from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QueryTable, schema
+from fenchel.auditing.table import schema
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.io.runs import Progress, ProgressClock
+from fenchel.io.tables import ParquetTable
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
@@ -67,7 +68,7 @@ def known_statistics(
     """Statistics of layers whose queries are known."""
     import polars as pl
 
-    table = QueryTable.temporary()
+    table = ParquetTable.temporary()
     for kind, layer, heads, columns in sites:
         several, count = next(iter(columns.values())).shape
         place = torch.arange(count).repeat(several)

@@ -11,10 +11,11 @@ from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html
 from fenchel.auditing.state import OLD_STATE_FILE, STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
+from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import RunKind, atomic_path, check_writable, differences, write_text
 from fenchel.io.storage import write_json
+from fenchel.io.tables import polars_module
 
 TWIN_FILE = "twin.json"
 """The records of the untrained twin, as those of the model in ``heads.json``."""

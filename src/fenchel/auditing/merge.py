@@ -11,9 +11,9 @@ from fenchel.auditing.examples import keep_the_farthest, keep_the_longest
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order, shards_of
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
 from fenchel.io.runs import check_writable, differences
+from fenchel.io.tables import ParquetTable
 
 _FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
 
@@ -139,10 +139,10 @@ def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, 
     return in_order(merged)
 
 
-def _together(tables: Sequence[QueryTable]) -> QueryTable:
+def _together(tables: Sequence[ParquetTable]) -> ParquetTable:
     """The parts of all tables, in an order that does not depend on that of the tables."""
     paths = (path for table in tables for path in table.parts)
-    return QueryTable(tables[0].folder, sorted(paths, key=lambda path: (path.name, str(path))))
+    return ParquetTable(tables[0].folder, sorted(paths, key=lambda path: (path.name, str(path))))
 
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:

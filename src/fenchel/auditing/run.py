@@ -20,7 +20,7 @@ from fenchel.auditing.measure import MeasuredCall, QuerySample, measure, require
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QUERIES, QueryTable, query_rows
+from fenchel.auditing.table import QUERIES, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, require_packages
@@ -29,6 +29,7 @@ from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
+from fenchel.io.tables import ParquetTable
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
@@ -122,7 +123,7 @@ def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool)
         InputError: If the folder holds another audit.
     """
     if overwrite or not (directory / STATE_FILE).exists():
-        return AuditReport(dict(manifest), AuditStatistics(QueryTable(directory / QUERIES)))
+        return AuditReport(dict(manifest), AuditStatistics(ParquetTable(directory / QUERIES)))
     state = AuditReport.read(directory)
     there, asked = state.manifest, manifest
     # The convention follows from space and closeness: name only these where they differ.

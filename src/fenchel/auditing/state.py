@@ -22,7 +22,7 @@ from fenchel.auditing.heads import AttentionModule, HeadKey
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words, shards_of
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
-from fenchel.auditing.table import PART_NAME, QUERIES, TWIN_QUERIES, QueryTable
+from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.drawing import short
 from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import Cursor
@@ -35,6 +35,7 @@ from fenchel.io.storage import (
     read_document,
     write_document,
 )
+from fenchel.io.tables import ParquetTable, PartName
 
 if TYPE_CHECKING:
     import polars
@@ -50,7 +51,6 @@ _IN_SUMMARY = ("model", "space", "alpha", "tol", "documents", "tokens")
 _METRICS = ("relative_deviation", "total_variation", "mean_error")
 
 _Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
-_Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
 
 
 class SavedModule(Record):
@@ -72,7 +72,7 @@ class SavedCursor(Record):
 
 
 class _SavedTable(Record):
-    parts: list[_Part]
+    parts: list[PartName]
     words: dict[_Id, str] = Field(default_factory=dict)
 
 
@@ -124,7 +124,7 @@ class AuditState:
     finished: bool = False
 
     @property
-    def tables(self) -> list[QueryTable]:
+    def tables(self) -> list[ParquetTable]:
         """The table, and that of the twin if it has one."""
         return [each.table for each in (self.statistics, self.twin) if each is not None]
 
@@ -139,18 +139,14 @@ class AuditState:
 
     def write(self, directory: Path) -> None:
         """Save the state into a folder, atomically."""
-
-        def saved(table: QueryTable) -> dict[str, Any]:
-            return {"parts": [path.name for path in table.parts]}
-
+        words = {str(number): text for number, text in sorted(self.statistics.words.items())}
         write_document(
             directory / STATE_FILE,
             STATE_FORM,
             {
                 "manifest": self.manifest,
-                "table": saved(self.statistics.table)
-                | {"words": {str(number): text for number, text in sorted(self.statistics.words.items())}},
-                "twin": None if self.twin is None else saved(self.twin.table),
+                "table": {"parts": self.statistics.table.names, "words": words},
+                "twin": None if self.twin is None else {"parts": self.twin.table.names},
                 "examples": [
                     example.to_json() for key in sorted(self.far_queries) for example in self.far_queries[key]
                 ],
@@ -189,10 +185,7 @@ class AuditState:
             words = {int(number): text for number, text in saved["table"]["words"].items()}
 
         def statistics_of(name: str, found: dict[str, Any]) -> AuditStatistics:
-            table = QueryTable(directory / name, [directory / name / part for part in found["parts"]])
-            if parts:
-                table.check()
-            return AuditStatistics(table, words)
+            return AuditStatistics(ParquetTable.read(directory / name, found["parts"], check=parts), words)
 
         return cls(
             manifest=in_order(saved["manifest"]),

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fenchel.arguments import Kind
 from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.table import QueryTable, polars_module
+from fenchel.auditing.table import schema
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.errors import InputError
+from fenchel.io.tables import ParquetTable, polars_module
 
 if TYPE_CHECKING:
     import polars
@@ -41,8 +42,8 @@ class AuditStatistics:
         words: Texts of tokens by id.
     """
 
-    def __init__(self, table: QueryTable | None = None, words: dict[int, str] | None = None) -> None:
-        self.table = QueryTable.temporary() if table is None else table
+    def __init__(self, table: ParquetTable | None = None, words: dict[int, str] | None = None) -> None:
+        self.table = ParquetTable.temporary() if table is None else table
         self.words: dict[int, str] = {} if words is None else words
         self._layer = lru_cache(maxsize=1)(self._values_of_layer)
         self._aggregated = lru_cache(self._aggregate)
@@ -50,7 +51,7 @@ class AuditStatistics:
     @cached_property
     def rows(self) -> polars.LazyFrame:
         """The rows of the table at the time of the first access."""
-        return self.table.scan()
+        return self.table.scan() if self.table.parts else polars_module().LazyFrame(schema=schema())
 
     @cached_property
     def documents(self) -> int:

@@ -1,60 +1,33 @@
-"""The table of an audit: one row per query and head, in Parquet files.
+"""The table of an audit: one row per query and head.
 
-A part is written to a temporary file and renamed; its name ends with the digest of its content. ``report.queries`` and
-:mod:`fenchel.auditing.statistics` read the parts lazily.
+``report.queries`` and :mod:`fenchel.auditing.statistics` read its Parquet files lazily.
 """
 
 from __future__ import annotations
 
-import atexit
-import io
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fenchel.arguments import KINDS, reason_of
+from fenchel.arguments import KINDS
 from fenchel.auditing.heads import MEASURES, METRICS
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, decoder_sides
-from fenchel.errors import InputError, ProblemError, require_packages
+from fenchel.errors import ProblemError
 from fenchel.io.batches import Batch
-from fenchel.io.runs import atomic_path
-from fenchel.io.storage import CHANGED, digest_of_bytes
+from fenchel.io.tables import polars_module
 
 if TYPE_CHECKING:
     import polars
 
     from fenchel.auditing.measure import MeasuredCall
 
-ROWS_IN_A_PART = 1 << 18
-"""A part is written after the first batch with which there are this many rows."""
-
 QUERIES = "queries"
 """Subfolder with the parts of the model."""
 
 TWIN_QUERIES = "twin"
 """Subfolder with the parts of its untrained twin."""
-
-PART_NAME = r"[0-9]{5,9}-[0-9a-f]{16}\.parquet"
-"""File name of a part: its number and the first digits of its digest."""
-
-_DIGITS = 16
-
-
-def polars_module() -> Any:
-    """The package polars.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
-    require_packages("hf", "polars")
-    import polars
-
-    return polars
 
 
 def schema() -> dict[str, Any]:
@@ -178,100 +151,3 @@ def _check(frame: polars.DataFrame, count: int, name: str) -> None:
                 f"{head}; it must be a non-negative number. Check the model for NaN weights, or audit with dtype "
                 "float32."
             )
-
-
-class QueryTable:
-    """Parts of a table in a folder, and the rows of the next part.
-
-    Args:
-        folder: Folder of the parts; created with the first.
-        parts: Paths of the existing parts.
-    """
-
-    def __init__(self, folder: Path, parts: Iterable[Path] = ()) -> None:
-        self.folder = folder
-        self.parts = list(parts)
-        self._waiting: list[polars.DataFrame] = []
-        self.waiting_rows = 0
-
-    def add(self, frames: Iterable[polars.DataFrame]) -> None:
-        """Add rows, which ``write`` writes."""
-        for frame in frames:
-            self._waiting.append(frame)
-            self.waiting_rows += len(frame)
-
-    @classmethod
-    def temporary(cls) -> QueryTable:
-        """An empty table in a folder that is removed when Python exits: lazy frames may read it until then."""
-        folder = Path(tempfile.mkdtemp(prefix="fenchel-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return cls(folder / QUERIES)
-
-    def beside(self, name: str) -> QueryTable:
-        """An empty table in a folder beside this one."""
-        return QueryTable(self.folder.parent / name)
-
-    @property
-    def full(self) -> bool:
-        """Whether the unwritten rows fill a part."""
-        return self.waiting_rows >= ROWS_IN_A_PART
-
-    def write(self) -> None:
-        """Write the unwritten rows as a part.
-
-        Raises:
-            OutputError: If it cannot be written; the rows are kept.
-        """
-        if not self.waiting_rows:
-            return
-        pl = polars_module()
-        content = io.BytesIO()
-        pl.concat(self._waiting).write_parquet(content, compression="zstd", compression_level=1)
-        content = content.getvalue()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        digest = digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS]
-        path = self.folder / f"{len(self.parts):05}-{digest}.parquet"
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(content)
-        self.parts.append(path)
-        self._waiting, self.waiting_rows = [], 0
-
-    def scan(self) -> polars.LazyFrame:
-        """All written rows, lazily."""
-        pl = polars_module()
-        if not self.parts:
-            return pl.LazyFrame(schema=schema())
-        return pl.scan_parquet(self.parts)
-
-    def check(self) -> None:
-        """Check that every part exists and has the digest in its name.
-
-        Raises:
-            InputError: Naming the first that does not.
-        """
-        for path in self.parts:
-            advice = "Restore it from a copy, or audit again with --overwrite."
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"{path} cannot be read: {reason_of(error)}. {advice}") from error
-            if digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS] != path.stem.rpartition("-")[2]:
-                raise InputError(f"{path} {CHANGED}. {advice}")
-
-    def copy_to(self, folder: Path) -> QueryTable:
-        """Copy the parts to another folder, except those that are already there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for path in self.parts:
-            paths.append(folder / path.name)
-            if not paths[-1].exists():
-                with atomic_path(paths[-1]) as temporary:
-                    shutil.copyfile(path, temporary)
-        return QueryTable(folder, paths)
-
-    def remove_others(self) -> None:
-        """Remove other parts in the folder, complete or not, such as those of an interrupted audit."""
-        own = {path.name for path in self.parts}
-        for path in self.folder.glob("*.parquet*"):
-            if path.name not in own:
-                path.unlink(missing_ok=True)

@@ -344,7 +344,7 @@ def compare(
         fenchel.errors.InputError: 1 audit was given; expected two or more, such as compare('before', 'after').
     """
     overwrite, folder = checked("overwrite", overwrite), checked("directory", directory)
-    require_packages("hf", "safetensors")
+    require_packages("hf", "polars")
     require_packages("report", "scipy", "jinja2")
     report = ComparisonReport(comparable(audits, names))
     if folder is not None:

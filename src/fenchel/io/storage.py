@@ -1,7 +1,6 @@
 """State files with a digest, a kind and a version, checked by a schema.
 
-JSON is checked by pydantic models, tensors by :class:`TensorSchema`. Import pydantic's ``Field`` from here: if pydantic
-is missing, the error names the extra that installs it.
+Import pydantic's ``Field`` from here: if pydantic is missing, the error names the extra that installs it.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import reason_of
-from fenchel.errors import InputError, MissingExtraError, require_packages
-from fenchel.io.runs import atomic_path, write_text
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.runs import write_text
 
 try:
     from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -239,13 +236,6 @@ class Form:
         """The error for a file that cannot be used: its path, the reason, and the advice."""
         return InputError(f"{path} {reason}. {self.advice}")
 
-    def unsealed(self, path: Path) -> InputError:
-        """The error for a file without a digest."""
-        return self.refused(
-            path,
-            f"is not a {self.name} of this version of fenchel: its digest is missing or damaged",
-        )
-
     @contextlib.contextmanager
     def reading(self, path: Path) -> Iterator[None]:
         """Turn a ``Mismatch`` within the block into an ``InputError`` that names the file."""
@@ -253,42 +243,6 @@ class Form:
             yield
         except Mismatch as error:
             raise self.refused(path, f"does not have fenchel's format: {error}") from error
-
-    def content(self, path: Path, max_bytes: int | None = None) -> bytes:
-        """The bytes of a regular file; reading another kind may never end.
-
-        Args:
-            path: The file.
-            max_bytes: Maximum size.
-
-        Raises:
-            InputError: If the file does not exist, is not a regular file, or is larger.
-        """
-        try:
-            result = path.stat()
-            if not stat.S_ISREG(result.st_mode):
-                raise self.refused(path, "is not a file")
-            if max_bytes is not None and result.st_size > max_bytes:
-                raise self.refused(
-                    path, f"has {result.st_size} bytes; expected at most {max_bytes} for a {self.name}"
-                )
-            return path.read_bytes()
-        except OSError as error:
-            raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
-
-    def check(self, path: Path, name: Any, version: Any, values: Any) -> None:
-        """Raise unless the kind and the version are those of this form, and the values match its schema."""
-        if name != self.name:
-            raise self.refused(path, f"holds a {name}, not a {self.name}")
-        if version != self.version:
-            written = "an earlier" if isinstance(version, int) and version < self.version else "a later"
-            raise self.refused(
-                path,
-                f"has schema {version!r} of a {self.name}, of {written} version of fenchel; this one reads schema "
-                f"{self.version}",
-            )
-        with self.reading(path):
-            check_json(self.schema, values)
 
 
 _ADDED_KEYS = frozenset({"format", "schema", "digest"})
@@ -332,7 +286,7 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         InputError: If the file does not exist, was changed after it was written, is of another form, or does not match
             the schema.
     """
-    content = form.content(path, _MAX_BYTES)
+    content = _content(path, form)
     try:
         found = parse_json(content)
     except InputError as error:
@@ -349,142 +303,37 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
     elif unsealed_version is not None and version == unsealed_version:
         kind, version = form.name, form.version
     else:
-        raise form.unsealed(path)
-    form.check(path, kind, version, values)
+        raise form.refused(
+            path, f"is not a {form.name} of this version of fenchel: its digest is missing or damaged"
+        )
+    if kind != form.name:
+        raise form.refused(path, f"holds a {kind}, not a {form.name}")
+    if version != form.version:
+        written = "an earlier" if isinstance(version, int) and version < form.version else "a later"
+        raise form.refused(
+            path,
+            f"has schema {version!r} of a {form.name}, of {written} version of fenchel; this one reads schema "
+            f"{form.version}",
+        )
+    with form.reading(path):
+        check_json(form.schema, values)
     return values
 
 
-# The metadata of a safetensors file has one entry: the digest of the file, computed with zeros in its place, and the
-# description of the tensors.
-_KEY = "fenchel"
-_SEAL = re.compile(rf'"{_KEY}":"{PREFIX}([0-9a-f]{{64}}) '.encode())
-_ZEROS = "0" * 64
-
-
-def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], description: Any) -> None:
-    """Write tensors and their description to one safetensors file, atomically.
-
-    Args:
-        path: The file.
-        form: Its form.
-        tensors: Contiguous tensors by name.
-        description: JSON values, which match the form's schema; kept in the file's metadata.
+def _content(path: Path, form: Form) -> bytes:
+    """The bytes of a regular file of at most ``_MAX_BYTES``; reading another kind may never end.
 
     Raises:
-        OutputError: If it cannot be written; the old file is then unchanged.
+        InputError: If the file does not exist, is not a regular file, or is larger.
     """
-    require_packages("hf", "safetensors")
-    from safetensors.torch import save
-
-    named = {"format": form.name, "schema": form.version, "description": description}
-    unsealed = f"{PREFIX}{_ZEROS} {json_text(named)}"
-    content = save(dict(tensors), metadata={_KEY: unsealed})
-    digest = digest_of_bytes(content).removeprefix(PREFIX)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content.replace(_ZEROS.encode(), digest.encode(), 1))
-
-
-def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
-    """Read a file of ``write_tensors``, provided that no byte has changed since.
-
-    Args:
-        path: The file.
-        form: Its form.
-
-    Returns:
-        The tensors by name, and the description.
-
-    Raises:
-        InputError: If the file does not exist, was changed after it was written, is of another form, or its description
-            does not match the schema.
-        MissingExtraError: If safetensors is not installed.
-    """
-    require_packages("hf", "safetensors")
-    from safetensors.torch import load
-
-    content = form.content(path)
-    seal = _SEAL.search(content)
-    if seal is None:
-        raise form.unsealed(path)
-    begin, end = seal.span(1)
-    if digest_of_bytes(content[:begin] + _ZEROS.encode() + content[end:]) != PREFIX + seal[1].decode():
-        raise form.refused(path, CHANGED)
     try:
-        tensors: dict[str, Tensor] = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        named = parse_json(header["__metadata__"][_KEY].partition(" ")[2].encode("utf-8"))
-        kind, version, description = named["format"], named["schema"], named["description"]
-    except Exception as error:  # a file with a digest that another program wrote
-        raise form.refused(path, f"is not a {form.name}: {reason_of(error)}") from error
-    form.check(path, kind, version, description)
-    return tensors, description
-
-
-@dataclass(frozen=True)
-class TensorSchema:
-    """Schema of a tensor.
-
-    Attributes:
-        dtype: Its dtype.
-        shape: Its sizes: numbers, or names of sizes, which are the same in all tensors that are checked together.
-        least: Lower bound of the entries.
-        finite: Whether infinities are refused; NaN always is.
-        rising: Whether the entries must increase.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int | str, ...]
-    least: float = -math.inf
-    finite: bool = True
-    rising: bool = False
-
-
-def check_tensors(
-    tensors: Mapping[str, Tensor], schema: Mapping[str, TensorSchema], sizes: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """Check that tensors match a schema.
-
-    Args:
-        tensors: The tensors by name.
-        schema: The schema of each tensor by name.
-        sizes: Known sizes by name.
-
-    Returns:
-        All sizes by name.
-
-    Raises:
-        Mismatch: If a tensor is missing, unknown, or does not match its schema.
-    """
-    missing, unknown = sorted(set(schema) - set(tensors)), sorted(set(tensors) - set(schema))
-    if missing:
-        raise Mismatch(f"tensor {missing[0]}", Shown("missing"), "it to be there")
-    if unknown:
-        raise Mismatch(f"tensor {unknown[0]}", Shown("there"), "no tensor of that name")
-    known = dict(sizes or {})
-    for name, expected in schema.items():
-        _check_tensor(f"tensor {name}", tensors[name], expected, known)
-    return known
-
-
-def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dict[str, int]) -> None:
-    if tensor.dim() == len(expected.shape):
-        for name, size in zip(expected.shape, tensor.shape, strict=True):
-            if isinstance(name, str):
-                sizes.setdefault(name, size)
-    shape = (sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape)
-    found, wanted = _typed(tensor.dtype, tensor.shape), _typed(expected.dtype, shape)
-    if found != wanted:
-        raise Mismatch(where, Shown(f"of {found}"), wanted)
-    allowed = tensor >= expected.least  # never NaN
-    if expected.finite:
-        allowed &= tensor.isfinite()
-    if not bool(allowed.all()):
-        numbers = "finite numbers" if expected.finite else "numbers"
-        bound = f" of at least {expected.least:g}" if expected.least > -math.inf else ""
-        raise Mismatch(where, Shown(f"{tensor[~allowed][0].item()} somewhere"), numbers + bound)
-    if expected.rising and not bool((tensor[1:] > tensor[:-1]).all()):
-        raise Mismatch(where, Shown("not increasing"), "strictly increasing entries")
-
-
-def _typed(dtype: torch.dtype, shape: Iterable[int | str]) -> str:
-    return f"{str(dtype).removeprefix('torch.')} ({', '.join(map(str, shape))})"
+        result = path.stat()
+        if not stat.S_ISREG(result.st_mode):
+            raise form.refused(path, "is not a file")
+        if result.st_size > _MAX_BYTES:
+            raise form.refused(
+                path, f"has {result.st_size} bytes; expected at most {_MAX_BYTES} for a {form.name}"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise form.refused(path, f"cannot be read: {reason_of(error)}") from error

@@ -31,6 +31,7 @@ from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import (
     Field,
     Form,
+    NonEmptyStr,
     NonNegativeInt,
     OpenRecord,
     PositiveFloat,
@@ -87,13 +88,16 @@ class _SavedArm(OpenRecord):
     module: str | None
 
 
-class _SavedManifest(OpenRecord):
-    model: str
+class SavedManifest(OpenRecord):
+    """The entries of a saved manifest that are used."""
+
+    model: NonEmptyStr
+    stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
     modules: list[SavedModule] = Field(default_factory=list)
 
 
 class _SavedResults(SavedRecord):
-    manifest: _SavedManifest
+    manifest: SavedManifest
     finding: str
     units: dict[str, NonNegativeInt]
     quality: str | None

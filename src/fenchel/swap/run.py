@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.manifest import described_model
-from fenchel.auditing.state import SavedCursor, SavedModule
+from fenchel.auditing.state import SavedCursor
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
 from fenchel.io.batches import Cursor
@@ -25,35 +25,34 @@ from fenchel.io.runs import (
 from fenchel.io.storage import (
     Field,
     Form,
-    Mismatch,
-    NonEmptyStr,
-    NonNegativeInt,
-    OpenRecord,
-    PositiveFloat,
     Record,
-    Shown,
-    TensorSchema,
-    check_tensors,
-    read_tensors,
-    write_tensors,
+    read_document,
+    write_document,
 )
+from fenchel.io.tables import ParquetTable, PartName, polars_module
 from fenchel.loading import running
 from fenchel.run_options import SwapOptions, takes
-from fenchel.swap.conditions import Arm, Site, estimators_of, layers_of_kinds, make_arms, sites_of
+from fenchel.swap.conditions import Arm, Site, layers_of_kinds, make_arms, sites_of
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
-from fenchel.swap.report import FILES, SCHEMA, SwapReport
+from fenchel.swap.report import FILES, SCHEMA, SavedManifest, SwapReport
 from fenchel.swap.statistics import Tables
 from fenchel.swap.tasks import LanguageTask, Measure, SentenceTask
 
-STATE_FILE = "swap-state.safetensors"
-"""The file's name in a swap's folder."""
+STATE_FILE = "swap-state.json"
+"""State in a swap's folder, from which an interrupted swap is resumed."""
+
+OLD_STATE_FILE = "swap-state.safetensors"
+"""That of fenchel 0.2, which is not resumed."""
+
+MEASUREMENTS = "measurements"
+"""Subfolder with the parts of the table of measurements."""
 
 # Known only at the end, or allowed to change when a swap is resumed.
 _FREE_TO_RESUME = frozenset(
     {"documents", "tokens", "seconds", "stacks", "modules", "python", "texts", "pairs"}
 )
-_STATE_SCHEMA = 3
+_STATE_SCHEMA = 4
 """Version of the state file."""
 
 _MOST_EMBEDDING_BYTES = 4 * 2**30
@@ -138,6 +137,7 @@ def swap(
     measures = {name: one for name, one in (("loss", loss), ("score", score)) if one is not None}
     given = Given(model, tokenizer, texts, pairs, measures, asked)
     require_packages("report", "scipy")
+    require_packages("hf", "polars")
     folder, load = asked.directory, given.opened()
     with SWAP.claimed(folder, resume=asked.resume, overwrite=asked.overwrite):
         run, task = load()
@@ -230,7 +230,7 @@ class SwapRun:
             self._save()
 
     def _save(self) -> None:
-        if self.options.directory is not None and self.state.parts:
+        if self.options.directory is not None and self.state.cursor != Cursor():
             self.state.write(self.options.directory)
         self._pace.saved()
 
@@ -323,25 +323,11 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
         )
 
 
-class _SavedManifest(OpenRecord):
-    """The entries of a saved manifest that are used; all others have to equal those of the requested swap."""
-
-    model: NonEmptyStr
-    task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
-    estimators: list[NonEmptyStr]
-    alphas: Annotated[list[PositiveFloat], Field(min_length=1)]
-    documents: NonNegativeInt = 0
-    tokens: NonNegativeInt = 0
-    sentences: NonNegativeInt = 0
-    stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    measures: dict[str, NonEmptyStr] = Field(default_factory=dict)
-    modules: list[SavedModule] = Field(default_factory=list)
-
-
 class _SavedSwap(Record):
-    """The state of a swap besides tensors."""
+    """The state of a swap; entries of the manifest that are not checked have to equal those of the requested swap."""
 
-    manifest: _SavedManifest
+    manifest: SavedManifest
+    parts: Annotated[list[PartName], Field(min_length=1)]
     cursor: SavedCursor
     finished: bool
 
@@ -352,7 +338,7 @@ STATE_FORM = Form(
     schema=_SavedSwap,
     advice="Restore it from a copy, or start again with --overwrite.",
 )
-"""Contents of the file besides tensors."""
+"""Contents of the file."""
 
 
 @dataclass
@@ -361,124 +347,64 @@ class SwapState:
 
     Attributes:
         manifest: Manifest of the swap.
+        table: The measurements, with a row per unit and columns of numbers, of arrays by arm, and by arm and layer.
         cursor: Start of the next step.
         finished: Whether all steps were counted and all files were written.
-        parts: Measurements of each step, tensors by name with its units in the first dimension.
     """
 
     manifest: dict[str, Any]
+    table: ParquetTable
     cursor: Cursor = field(default_factory=Cursor)
     finished: bool = False
-    parts: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def add(self, part: dict[str, Tensor], after: Cursor) -> None:
-        """Add a complete step."""
-        self.parts.append(part)
+    def add(self, measured: Mapping[str, Tensor], after: Cursor) -> None:
+        """Add a complete step: tensors by name, with its units in the first dimension."""
+        columns = {name: values.numpy() for name, values in measured.items()}
+        self.table.add([polars_module().DataFrame(columns)])
         self.cursor = after
         self.manifest.update(documents=after.documents, tokens=after.tokens)
 
     def measured(self) -> dict[str, Tensor]:
-        """Measurements of all steps, in the order of the documents."""
-        if not self.parts:
+        """Measurements of all steps, in the order of the documents; empty before the first."""
+        if self.cursor == Cursor():
             return {}
-        joined = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
-        order = joined["documents"].argsort(stable=True)
-        self.parts = [{name: values[order] for name, values in joined.items()}]
-        return self.parts[0]
+        rows = self.table.rows().sort("documents", maintain_order=True)
+        return {column.name: column.to_torch() for column in rows}
 
     def write(self, directory: Path) -> None:
-        """Save the state into a folder, atomically."""
-        write_tensors(
+        """Save the state into a folder: the table first, then what names its parts."""
+        self.table.write()
+        write_document(
             directory / STATE_FILE,
             STATE_FORM,
-            {name: values.contiguous() for name, values in self.measured().items()},
-            {"manifest": self.manifest, "cursor": asdict(self.cursor), "finished": self.finished},
+            {
+                "manifest": self.manifest,
+                "parts": self.table.names,
+                "cursor": asdict(self.cursor),
+                "finished": self.finished,
+            },
         )
+        self.table.remove_others()
 
     @classmethod
-    def read(cls, directory: Path) -> SwapState:
+    def read(cls, directory: Path, *, parts: bool = True) -> SwapState:
         """Load a state from a folder.
 
+        Args:
+            directory: The swap's folder.
+            parts: Whether to check the parts of the table, too.
+
         Raises:
-            InputError: If the state is missing, invalid, changed, or of another version.
+            InputError: If the state or a part of the table is missing, invalid, changed, or of another version.
         """
-        path = directory / STATE_FILE
-        tensors, saved = read_tensors(path, STATE_FORM)
-        cursor = Cursor(**saved["cursor"])
-        with STATE_FORM.reading(path):
-            _check_measured(tensors, saved["manifest"], cursor, finished=saved["finished"])
-        return cls(saved["manifest"], cursor, saved["finished"], [tensors] if tensors else [])
+        saved = read_document(directory / STATE_FILE, STATE_FORM)
+        table = ParquetTable.read(directory / MEASUREMENTS, saved["parts"], check=parts)
+        return cls(saved["manifest"], table, Cursor(**saved["cursor"]), saved["finished"])
 
 
-def _check_measured(
-    tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], cursor: Cursor, *, finished: bool
-) -> None:
-    """Check the measurements against the manifest and the cursor.
-
-    Args:
-        tensors: Measurements in the order of the documents; none before the first step.
-        manifest: A manifest checked by ``_SavedManifest``.
-        cursor: Start of the next step.
-        finished: Whether there is none.
-
-    Raises:
-        Mismatch: If they disagree.
-    """
-    if not tensors:
-        if cursor != Cursor() or finished:
-            raise Mismatch("the list of tensors", Shown("empty"), "what was measured before the cursor")
-        return
-    stacks = manifest.get("stacks", {})
-    sizes = {
-        "stacks": len(stacks),
-        "layers": sum(stacks.values()),
-        "estimators": len(estimators_of(manifest["estimators"])),
-        "model and controls": 1 + len(manifest["alphas"]),
-    }
-    units = check_tensors(tensors, _expected(manifest), sizes)["units"]
-    documents = tensors["documents"]
-    if cursor == Cursor() or not bool((documents.diff() >= 0).all()):
-        raise Mismatch("tensor documents", Shown(f"of length {units}"), "those before the cursor, in order")
-    if manifest["task"] != "embedding":
-        return
-    # Sentences are documents, the shortest first.
-    count = manifest.get("sentences", 0)
-    if units != cursor.document or (finished and units != count) or int(documents[-1]) > count:
-        raise Mismatch(
-            "tensor documents",
-            Shown(f"{units} up to {int(documents[-1])}"),
-            f"{cursor.document} of {count} sentences",
-        )
-
-
-def _of(dtype: torch.dtype, *shape: str, **how: Any) -> TensorSchema:
-    return TensorSchema(dtype, shape, **how)
-
-
-def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
-    """Schema of the measurements of a task."""
-    task = manifest["task"]
-    result = {
-        "documents": _of(torch.int64, "units", least=1, rising=task == "embedding"),
-        "tokens": _of(torch.float64, "units", "stacks", least=0),
-        "hidden": _of(torch.float32, "units", "arms", "layers", least=0, finite=False),
-    }
-    if task == "embedding":
-        return result | {"embeddings": _of(torch.float32, "units", "arms", "width")}
-    if task == "examples":
-        columns = {"loss": "losses", "score": "scores"}
-        measured = [column for name, column in columns.items() if name in manifest.get("measures", {})]
-        result |= dict.fromkeys(measured, _of(torch.float64, "units", "arms", finite=False))
-    else:
-        result["losses"] = _of(torch.float64, "units", "arms", least=0, finite=False)
-        result["labels"] = _of(torch.float64, "units", least=0)
-    if estimators_of(manifest["estimators"]):
-        sizes = ("units", "estimators", "model and controls")
-        result["distances"] = _of(torch.float32, *sizes, least=0, finite=False)
-    return result
-
-
-SWAP = RunKind("swap", STATE_FILE, FILES, SwapState.read)
+SWAP = RunKind(
+    "swap", STATE_FILE, (*FILES, OLD_STATE_FILE), lambda folder: SwapState.read(folder, parts=False)
+)
 """Files of a swap in its folder."""
 
 
@@ -494,10 +420,13 @@ def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, 
     Raises:
         InputError: If the folder contains another swap, or a damaged one.
     """
-    if directory is None or overwrite or not (directory / STATE_FILE).exists():
-        return SwapState(manifest)
+    if directory is None:
+        return SwapState(manifest, ParquetTable.temporary())
+    if overwrite or not (directory / STATE_FILE).exists():
+        return SwapState(manifest, ParquetTable(directory / MEASUREMENTS))
     state = SwapState.read(directory)
-    there = {**state.manifest, "number of arms": state.parts[0]["hidden"].shape[1] if state.parts else arms}
+    changes: Any = state.table.scan().collect_schema()["hidden"]
+    there = {**state.manifest, "number of arms": changes.shape[0]}
     asked = {**manifest, "number of arms": arms}
     SWAP.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
     return state
