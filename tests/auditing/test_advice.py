@@ -61,7 +61,7 @@ def test_the_command_names_the_heads_in_which_most_moves() -> None:
     keys = [HeadKey("decoder_self", layer, layer + 1) for layer in range(1, 6)]
     heads = [moved(key, sinks=0.1 * key.layer) for key in keys]
     modules: dict[tuple[Kind, int], AttentionModule] = {
-        (key.kind, key.layer): AttentionModule(f"l{key.layer}", 2 * key.layer) for key in keys
+        (key.kind, key.layer): AttentionModule(*key[:2], f"l{key.layer}", 2 * key.layer) for key in keys
     }
     manifest = {
         **{"model": "some model", "texts": "a b.txt", "whole_file": True, "revision": "main"},
@@ -79,7 +79,8 @@ def test_the_command_names_the_heads_in_which_most_moves() -> None:
 def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     heads = [HeadKey("encoder_self", layer, head) for layer in (1, 2) for head in (1, 2)]
     modules: dict[tuple[Kind, int], AttentionModule] = {
-        ("encoder_self", layer): AttentionModule(f"l{layer}", layer) for layer in (1, 2)
+        ("encoder_self", layer): AttentionModule("encoder_self", layer, f"l{layer}", layer)
+        for layer in (1, 2)
     }
     manifest = {"model": "demo", "texts": "a b.txt", "space": "input"}
     found = importance(heads, manifest, modules)

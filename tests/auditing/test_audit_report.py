@@ -199,5 +199,5 @@ def test_a_swap_of_something_else_is_refused(
 )
 def test_layers_are_told_by_their_modules(audited: str, swapped: str, same: bool) -> None:
     key = HeadKey("encoder_self", 1, 1)
-    modules = {("encoder_self", 1): AttentionModule(audited, 1)}
+    modules = {("encoder_self", 1): AttentionModule("encoder_self", 1, audited, 1)}
     assert is_module({"module": swapped}, key, modules) is same  # pyright: ignore[reportArgumentType]

@@ -33,7 +33,7 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, MeasuredCall, Measures
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import BEGINNING, Batch
 from fenchel.io.storage import Mismatch
 from tests.auditing.test_measure import call
 from tests.io.test_windows import word_tokenizer
@@ -168,7 +168,7 @@ HEADS = (2, 4)
 def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) -> Batch:
     ids = torch.arange(len(documents) * TOKENS).view(len(documents), TOKENS) + 4
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
-    return Batch(inputs, None, None, documents, windows, ids.numel(), Cursor(), tokenizer=word_tokenizer())
+    return Batch(inputs, None, None, documents, windows, ids.numel(), BEGINNING, tokenizer=word_tokenizer())
 
 
 FIRST_ORDER, EXACT = [0.1, 0.45, 0.0, 0.2, 0.25], [0.1, 0.2, 0.0, 0.6, 0.1]

@@ -18,7 +18,7 @@ from fenchel.auditing.weight_moves import (
 )
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import BEGINNING, Batch
 from tests.auditing.test_measure import call, measure, problem_of
 from tests.normal import drawn
 
@@ -49,7 +49,7 @@ def batch(**changes: Any) -> Batch:
             "documents": (1, 2),
             "windows": (1, 1),
         },
-        **{"tokens": 13, "after": Cursor(), "tokenizer": Words()},
+        **{"tokens": 13, "after": BEGINNING, "tokenizer": Words()},
     }
     return Batch(**{**given, **changes})
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fenchel.errors import InputError, ModelError
-from fenchel.io.batches import Cursor
+from fenchel.io.batches import BEGINNING
 from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
 from fenchel.run_options import PairColumns, SwapOptions
@@ -32,7 +32,7 @@ def steps(
     )
     asked = SwapOptions(mask_probability=probability, seed=seed)
     task = LanguageTask(windows, FAMILIES[family], asked)  # pyright: ignore[reportArgumentType]
-    return list(task.steps(Cursor()))
+    return list(task.steps(BEGINNING))
 
 
 def rows(found: list[Step]) -> list[list[int]]:
@@ -84,7 +84,7 @@ def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
     model = language_model("t5")
     documents = open_documents(path, target_column="de")
     windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
-    (step,) = LanguageTask(windows, "seq2seq", SwapOptions()).steps(Cursor())
+    (step,) = LanguageTask(windows, "seq2seq", SwapOptions()).steps(BEGINNING)
     assert rows([step]) == [[2, 9, 10, 11, 3]]
     with pytest.raises(InputError, match="a target column was given, but embedded sentences"):
         SentenceTask(documents, None, word_tokenizer(), None, SwapOptions())
@@ -101,18 +101,18 @@ def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceT
 def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     task = sentences(["w1 w2 w3", "w1", "w1 w2 w3 ", "w4 w5"])
     assert task.count == 3
-    assert [step.batch.documents for step in task.steps(Cursor())] == [(2, 3, 1)]
+    assert [step.batch.documents for step in task.steps(BEGINNING)] == [(2, 3, 1)]
     assert task.ranked is not None
     assert task.ranked.tolist() == [[0, 1], [0, 2], [1, 2]]
     many = sentences(some_texts(10), batch_size=3)
-    whole = list(many.steps(Cursor()))
+    whole = list(many.steps(BEGINNING))
     assert whole[-1].batch.fraction == 1.0
     rest = list(many.steps(whole[1].batch.after))
     assert [step.batch.documents for step in rest] == [step.batch.documents for step in whole[2:]]
     assert 3 <= sentences(some_texts(10), max_tokens=90).count < many.count
     long = sentences(["w1 w2 w3 w4 w5", "w1", "w2"], max_length=5)
     assert long.description()["truncated"] == 1
-    assert max(step.batch.inputs["input_ids"].shape[1] for step in long.steps(Cursor())) == 5
+    assert max(step.batch.inputs["input_ids"].shape[1] for step in long.steps(BEGINNING)) == 5
     scored = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
     assert scored.count == 3
     assert scored.scored is not None

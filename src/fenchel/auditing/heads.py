@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from fenchel.arguments import Kind
-from fenchel.io.storage import Mismatch, PositiveInt, Shown
+from fenchel.io.storage import Mismatch, NonNegativeInt, PositiveInt, Shown
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",
@@ -110,14 +110,16 @@ def layer_name(kind: Kind, layer: int, *, several_kinds: bool) -> str:
 
 
 class AttentionModule(NamedTuple):
-    """The module that a layer attends with: its qualified name, and its number among those of the model, from 1.
+    """The module of a layer, given by kind and number: its qualified name, and its number among those of the model.
 
     ``fenchel swap`` counts layers by this number, which is the layer's own where all layers of a model are of one kind.
     It is 0 where a swap does not come: of a translation model without a language-model head it reads the encoder alone.
     """
 
+    kind: Kind
+    layer: PositiveInt
     name: str
-    number: int
+    number: NonNegativeInt
 
 
 Modules = Mapping[tuple[Kind, int], AttentionModule]

@@ -27,7 +27,7 @@ from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import BEGINNING, Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
 from fenchel.io.tables import ParquetTable
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
@@ -158,7 +158,7 @@ class AuditRun:
         self.state = state
         self.options = options
         self._pace, self._saved = SavingPace(options.checkpoint_seconds), state.cursor
-        self._begun = state.cursor != Cursor()
+        self._begun = state.cursor != BEGINNING
         if self._begun:
             state.remove_other_parts()
         self._tokens = TokenClassifier()
@@ -307,7 +307,10 @@ class AuditRun:
         whole = self.options.loader is not None or swaps_whole_model(self.model)
         self.state.modules = {
             (site.kind, site.layer): AttentionModule(
-                site.name, numbers[site.name] if whole or site.kind == "encoder_self" else 0
+                site.kind,
+                site.layer,
+                site.name,
+                numbers[site.name] if whole or site.kind == "encoder_self" else 0,
             )
             for site in sites
         }

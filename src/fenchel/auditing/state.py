@@ -25,12 +25,10 @@ from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.drawing import short
 from fenchel.errors import InputError, require_packages
-from fenchel.io.batches import Cursor
+from fenchel.io.batches import BEGINNING, Cursor
 from fenchel.io.storage import (
     Field,
     Form,
-    NonNegativeInt,
-    PositiveInt,
     Record,
     read_document,
     write_document,
@@ -53,24 +51,6 @@ _METRICS = ("relative_deviation", "total_variation", "mean_error")
 _Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
 
 
-class SavedModule(Record):
-    """An :class:`fenchel.auditing.heads.AttentionModule` with the kind and number of its layer."""
-
-    kind: Kind
-    layer: PositiveInt
-    name: str
-    number: NonNegativeInt
-
-
-class SavedCursor(Record):
-    """The fields of a :class:`fenchel.io.batches.Cursor`."""
-
-    document: NonNegativeInt
-    window: NonNegativeInt
-    tokens: NonNegativeInt
-    documents: NonNegativeInt
-
-
 class _SavedTable(Record):
     parts: list[PartName]
     words: dict[_Id, str] = Field(default_factory=dict)
@@ -82,8 +62,8 @@ class _SavedAudit(Record):
     twin: _SavedTable | None
     examples: list[dict[str, Any]]
     matrices: list[dict[str, Any]]
-    modules: list[SavedModule]
-    cursor: SavedCursor
+    modules: list[AttentionModule]
+    cursor: Cursor
     finished: bool
 
 
@@ -120,7 +100,7 @@ class AuditState:
     modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
     effects: SwapEffects | None = None
     matrices: dict[HeadKey, AttentionMatrix] = field(default_factory=dict)
-    cursor: Cursor = field(default_factory=Cursor)
+    cursor: Cursor = BEGINNING
     finished: bool = False
 
     @property
@@ -151,10 +131,7 @@ class AuditState:
                     example.to_json() for key in sorted(self.far_queries) for example in self.far_queries[key]
                 ],
                 "matrices": [self.matrices[key].to_json() for key in sorted(self.matrices)],
-                "modules": [
-                    {"kind": kind, "layer": layer, **module._asdict()}
-                    for (kind, layer), module in sorted(self.modules.items())
-                ],
+                "modules": [module._asdict() for _, module in sorted(self.modules.items())],
                 "cursor": asdict(self.cursor),
                 "finished": self.finished,
             },
@@ -192,10 +169,7 @@ class AuditState:
             statistics=statistics_of(QUERIES, saved["table"]),
             far_queries=far_queries,
             twin=None if saved["twin"] is None else statistics_of(TWIN_QUERIES, saved["twin"]),
-            modules={
-                (module["kind"], module["layer"]): AttentionModule(module["name"], module["number"])
-                for module in saved["modules"]
-            },
+            modules={(one["kind"], one["layer"]): AttentionModule(**one) for one in saved["modules"]},
             matrices=matrices,
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],

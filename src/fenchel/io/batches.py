@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.errors import CaptureError, InputError
+from fenchel.io.storage import STRICT, NonNegativeInt
 from fenchel.tensors import INTEGERS
 
 _LONGEST_SIDE = 96
@@ -111,10 +112,15 @@ class Cursor:
         documents: Number of documents with at least one token before this place.
     """
 
-    document: int = 0
-    window: int = 0
-    tokens: int = 0
-    documents: int = 0
+    __pydantic_config__ = STRICT
+
+    document: NonNegativeInt
+    window: NonNegativeInt
+    tokens: NonNegativeInt
+    documents: NonNegativeInt
+
+
+BEGINNING = Cursor(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, require_packages
-from fenchel.io.batches import Batch, Cursor, PatchImages
+from fenchel.io.batches import BEGINNING, Batch, Cursor, PatchImages
 from fenchel.io.documents import (
     file_sha256,
     listed_names,
@@ -238,7 +238,6 @@ def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
     return tuple(map(float, values))
 
 
-_BEGINNING = Cursor()
 _ONLY_SHARD = Shard()
 
 
@@ -277,7 +276,7 @@ class ImageBatches:
         self.shard = shard
         self.description, self.text_sha256 = images.description, images.sha256
 
-    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
+    def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
         """The batches from a place on.
 
         Args:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 from fenchel.io.batches import (
+    BEGINNING,
     Batch,
     Cursor,
     ReadyBatch,
@@ -38,7 +39,6 @@ _POSITIONS_AFTER_PADDING = frozenset(
     {"roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod"}
 )
 
-_BEGINNING = Cursor()
 _ONLY_SHARD = Shard()
 
 
@@ -103,7 +103,7 @@ class ReadyBatches:
             for tensors, batch in zip(inputs, self.inputs, strict=True)
         )
 
-    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
+    def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
         """The batches from a place on.
 
         Args:
@@ -287,7 +287,7 @@ class TokenWindows:
         """SHA-256 of the source; None if it has no fixed content."""
         return self.documents.text_sha256
 
-    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
+    def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
         """The batches from a place on.
 
         Args:

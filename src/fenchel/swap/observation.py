@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import BEGINNING, Batch, Cursor
 from fenchel.loading import on_device
 from fenchel.swap.conditions import Site, attending_modules
 
@@ -330,7 +330,7 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
     with torch.no_grad(), Capture(model, layers=[site.name for site in sites]) as heads:
         for site in sites:
             heads.replace(site.name, None, partial(summed, site.number))
-        for step in task.steps(Cursor()):
+        for step in task.steps(BEGINNING):
             masks[:] = _masks(step.batch)
             model(**step.inputs_for(model))
     return {

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.arguments import Kind
-from fenchel.auditing.heads import KIND_NAMES, SHORT_KIND_NAMES
+from fenchel.auditing.heads import KIND_NAMES, SHORT_KIND_NAMES, AttentionModule
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
-from fenchel.auditing.state import SavedModule
 from fenchel.auditing.swap_effects import by_alpha
 from fenchel.drawing import (
     MISSING,
@@ -93,7 +92,7 @@ class SavedManifest(OpenRecord):
 
     model: NonEmptyStr
     stacks: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    modules: list[SavedModule] = Field(default_factory=list)
+    modules: list[AttentionModule] = Field(default_factory=list)
 
 
 class _SavedResults(SavedRecord):

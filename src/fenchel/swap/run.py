@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.manifest import described_model
-from fenchel.auditing.state import SavedCursor
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
-from fenchel.io.batches import Cursor
+from fenchel.io.batches import BEGINNING, Cursor
 from fenchel.io.runs import (
     ProgressClock,
     RunKind,
@@ -230,7 +229,7 @@ class SwapRun:
             self._save()
 
     def _save(self) -> None:
-        if self.options.directory is not None and self.state.cursor != Cursor():
+        if self.options.directory is not None and self.state.cursor != BEGINNING:
             self.state.write(self.options.directory)
         self._pace.saved()
 
@@ -328,7 +327,7 @@ class _SavedSwap(Record):
 
     manifest: SavedManifest
     parts: Annotated[list[PartName], Field(min_length=1)]
-    cursor: SavedCursor
+    cursor: Cursor
     finished: bool
 
 
@@ -354,7 +353,7 @@ class SwapState:
 
     manifest: dict[str, Any]
     table: ParquetTable
-    cursor: Cursor = field(default_factory=Cursor)
+    cursor: Cursor = BEGINNING
     finished: bool = False
 
     def add(self, measured: Mapping[str, Tensor], after: Cursor) -> None:
@@ -366,7 +365,7 @@ class SwapState:
 
     def measured(self) -> dict[str, Tensor]:
         """Measurements of all steps, in the order of the documents; empty before the first."""
-        if self.cursor == Cursor():
+        if self.cursor == BEGINNING:
             return {}
         rows = self.table.rows().sort("documents", maintain_order=True)
         return {column.name: column.to_torch() for column in rows}

@@ -199,5 +199,7 @@ def sample_report(
     report.twin = known_statistics(twins) if twin else None
     if moved:
         layers_of = enumerate(report.statistics.layers(), 1)
-        report.modules |= {site: AttentionModule(f"layer.{number}", number) for number, site in layers_of}
+        report.modules |= {
+            site: AttentionModule(*site, f"layer.{number}", number) for number, site in layers_of
+        }
     return report
