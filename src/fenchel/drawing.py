@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import chain
@@ -318,8 +318,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole} s" if minutes else f"{whole} s"
 
 
-def titled_table(title: str) -> Table:
+def titled_table(title: str, *headings: str, left: Collection[str] = ()) -> Table:
     """An empty table of rich with a title, which is not parsed as markup.
+
+    Args:
+        title: The title.
+        *headings: Headings of its columns, whose cells fold where they are too wide.
+        left: The headings of those that are aligned on the left.
 
     Raises:
         MissingExtraError: If rich is not installed.
@@ -329,7 +334,10 @@ def titled_table(title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
+    return table
 
 
 def stacked(*parts: Any) -> RenderableType:

@@ -452,10 +452,9 @@ def terminal_table(found: Reproduction) -> RenderableType:
     """
     tables: list[Any] = []
     for result in found.panels:
-        made = titled_table(_title(result))
+        headings = (name.replace(" ", "\n") for name in ("Layer", *_columns(result)))
+        made = titled_table(_title(result), *headings)
         made.padding = 0  # Eight columns, four of them with ranges, fit 80 columns.
-        for name in ("Layer", *_columns(result)):
-            made.add_column(name.replace(" ", "\n"), justify="right", overflow="fold")
         for row in layer_rows(result):
             made.add_row(*map(_narrow, row))
         tables.append(made)

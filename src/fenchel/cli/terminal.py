@@ -409,10 +409,8 @@ def print_list(entries: Iterable[Entry]) -> None:
     shown = [name for name in _COLUMNS if name not in left_out]
     longest = max(len(entry.name) for members in by_family.values() for entry in members)
     for family, members in by_family.items():
-        table = titled_table(family)
-        for heading in shown:
-            width = longest if heading == "name" else None
-            table.add_column(heading, overflow="fold", no_wrap=heading == "name", min_width=width)
+        table = titled_table(family, *shown, left=shown)
+        table.columns[0].no_wrap, table.columns[0].min_width = True, longest
         for row in listed(members):
             cells = zip(_COLUMNS, row, strict=True)
             table.add_row(*(Text(cell) for heading, cell in cells if heading in shown))
@@ -444,9 +442,8 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     if not measured:
         return
     under = f" under {closeness}" if closeness else ""
-    table = titled_table(f"On its example{under}, seed {seed}")
-    for heading in ("estimator", "gap, at most", "total variation from exact", "output from exact"):
-        table.add_column(heading, justify="left" if heading == "estimator" else "right", overflow="fold")
+    headings = ("estimator", "gap, at most", "total variation from exact", "output from exact")
+    table = titled_table(f"On its example{under}, seed {seed}", *headings, left=headings[:1])
     for row in measured:
         numbers = (short(number) for number in (row.gap, row.total_variation, row.output))
         table.add_row(row.estimator.replace("_", " "), *numbers)

@@ -31,7 +31,6 @@ from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
 METRIC = "total_variation"
 """The metric that is shown first: the share of attention's weight that would move."""
@@ -223,22 +222,13 @@ def terminal_table(comparison: Comparison) -> RenderableType:
         MissingExtraError: If rich is not installed.
     """
     several = len(comparison.kinds) > 1
-
-    def table(title: str, *columns: str) -> Table:
-        made = titled_table(title)
-        for place, words in enumerate(columns):
-            made.add_column(words, justify="left" if place == 0 else "right", overflow="fold")
-        return made
-
-    heads = table(
-        f"Medians of {count(len(comparison.keys))} heads, last against first",
-        *("Metric", "rose", "fell", "rank\ncorrelation"),
-    )
+    title = f"Medians of {count(len(comparison.keys))} heads, last against first"
+    heads = titled_table(title, "Metric", "rose", "fell", "rank\ncorrelation", left=["Metric"])
     for metric in METRICS:
         numbers = map(count, comparison.directions(metric))
         heads.add_row(METRIC_NAMES[metric], *numbers, signed(comparison.rank_correlation(metric)))
     title = f"{METRIC_NAMES[METRIC]}: the heads that moved most, by the smallest change within the interval"
-    moved = table(title, "Head", "first", "last", "change", "95 %")
+    moved = titled_table(title, "Head", "first", "last", "change", "95 %", left=["Head"])
     for key in comparison.moved(METRIC)[:_MOST_IN_TERMINAL]:
         change = comparison.changes[key][METRIC]
         medians = [short(change.first.median), short(change.second.median), signed(change.median)]
@@ -246,7 +236,8 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     parts: list[Any] = [heads, moved]
     if len(comparison.audits) > 2:
         numbers = [str(n + 1) for n in range(len(comparison.audits))]
-        by_layer = table(f"{METRIC_NAMES[METRIC]} by layer, medians", "Layer", *numbers)
+        title = f"{METRIC_NAMES[METRIC]} by layer, medians"
+        by_layer = titled_table(title, "Layer", *numbers, left=["Layer"])
         for kind, layer in comparison.sites:
             name = f"{SHORT_KIND_NAMES[kind]} {layer}" if several else str(layer)
             medians = [short(audit.distribution(METRIC, kind, layer).median) for audit in comparison.audits]

@@ -485,13 +485,10 @@ def _table(title: str, sections: list[list[Record]], report: SwapReport, labels:
     from rich.text import Text
 
     rows = [[list(_cells(record, report, labels)) for record in section] for section in sections]
-    made = titled_table(title)
-    for column, _ in rows[0][0]:
-        made.add_column(
-            column if "\n" in column else column.replace(" ", "\n", 1),
-            justify="left" if column == "Attention" or "\n" in column else "right",
-            overflow="fold",
-        )
+    headings = [heading for heading, _ in rows[0][0]]
+    left = [heading for heading in headings if heading == "Attention" or "\n" in heading]
+    broken = (heading if heading in left else heading.replace(" ", "\n", 1) for heading in headings)
+    made = titled_table(title, *broken, left=left)
     for section in rows:
         made.add_section()
         for row in section:

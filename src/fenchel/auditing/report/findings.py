@@ -14,7 +14,6 @@ from fenchel.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from fenchel.auditing.state import AuditState
     from fenchel.auditing.statistics import AuditStatistics
@@ -225,14 +224,6 @@ def terminal_table(report: AuditState) -> RenderableType:
     # Kinds and the bound together do not fit in 80 columns.
     metrics = [metric for metric in COLUMNS if metric != "certificate" or not several]
 
-    def table(title: str, *columns: str) -> Table:
-        made = titled_table(title)
-        for words in columns:
-            # Headers break between words, so that a table fits 80 columns.
-            left = words == "Kind"
-            made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", overflow="fold")
-        return made
-
     def written(numbers: Mapping[str, Any]) -> list[str]:
         cells = []
         for metric in metrics:
@@ -244,8 +235,9 @@ def terminal_table(report: AuditState) -> RenderableType:
     title = f"Means over queries, {model_name(report.manifest)}"
     if sampled is not None:
         title += f"\n± standard error, from {sampled}"
-    kind_column, names = ["Kind"] * several, [COLUMNS[metric] for metric in metrics]
-    layers = table(title, *kind_column, "Layer", *names, "Queries")
+    # Headings break between words, so that a table fits 80 columns.
+    kind_column, names = ["Kind"] * several, [COLUMNS[metric].replace(" ", "\n") for metric in metrics]
+    layers = titled_table(title, *kind_column, "Layer", *names, "Queries", left=kind_column)
     for kind in statistics.kinds:
         name = [SHORT_KIND_NAMES[kind]] * several
         for layer in statistics.layers_of(kind):
@@ -253,7 +245,8 @@ def terminal_table(report: AuditState) -> RenderableType:
             layers.add_row(*name, str(layer), *written(numbers), count(numbers["queries"]))
             name = [""] * several
         layers.add_section()
-    farthest = table("Heads in which most weight would move", *kind_column, "Layer", "Head", *names)
+    title = "Heads in which most weight would move"
+    farthest = titled_table(title, *kind_column, "Layer", "Head", *names, left=kind_column)
     for head in statistics.farthest("total_variation", _FARTHEST):
         name = [SHORT_KIND_NAMES[head["kind"]]] * several
         farthest.add_row(*name, str(head["layer"]), str(head["head"]), *written(head))
