@@ -237,10 +237,6 @@ def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _twice(saved: Saved) -> None:
-    saved["examples"].append({**saved["examples"][0], "position": 2})
-
-
 WRONG: dict[str, Change] = {
     "no table": field("table", to=KeyError),
     "a table without parts": field("table", "parts", to=KeyError),
@@ -264,8 +260,6 @@ WRONG: dict[str, Change] = {
     "negative documents": field("manifest", "documents", to=-3),
     "half a token": field("manifest", "tokens", to=0.5),
     "no shard": field("manifest", "shard", to="all of it"),
-    "a shard that is not there": field("manifest", "shard", to="4/4"),
-    "a shard twice": field("manifest", "shard", to="1,1/4"),
     "another schema": field("manifest", "schema", to=1),
     "a negative cursor": field("cursor", "window", to=-1),
     "a cursor with more": field("cursor", "where", to=1),
@@ -278,14 +272,8 @@ WRONG: dict[str, Change] = {
         f"an example without its {name}": field("examples", 0, name, to=KeyError)
         for name in ("pattern", "context_token", "passage")
     },
-    "an example with a key": field("examples", 0, "key", to=1),
-    "two examples of one pattern": _twice,
-    "a passage with a weight too few": field("examples", 0, "passage", "exact", to="AAA="),
-    "a passage in another writing": field("examples", 0, "passage", "exact", to="?"),
     "no matrices": field("matrices", to=KeyError),
-    "a matrix with a key too few": field("matrices", 0, "key_positions", to=[1]),
     "a matrix without a query": field("matrices", 0, "query_positions", to=[]),
-    "a matrix with other words": field("matrices", 0, "keys", to=["one"]),
     "more": field("more", to=1),
 }  # fmt: skip
 

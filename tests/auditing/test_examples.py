@@ -22,7 +22,6 @@ from fenchel.auditing.examples import (
     Packing,
     Passage,
     TemplateWeight,
-    examples_from_json,
     is_full,
     keep_the_farthest,
     keep_the_longest,
@@ -34,7 +33,6 @@ from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, MeasuredCall,
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
 from fenchel.io.batches import BEGINNING, Batch
-from fenchel.io.storage import Mismatch
 from tests.auditing.test_measure import call
 from tests.io.test_windows import word_tokenizer
 
@@ -108,14 +106,6 @@ def test_an_example_survives_json() -> None:
     for one in (finite, infinite, silent):
         assert HeadExample.from_json(json.loads(json.dumps(one.to_json(), allow_nan=False))) == one
     assert HeadExample.from_json(finite.to_json()) != infinite
-
-
-def test_what_would_not_be_kept_was_not_kept() -> None:
-    six = [example(0.9, position=i + 1, leaves=f"p{i}").to_json() for i in range(MOST_PATTERNS + 1)]
-    assert len(examples_from_json(six[:-1])[KEY]) == MOST_PATTERNS
-    for wrong in (six, [six[0], six[0]], six[:2][::-1]):
-        with pytest.raises(Mismatch, match=r"examples is \d of cross layer 1 head 2; expected those that"):
-            examples_from_json(wrong)
 
 
 def matrix(document: int, tokens: int) -> AttentionMatrix:

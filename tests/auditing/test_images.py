@@ -98,9 +98,8 @@ def test_the_command_saves_what_is_read_back_and_shown(
     assert main(line) == 3
     assert "finished after 5 images." in capsys.readouterr().err
     record = next(iter(report.examples.values())).to_json()
-    for change in ({"rows": 3}, {"more": 1}):
-        with pytest.raises(Mismatch, match="picture"):
-            HeadExample.from_json({**record, "picture": record["picture"] | change})
+    with pytest.raises(Mismatch, match="picture"):
+        HeadExample.from_json({**record, "picture": record["picture"] | {"more": 1}})
     tiny_model("vit").save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match=r"the image processor of .* cannot be loaded"):
         fenchel.audit(str(tmp_path / "bare"), images=images)

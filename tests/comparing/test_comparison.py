@@ -17,7 +17,6 @@ from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.comparison import CONFIDENCE, _Medians, median_intervals  # pyright: ignore[reportPrivateUsage]
 from fenchel.errors import InputError
-from fenchel.io.storage import parse_json
 from tests.auditing.small_audits import files_of
 from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
 from tests.pages import page, run_blocks
@@ -160,7 +159,7 @@ def test_a_trajectory_keeps_the_order_it_was_given() -> None:
 def test_the_folder_holds_what_the_comparison_says(comparison: ComparisonReport, tmp_path: Path) -> None:
     page = comparison.save(tmp_path)
     assert page == tmp_path / "compare.html"
-    saved = parse_json((tmp_path / "compare.json").read_bytes())
+    saved = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
     assert saved["heads"] == comparison.heads
     assert saved["metrics"]["gap"]["rose"] == 1
     files = files_of(tmp_path)

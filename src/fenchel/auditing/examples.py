@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.heads import HeadKey, split_key, with_key
-from fenchel.io.storage import STRICT, Field, Mismatch, NonNegativeInt, PositiveInt, Shown, check_json
+from fenchel.io.storage import STRICT, Field, NonNegativeInt, PositiveInt, check_json
 
 
 class Packing(Enum):
@@ -54,23 +53,6 @@ def unpacked(text: str, packing: Packing) -> list[float]:
     return [(low + 256 * high) / 65535 for low, high in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
-def _check_sides(weights: Any, count: int, where: str, packing: Packing) -> None:
-    """Check the number of first-order and of exact weights.
-
-    Raises:
-        Mismatch: If it is not ``count``.
-    """
-    for name in ("first_order", "exact"):
-        text = getattr(weights, name)
-        try:
-            size = len(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError) as error:
-            raise Mismatch(f"{where}.{name}", text, "base64") from error
-        if size != count * packing.value:
-            expected = f"{packing.value} for each of {count} weights"
-            raise Mismatch(f"{where}.{name}", Shown(f"{size} bytes"), expected)
-
-
 _Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+\z")]
 
 
@@ -95,17 +77,6 @@ class Picture:
     extra: NonNegativeInt
     first_order: str
     exact: str
-
-    def check(self) -> None:
-        """Check that there is a weight for every position.
-
-        Raises:
-            Mismatch: Otherwise.
-        """
-        positions = self.extra + self.rows * self.columns
-        if positions > 2**24:
-            raise Mismatch("picture", positions, "at most 16,777,216 positions")
-        _check_sides(self, positions, "picture", Packing.FINE)
 
 
 MOST_PATTERNS = 5
@@ -246,17 +217,12 @@ class HeadExample:
         """Inverse of ``to_json``.
 
         Raises:
-            Mismatch: If the record is invalid or its parts disagree.
+            Mismatch: If the record is invalid.
         """
         fields = split_key(record)
         if fields.get("relative_deviation", 0) is None:
             fields["relative_deviation"] = math.inf
-        example: HeadExample = check_json(cls, fields, "example")
-        if (passage := example.passage) is not None:
-            _check_sides(passage, len(passage.pieces), "example.passage", Packing.FINE)
-        if example.picture is not None:
-            example.picture.check()
-        return example
+        return check_json(cls, fields, "example")
 
 
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
@@ -313,16 +279,10 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
     """The kept queries of every head from their records.
 
     Raises:
-        Mismatch: If such queries would not be kept together.
+        Mismatch: If a record is invalid.
     """
-    read = [HeadExample.from_json(record) for record in records]
     kept: FarQueries = {}
-    keep_the_farthest(kept, read)
-    for key, examples in kept.items():
-        saved = [example for example in read if example.key == key]
-        if list(examples) != saved:
-            shown = Shown(f"{len(saved)} of {key.kind} layer {key.layer} head {key.head}")
-            raise Mismatch("examples", shown, "those that are farthest, farthest first")
+    keep_the_farthest(kept, map(HeadExample.from_json, records))
     return kept
 
 
@@ -419,15 +379,9 @@ class AttentionMatrix:
         """Inverse of ``to_json``.
 
         Raises:
-            Mismatch: If the record is invalid or has another number of weights.
+            Mismatch: If the record is invalid.
         """
-        made: AttentionMatrix = check_json(cls, split_key(record), "matrix")
-        expected = len(made.query_positions) * (len(made.key_positions) + 1)
-        _check_sides(made, expected, "matrix", Packing.ROUGH)
-        for texts, places in ((made.queries, made.query_positions), (made.keys, made.key_positions)):
-            if texts and len(texts) != len(places):
-                raise Mismatch("matrix", Shown(f"with {len(texts)} texts"), f"{len(places)} or none")
-        return made
+        return check_json(cls, split_key(record), "matrix")
 
 
 def keep_the_longest(kept: dict[HeadKey, AttentionMatrix], others: Iterable[AttentionMatrix]) -> None:

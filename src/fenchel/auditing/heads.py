@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from fenchel.arguments import Kind
-from fenchel.io.storage import Mismatch, NonNegativeInt, PositiveInt, Shown
+from fenchel.io.storage import NonNegativeInt, PositiveInt
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",
@@ -78,13 +78,7 @@ def with_key(item: Any) -> dict[str, Any]:
 
 
 def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of :func:`with_key`: the record with kind, layer and head as ``key``.
-
-    Raises:
-        Mismatch: If it has a key of that name already.
-    """
-    if "key" in record:
-        raise Mismatch("key", Shown("there"), "no field of that name")
+    """Inverse of :func:`with_key`: the record with kind, layer and head as ``key``."""
     rest = {name: value for name, value in record.items() if name not in HeadKey._fields}
     return rest | {"key": {name: record[name] for name in HeadKey._fields if name in record}}
 

@@ -19,7 +19,7 @@ from fenchel.auditing.advice import (
 )
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, examples_from_json
 from fenchel.auditing.heads import AttentionModule, HeadKey
-from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words, shards_of
+from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES
@@ -156,7 +156,6 @@ class AuditState:
             )
         saved = read_document(path, STATE_FORM)
         with STATE_FORM.reading(path):
-            shards_of(saved["manifest"])
             far_queries = examples_from_json(saved["examples"])
             matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
             words = {int(number): text for number, text in saved["table"]["words"].items()}

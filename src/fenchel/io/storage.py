@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import reason_of
+from fenchel.arguments import reason_of, shown
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.runs import write_text
 
@@ -73,50 +73,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json_text(value))
 
 
-def parse_json(content: bytes) -> Any:
-    """Parse UTF-8 JSON of any layout.
-
-    Args:
-        content: The bytes.
-
-    Returns:
-        The value.
-
-    Raises:
-        InputError: If it is not JSON, or parsers may disagree on it: a repeated key, NaN or infinity, half of a
-            surrogate pair, an integer of thousands of digits, or too deep nesting. The message does not name the file.
-
-    Example:
-        >>> parse_json(b'{"alpha": 1.5}')
-        {'alpha': 1.5}
-        >>> parse_json(b'{"alpha": 1, "alpha": 2}')
-        Traceback (most recent call last):
-        ...
-        fenchel.errors.InputError: it has the key 'alpha' twice
-    """
-    try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique_keys)
-        json_text(value).encode("utf-8")  # raises on 1e999 and on half of a surrogate pair
-    except InputError:
-        raise
-    except RecursionError as error:
-        raise InputError("it is nested too deeply") from error
-    except ValueError as error:
-        raise InputError(f"it is not valid JSON ({reason_of(error)})") from error
-    return value
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"it has the key {twice[:60]!r} twice")
-    return result
-
-
-_LONGEST_SHOWN = 60
-
 STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 """Configuration of :class:`Record` and of saved dataclasses: no conversion of types, no unknown fields."""
 
@@ -152,25 +108,7 @@ class OpenRecord(Record):
 
 
 class Mismatch(Exception):  # noqa: N818 - users see an InputError
-    """A value does not match its schema.
-
-    Args:
-        where: Path of the value, such as ``manifest.alpha``.
-        found: The value, or a description of it.
-        expected: Description of the expected value.
-    """
-
-    def __init__(self, where: str, found: object, expected: str) -> None:
-        shown = found if isinstance(found, Shown) else repr(found)
-        if len(shown) > _LONGEST_SHOWN:
-            shown = f"{shown[:_LONGEST_SHOWN]}..."
-        super().__init__(f"{where or 'it'} is {shown}; expected {expected}")
-
-
-class Shown(str):
-    """A description of a value, printed without quotes."""
-
-    __slots__ = ()
+    """A value does not match its schema; the message has its path, the value and what is expected."""
 
 
 @cache
@@ -198,15 +136,14 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         for part in first["loc"]:
-            where += (
-                f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part[:_LONGEST_SHOWN]}"
-            )
+            where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part[:60]}"
         if first["type"] == "missing":
-            raise Mismatch(where, Shown("missing"), "it to be there") from None
+            raise Mismatch(f"{where} is missing; expected it to be there") from None
         if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-            raise Mismatch(where, Shown("there"), "no field of that name") from None
+            raise Mismatch(f"{where} is there; expected no field of that name") from None
         reason = first["msg"].removeprefix("Input should be ")
-        raise Mismatch(where, first["input"], reason[0].lower() + reason[1:]) from None
+        reason = reason[0].lower() + reason[1:]
+        raise Mismatch(f"{where or 'it'} is {shown(first['input'])}; expected {reason}") from None
 
 
 CHANGED = "is damaged or was changed after it was written: its digest does not match its content"
@@ -288,16 +225,19 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
     """
     content = _content(path, form)
     try:
-        found = parse_json(content)
-    except InputError as error:
-        raise form.refused(path, f"is not a {form.name}: {error}") from error
+        found: Any = json.loads(content.decode("utf-8"))
+        json_text(found).encode("utf-8")  # raises on 1e999 and on half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise form.refused(
+            path, f"is not a {form.name}: it is not valid JSON ({reason_of(error)})"
+        ) from error
     if not isinstance(found, dict):
         raise form.refused(path, f"is not a {form.name}: it holds a {type(found).__name__}, not an object")
     values = {name: value for name, value in found.items() if name not in _ADDED_KEYS}
     kind, version = found.get("format"), found.get("schema")
     if "digest" in found or kind is not None:
         sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
-        # A version control system may have changed all line ends of a copy.
+        # So no key is there twice. A version control system may have changed all line ends of a copy.
         if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
             raise form.refused(path, CHANGED)
     elif unsealed_version is not None and version == unsealed_version:
