@@ -6,17 +6,19 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fenchel.auditing import run, table
+from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.auditing.table import QUERIES
 from fenchel.errors import InputError, OutputError
+from fenchel.io import tables
 from fenchel.io.runs import SavingPace
 from fenchel.io.storage import read_document, write_document
 from fenchel.io.windows import ReadyBatches
@@ -46,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_being_interrupted_after_every_batch_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "ROWS_IN_A_PART", 500)  # which a few batches fill
+    monkeypatch.setattr(tables, "ROWS_IN_A_PART", 500)  # which a few batches fill
     small_audit(directory=tmp_path / "whole")
     resumed, error, tokens = tmp_path / "resumed", RuntimeError("out of memory"), [0]
     while True:
@@ -105,7 +107,7 @@ def test_savings_are_as_far_apart_as_asked(tmp_path: Path, monkeypatch: pytest.M
     saved = []
     for tokens, seconds in [(1, 4.0), (2, 9.9), (3, 10.0), (4, 15.0), (5, 20.0), (5, 40.0)]:
         clock[0] = seconds
-        state.cursor = type(state.cursor)(tokens=tokens)
+        state.cursor = replace(state.cursor, tokens=tokens)
         (tmp_path / STATE_FILE).unlink(missing_ok=True)
         saver.save_if_due()
         saved.append((tmp_path / STATE_FILE).exists())
