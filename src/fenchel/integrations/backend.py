@@ -22,7 +22,7 @@ from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.arguments import check_kind
+from fenchel.functional.arguments import check_kind, dropped
 from fenchel.functional.exact import estimator_object
 from fenchel.integrations.masks_and_sinks import (
     FamilyCall,
@@ -45,7 +45,7 @@ from fenchel.integrations.registry import (
 )
 from fenchel.integrations.sites import AbstractCall
 from fenchel.nn.estimator_switch import attributes_set, chosen_layers
-from fenchel.nn.inference import Inferred, Problem, by_heads, of_heads
+from fenchel.nn.inference import Inferred, Problem, averaged, by_heads, of_heads
 from fenchel.tensors import checked_argument, positive_tensor
 
 
@@ -181,9 +181,7 @@ class ModelCall(AbstractCall):
             p, values = p[..., : -self.sinks], values[..., : -self.sinks, :]
         if not torch.is_grad_enabled():
             return result._replace(weights=p)
-        kept = torch.dropout(p, self.dropout, train=self.dropout > 0)
-        values = values.repeat_interleave(p.shape[1] // values.shape[1], 1)
-        return result._replace(output=kept.to(values.dtype) @ values, weights=p)
+        return result._replace(output=averaged(values, dropped(p, self.dropout)), weights=p)
 
     @property
     def _is_own(self) -> bool:

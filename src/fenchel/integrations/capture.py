@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import KINDS, Kind, shown
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.functional.arguments import dropped
 from fenchel.integrations.attention_calls import ModelSource
 from fenchel.integrations.registry import calls_registry
 from fenchel.integrations.sites import (
@@ -27,7 +28,7 @@ from fenchel.integrations.sites import (
     RealQueries,
     existing,
 )
-from fenchel.nn.inference import Inferred, attention_layers
+from fenchel.nn.inference import Inferred, attention_layers, averaged
 from fenchel.tensors import may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
@@ -455,13 +456,10 @@ def _joined(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[Cap
     shared.parts = parts
     result = shared.weighted()
     shared.weights = _weights(result)
-    output, values = result.output, call.problem.values
+    output = result.output
     if not call.problem.reads_templates:
-        joined = torch.stack(shared.weights, 1)
-        if call.dropout > 0:
-            joined = torch.dropout(joined, call.dropout, train=True)
-        output = joined.to(values.dtype) @ values.repeat_interleave(site.num_heads // values.shape[1], 1)
-        result = result._replace(weights=joined)
+        joined = dropped(torch.stack(shared.weights, 1), call.dropout)
+        output, result = averaged(call.problem.values, joined), result._replace(weights=joined)
     heads = shared.heads(site, output)
     return result._replace(output=torch.stack([head.output for head in heads], 1)), heads
 

@@ -14,7 +14,7 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ModelError, NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
-from fenchel.functional.arguments import is_softmax
+from fenchel.functional.arguments import dropped, is_softmax
 from fenchel.functional.exact import DEFAULT_STEPS, estimator_object
 from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import check_positive
@@ -107,8 +107,15 @@ def infer(
     weights = result.weights if need_weights else None
     if weights is None or not by_weights:
         return Inferred(result.output, weights, certificate, gap)
-    weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
-    return Inferred(weights @ problem.values, weights, certificate, gap)
+    weights = dropped(weights, dropout)
+    return Inferred(averaged(problem.values, weights), weights, certificate, gap)
+
+
+def averaged(values: Tensor, weights: Tensor) -> Tensor:
+    """Means of values (B, H_v, n, d_v), which groups of heads may share, under weights (B, H, m, n)."""
+    if values.shape[1] < weights.shape[1]:
+        values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    return weights.to(values.dtype) @ values
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:

@@ -137,11 +137,6 @@ def head_control_alphas(alphas: Sequence[float]) -> list[float]:
     return [others[0], others[(len(others) - 1) // 2], others[-1]]
 
 
-def estimators_of(asked: Sequence[str]) -> list[str]:
-    """The estimators of an option, without ``none``."""
-    return [name for name in asked if name != "none"]
-
-
 def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
     """All arms of a swap: the model itself, controls and estimators of the whole model, of layers and of heads.
 
@@ -187,7 +182,7 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
             f"alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
         )
 
-    estimators = estimators_of(options.estimators)
+    estimators = [name for name in options.estimators if name != "none"]
     alone = [(name, 1.0) for name in (*estimators, *ablations)]
     arms = [Arm(), *(Arm("first_order", alpha) for alpha in alphas), *map(Arm, estimators)]
     if per_layer:
