@@ -165,7 +165,7 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
     [
         ({}, {"model": "other"}, {}, "model: 'BertModel' in the audit, 'other' in the swap"),
         ({}, {"text_sha256": "ab"}, {}, "text sha256: .* in the swap"),
-        ({}, {"revision": "main"}, {}, "revision: the default in the audit, 'main' in the swap"),
+        ({}, {"revision": "main"}, {}, "revision: not given in the audit, 'main' in the swap"),
         ({"alpha": 0.5}, {}, {}, r"alpha: 0\.5 in the audit, 1\.0 in every swap"),
         ({}, {}, {"where": "model"}, r"no head with the exact estimator alone.*--per-head"),
         ({"layers": [1]}, {}, {}, "no audited head was swapped alone"),

@@ -11,10 +11,11 @@ import torch
 from transformers import SiglipConfig
 
 from fenchel.auditing import measure as measuring
+from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.manifest import sample_words
-from fenchel.auditing.measure import QuerySample, SampledQueries, sample_size
+from fenchel.auditing.measure import SampledQueries, sample_size, sampled_queries
 from fenchel.auditing.merge import merge
 from fenchel.auditing.report import terminal_table
 from fenchel.auditing.report.findings import headline, summary_sentence
@@ -42,12 +43,12 @@ LONG: dict[str, Any] = {"max_length": 20, "stride": 18}
 
 
 def drawn(
-    sample: QuerySample, counted: torch.Tensor, documents: tuple[int, ...], kind: str = "encoder_self"
+    size: int, seed: int, counted: torch.Tensor, documents: tuple[int, ...], kind: str = "encoder_self"
 ) -> Any:
     """What is drawn of a batch with these counted positions."""
     batch: Any = SimpleNamespace(documents=documents, windows=(1,) * len(documents))
     call: Any = SimpleNamespace(counted=counted, site=SimpleNamespace(kind=kind))
-    return sample.of(call, batch)
+    return sampled_queries(call, batch, size, seed=seed)
 
 
 def positions_of(folder: Path) -> set[tuple[Any, ...]]:
@@ -59,7 +60,7 @@ def test_every_query_is_as_likely_as_any_other() -> None:
     counted[0, [0, 7]] = False
     times, alone = torch.zeros(12), torch.zeros(12)
     for seed in range(2000):
-        found = drawn(QuerySample(3, seed), counted, (4,))
+        found = drawn(3, seed, counted, (4,))
         chosen = torch.zeros(12).index_fill(0, found.index[0][found.there[0]], 1)
         assert int(chosen.sum()) == 3
         times += chosen
@@ -73,16 +74,15 @@ def test_every_query_is_as_likely_as_any_other() -> None:
 
 def test_a_window_is_drawn_alike_wherever_it_stands() -> None:
     counted = torch.ones(3, 40, dtype=torch.bool)
-    sample = QuerySample(5, 1)
-    together = drawn(sample, counted, (1, 2, 3))
-    alone = drawn(sample, counted[:1, :30], (2,))
+    together = drawn(5, 1, counted, (1, 2, 3))
+    alone = drawn(5, 1, counted[:1, :30], (2,))
     # Among fewer positions the same ones are taken, and others in the place of those that are not there.
     assert set(together.index[1][together.index[1] < 30].tolist()) <= set(alone.index[0].tolist())
-    assert together.index[1].tolist() == drawn(sample, counted[:1], (2,)).index[0].tolist()
+    assert together.index[1].tolist() == drawn(5, 1, counted[:1], (2,)).index[0].tolist()
     assert len({tuple(row) for row in together.index.tolist()}) == 3
-    assert together.index[0].tolist() != drawn(QuerySample(5, 2), counted[:1], (1,)).index[0].tolist()
-    assert together.index[0].tolist() != drawn(sample, counted[:1], (1,), "cross").index[0].tolist()
-    larger = drawn(QuerySample(9, 1), counted, (1, 2, 3))
+    assert together.index[0].tolist() != drawn(5, 2, counted[:1], (1,)).index[0].tolist()
+    assert together.index[0].tolist() != drawn(5, 1, counted[:1], (1,), "cross").index[0].tolist()
+    larger = drawn(9, 1, counted, (1, 2, 3))
     assert all(
         set(few) < set(many) for few, many in zip(together.index.tolist(), larger.index.tolist(), strict=True)
     )
@@ -167,14 +167,13 @@ def test_layers_and_the_twin_answer_the_same_queries_and_kinds_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[tuple[str, list[Any]]] = []
-    draw = QuerySample.of
 
-    def record(self: QuerySample, call: Any, batch: Any) -> SampledQueries:
-        found = draw(self, call, batch)
+    def record(call: Any, *given: Any, **how: Any) -> SampledQueries:
+        found = sampled_queries(call, *given, **how)
         seen.append((call.site.kind, found.index.tolist()))
         return found
 
-    monkeypatch.setattr(QuerySample, "of", record)
+    monkeypatch.setattr(run, "sampled_queries", record)
     audit(tiny_model("t5"), None, [tiny_inputs("t5")], queries=2, baseline="twin")
     by_kind = {kind: [index for name, index in seen if name == kind] for kind, _ in seen}
     assert set(by_kind) == {"encoder_self", "decoder_self", "cross"}

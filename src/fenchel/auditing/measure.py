@@ -228,53 +228,6 @@ def _output_error(first: Tensor, moved: Tensor, value: Tensor | None) -> Tensor:
     return torch.where(change == 0, 0, change / before)
 
 
-_BYTES = 8  # of the number that a position is drawn by
-
-
-class QuerySample:
-    """Draws a uniform random sample of the counted queries of each window.
-
-    Each position has a pseudorandom number that depends only on the seed, the kind of attention, the document and the
-    window; the counted positions with the smallest numbers are drawn. So batches, shards and layers do not matter, the
-    twin answers the same queries, and a larger sample contains a smaller one.
-
-    Args:
-        size: Number of queries of a window; all of them if it has fewer.
-        seed: Seed of the draw.
-    """
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size, self.seed = size, seed
-
-    def of(self, call: AttentionCall, batch: Batch) -> SampledQueries:
-        """Draw queries of an attention call.
-
-        Args:
-            call: The call.
-            batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
-        """
-        counted = call.counted.cpu()
-        names = [
-            f"{self.seed}/{call.site.kind}/{document}/{window}"
-            for document, window in zip(batch.documents, batch.windows, strict=True)
-        ]
-        rows = [self._of_window(name, of_row) for name, of_row in zip(names, counted, strict=True)]
-        index = pad_sequence(rows, batch_first=True)
-        there = torch.arange(index.shape[1]) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
-        device = call.counted.device
-        return SampledQueries(index.to(device), there.to(device), counted.sum(1))
-
-    def _of_window(self, name: str, counted: Tensor) -> Tensor:
-        """The drawn positions of one row, in order."""
-        places = counted.nonzero().flatten()
-        if len(places) <= self.size:
-            return places
-        # The numbers of the first positions do not depend on the length.
-        drawn = hashlib.shake_128(name.encode()).digest(_BYTES * len(counted))
-        numbers = torch.frombuffer(bytearray(drawn), dtype=torch.int64)[places]
-        return places[numbers.argsort(stable=True)[: self.size]].sort().values
-
-
 @dataclass(frozen=True)
 class SampledQueries:
     """The sampled queries of an attention call.
@@ -305,6 +258,38 @@ class SampledQueries:
         shape = [1] * tensor.dim()
         shape[0], shape[dim] = self.index.shape
         return tensor.take_along_dim(self.index.reshape(shape), dim)
+
+
+_BYTES = 8  # of the number that a position is drawn by
+
+
+def sampled_queries(call: AttentionCall, batch: Batch, size: int, *, seed: int) -> SampledQueries:
+    """A uniform random sample of the counted queries of each window.
+
+    Each position has a pseudorandom number that depends only on the seed, the kind of attention, the document and the
+    window; the counted positions with the smallest numbers are drawn. So batches, shards and layers do not matter, the
+    twin answers the same queries, and a larger sample contains a smaller one.
+
+    Args:
+        call: The attention call.
+        batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
+        size: Number of queries of a window; all of them if it has fewer.
+        seed: Seed of the draw.
+    """
+    counted, rows = call.counted.cpu(), list[Tensor]()
+    for document, window, marked in zip(batch.documents, batch.windows, counted, strict=True):
+        places = marked.nonzero().flatten()
+        if len(places) > size:
+            # The numbers of the first positions do not depend on the length.
+            name = f"{seed}/{call.site.kind}/{document}/{window}".encode()
+            drawn = hashlib.shake_128(name).digest(_BYTES * len(marked))
+            numbers = torch.frombuffer(bytearray(drawn), dtype=torch.int64)[places]
+            places = places[numbers.argsort(stable=True)[:size]].sort().values
+        rows.append(places)
+    index = pad_sequence(rows, batch_first=True)
+    there = torch.arange(index.shape[1]) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
+    device = call.counted.device
+    return SampledQueries(index.to(device), there.to(device), counted.sum(1))
 
 
 _LEAST_QUERIES = 16

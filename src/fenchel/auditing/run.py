@@ -16,7 +16,7 @@ from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
-from fenchel.auditing.measure import MeasuredCall, QuerySample, measure, require_fewer, sample_size
+from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sample_size, sampled_queries
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
@@ -62,9 +62,6 @@ class SiteMeasures:
         """Number of queries of the longest window of that batch; None where nothing was measured."""
         self._options, self._tokens, self._examples = options, tokens, examples
         self._solving = Solving.of(options)
-        self._sample = (
-            QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
-        )
         self.capture = Capture(
             model,
             space=options.space,
@@ -91,9 +88,9 @@ class SiteMeasures:
         if options.template_scale == "sqrt_d":
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
         batch = self._batch.of_sequences(len(call.query))
-        drawn = None if self._sample is None else self._sample.of(call, batch)
-        tokens, queries = self._tokens.of(call, batch), call
-        if drawn is not None:
+        tokens, queries, drawn = self._tokens.of(call, batch), call, None
+        if isinstance(options.queries, int):
+            drawn = sampled_queries(call, batch, options.queries, seed=options.seed)
             tokens, queries = drawn.of_tokens(tokens), drawn.of_call(call)
         chosen = None if len(heads) == site.num_heads else heads
         measures = measure(queries, self._solving, heads=chosen, tokens=tokens)

@@ -225,8 +225,11 @@ class ProgressClock:
         return (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
 
 
-# A manifest has None, or no entry, where an option was not given; these then have a value with a name.
-_ABSENT = {"queries": "all", "layers": "all", "heads": "all", "reads": "text", "text_sha256": "not known"}
+ABSENT = {
+    **{"queries": "all", "layers": "all", "heads": "all", "max_tokens": "no limit", "reads": "text"},
+    **{"revision": "not given", "text_sha256": "not known"},
+}
+"""Names of values that a manifest has as None, or not at all, where an option was not given."""
 
 
 def differences(
@@ -251,11 +254,11 @@ def differences(
         >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, but={"tokens"})
         ['batch size: 8 there, 4 asked for']
         >>> differences({"queries": 16, "max_tokens": None}, {"max_tokens": 900})
-        ['queries: 16 there, all asked for', 'max tokens: the default there, 900 asked for']
+        ['queries: 16 there, all asked for', 'max tokens: no limit there, 900 asked for']
     """
 
     def written(value: Any, key: str) -> str:
-        return _ABSENT.get(key, "the default") if value is None else repr(value)
+        return ABSENT.get(key, "the default") if value is None else repr(value)
 
     return [
         f"{key.replace('_', ' ')}: {written(there.get(key), key)} {said[0]}, {written(asked.get(key), key)} {said[1]}"

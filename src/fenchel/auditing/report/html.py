@@ -52,6 +52,7 @@ from fenchel.auditing.report.plots import (
 )
 from fenchel.drawing import LEVELS, SCALE, duration, ink, plain, stylesheet
 from fenchel.errors import require_packages
+from fenchel.io.runs import ABSENT
 from fenchel.run_options import AuditOptions
 
 if TYPE_CHECKING:
@@ -164,14 +165,6 @@ _OPTIONS = tuple(
     name for name in KEYS if name in AuditOptions.model_fields and name not in ("device", "loader")
 )
 
-_ABSENT = {
-    "layers": "all",
-    "heads": "all",
-    "max_tokens": "no limit",
-    "revision": "not given",
-    "text_sha256": "not known",
-}
-
 _NAMES = {
     "fenchel": "fenchel version",
     "torch": "torch version",
@@ -215,7 +208,7 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         if name == "convention":  # shown separately on the page
             continue
         if value is None:
-            text = _ABSENT.get(name, "none")
+            text = ABSENT.get(name, "none")
         elif isinstance(value, (list, tuple, Mapping)):
             text = ", ".join(map(str, value.values() if isinstance(value, Mapping) else value))
         elif name in ("seconds", "estimated_seconds"):
