@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,12 @@ def merge(
         require_extras()
         check_writable(target)
 
-    manifests: dict[Path, dict[str, Any]] = {}
-    for folder, state in zip(sources, states, strict=True):
-        _check_compatible(manifests, folder, state.manifest)
-        manifests[folder] = state.manifest
+    manifests = [state.manifest for state in states]
+    _check_compatible(sources, manifests)
     words = {number: text for state in states for number, text in state.statistics.words.items()}
     tables = [state.statistics.table for state in states]
     twins = [state.twin.table for state in states if state.twin is not None]
-    report = AuditReport(
-        _merged(list(manifests.values()), partial=partial), AuditStatistics(_together(tables), words)
-    )
+    report = AuditReport(_merged(manifests, partial=partial), AuditStatistics(_together(tables), words))
     if len(twins) == len(states):
         report.twin = AuditStatistics(_together(twins), words)
     for state in states:
@@ -86,26 +82,26 @@ def merge(
     return report
 
 
-def _check_compatible(
-    manifests: Mapping[Path, dict[str, Any]], folder: Path, manifest: dict[str, Any]
-) -> None:
-    indices, count = shards_of(manifest)
-    for other_folder, other in manifests.items():
-        differing = differences(other, manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second"))
-        other_indices, other_count = shards_of(other)
-        if count != other_count:
-            differing.append(f"number of shards: {other_count} in the first, {count} in the second")
+def _check_compatible(folders: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
+    """Raise unless the audits in these folders are different shards of one audit."""
+    holders: dict[int, Path] = {}
+    for folder, manifest in zip(folders, manifests, strict=True):
+        (indices, count), (_, first_count) = shards_of(manifest), shards_of(manifests[0])
+        differing = differences(
+            manifests[0], manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second")
+        )
+        if count != first_count:
+            differing.append(f"number of shards: {first_count} in the first, {count} in the second")
         if differing:
             raise InputError(
-                f"{other_folder} and {folder} are not parts of one audit; they differ in "
-                f"{'; '.join(differing)}."
+                f"{folders[0]} and {folder} are not parts of one audit; they differ in {'; '.join(differing)}."
             )
-        twice = sorted(indices & other_indices)
-        if twice:
+        if twice := sorted(indices & holders.keys()):
             raise InputError(
-                f"{other_folder} and {folder} both hold shard {twice[0]}/{count}, which would count "
-                "twice. Leave one of them out."
+                f"{holders[twice[0]]} and {folder} both hold shard {twice[0]}/{count}, which would count twice. Leave "
+                "one of them out."
             )
+        holders |= dict.fromkeys(indices, folder)
 
 
 def _merged(manifests: Sequence[dict[str, Any]], *, partial: bool) -> dict[str, Any]:

@@ -242,35 +242,38 @@ def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
     return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else LineObserver(doing)
 
 
-def _estimate(progress: Progress) -> str | None:
-    """The estimated total time in words; None while it is unknown, and at the end."""
-    if progress.seconds_left is None or progress.fraction == 1:
-        return None
-    return (
-        f"about {duration(progress.seconds + progress.seconds_left)} in total, estimated from the first batch"
-    )
-
-
-class LineObserver(SilentObserver):
-    """Lines on standard error: the estimated total time once, then the progress at most every 30 seconds.
+class _NamingObserver(SilentObserver):
+    """Keeps what is done with which model, and estimates the total time once.
 
     Args:
         doing: The activity, printed before the model's name.
     """
 
     def __init__(self, doing: str = "auditing") -> None:
-        self._doing, self._reads = doing, "text"
-        self._estimated, self._last = False, 0.0
+        self._doing, self._reads, self._estimated = doing, "text", False
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
-        """Keep what the lines name."""
+        """Keep the names."""
         self._reads = str(manifest.get("reads") or "text")
         self._doing = f"{self._doing} {manifest.get('model')}"
 
+    def _estimate(self, progress: Progress) -> str | None:
+        """The estimated total time in words, once; None while it is unknown, and at the end."""
+        if self._estimated or progress.seconds_left is None or progress.fraction == 1:
+            return None
+        self._estimated = True
+        total = duration(progress.seconds + progress.seconds_left)
+        return f"about {total} in total, estimated from the first batch"
+
+
+class LineObserver(_NamingObserver):
+    """Lines on standard error: the estimated total time once, then the progress at most every 30 seconds."""
+
+    _last = 0.0
+
     def advanced(self, progress: Progress, /) -> None:
         """Print a line if it is time."""
-        if not self._estimated and (estimate := _estimate(progress)):
-            self._estimated = True
+        if estimate := self._estimate(progress):
             say(f"{self._doing}: {estimate}")
         if progress.seconds - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = progress.seconds
@@ -278,7 +281,7 @@ class LineObserver(SilentObserver):
             say(f"{self._doing}: {done}{state(progress, self._reads)}")
 
 
-class TerminalObserver:
+class TerminalObserver(_NamingObserver):
     """A progress bar with documents, tokens, tokens per second and the time left.
 
     Args:
@@ -290,22 +293,21 @@ class TerminalObserver:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self._doing, self._reads, self._estimated = doing, "text", False
+        super().__init__(doing)
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
         )
         self._task = self._bar.add_task(doing, total=None, state="")
 
-    def started(self, manifest: Mapping[str, Any]) -> None:
+    def started(self, manifest: Mapping[str, Any], /) -> None:
         """Start drawing."""
-        self._reads = str(manifest.get("reads") or "text")
-        self._bar.update(self._task, description=f"{self._doing} {manifest.get('model')}")
+        super().started(manifest)
+        self._bar.update(self._task, description=self._doing)
         self._bar.start()
 
-    def advanced(self, progress: Progress) -> None:
+    def advanced(self, progress: Progress, /) -> None:
         """Draw the progress; as soon as it can be estimated, print the total time once."""
-        if not self._estimated and (estimate := _estimate(progress)):
-            self._estimated = True
+        if estimate := self._estimate(progress):
             self._bar.console.print(f"{estimate.capitalize()}.", highlight=False)
         self._bar.update(
             self._task,
