@@ -367,8 +367,10 @@ class SwapState:
         """Measurements of all steps, in the order of the documents; empty before the first."""
         if self.cursor == BEGINNING:
             return {}
-        rows = self.table.rows().sort("documents", maintain_order=True)
-        return {column.name: column.to_torch() for column in rows}
+        rows = self.table.rows()
+        order = rows["documents"].to_torch().argsort(stable=True)
+        # One column at a time: embeddings can take gigabytes.
+        return {name: rows.drop_in_place(name).to_torch()[order] for name in rows.columns}
 
     def write(self, directory: Path) -> None:
         """Save the state into a folder: the table first, then what names its parts."""
