@@ -88,7 +88,6 @@ class AuditReport(AuditState):
         )
         page = self.write_files(directory)
         state.write(directory)
-        state.remove_other_parts()
         return page
 
     def write_files(self, directory: Path) -> Path:

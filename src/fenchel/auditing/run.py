@@ -27,7 +27,7 @@ from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
-from fenchel.io.batches import BEGINNING, Batch
+from fenchel.io.batches import Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
 from fenchel.io.tables import ParquetTable
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
@@ -155,9 +155,6 @@ class AuditRun:
         self.state = state
         self.options = options
         self._pace, self._saved = SavingPace(options.checkpoint_seconds), state.cursor
-        self._begun = state.cursor != BEGINNING
-        if self._begun:
-            state.remove_other_parts()
         self._tokens = TokenClassifier()
         self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(options))
         self._cost = TwinCost()
@@ -208,7 +205,6 @@ class AuditRun:
                 if beside is not None and self.state.twin is not None:
                     with self._cost, seeded(self.options.seed, self.model):
                         beside.read(batch)
-                self._begin()
                 self._name_modules(own.capture.sites)
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
@@ -218,13 +214,6 @@ class AuditRun:
                 self.save_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
-
-    def _begin(self) -> None:
-        """Remove the audit that this one replaces, once there is a batch: options and texts can be wrong until then."""
-        if not self._begun and self.options.folder is not None:
-            (self.options.folder / STATE_FILE).unlink(missing_ok=True)
-            self.state.remove_other_parts()
-        self._begun = True
 
     def save_if_due(self) -> None:
         """Save everything counted so far if a part of a table is full, or enough time has passed."""
@@ -245,14 +234,11 @@ class AuditRun:
 
     def finish(self) -> AuditReport:
         """Write every file of the audit, and mark it as finished when all are there."""
-        self._begin()
         self._save()
         if self.options.folder is not None:
             self.state.write_files(self.options.folder)
             self.state.finished = True
             self.state.write(self.options.folder)
-            # Parts of a twin that was stopped.
-            self.state.remove_other_parts()
         return self.state
 
     def _tell_time(self, before: float, progress: Progress) -> None:

@@ -108,17 +108,12 @@ class AuditState:
         """The table, and that of the twin if it has one."""
         return [each.table for each in (self.statistics, self.twin) if each is not None]
 
-    def remove_other_parts(self) -> None:
-        """Remove other parts in the folders of the tables, and those of a twin that is not audited now."""
-        for each in (self.statistics, self.twin or self.new_twin()):
-            each.table.remove_others()
-
     def new_twin(self) -> AuditStatistics:
         """Empty statistics of a twin, with a table beside that of the model."""
         return AuditStatistics(self.statistics.table.beside(TWIN_QUERIES), self.statistics.words)
 
     def write(self, directory: Path) -> None:
-        """Save the state into a folder, atomically."""
+        """Save the state into a folder, atomically, and remove the parts of tables there that it does not name."""
         words = {str(number): text for number, text in sorted(self.statistics.words.items())}
         write_document(
             directory / STATE_FILE,
@@ -136,6 +131,8 @@ class AuditState:
                 "finished": self.finished,
             },
         )
+        for each in (self.statistics, self.twin or self.new_twin()):
+            each.table.remove_others()
 
     @classmethod
     def read(cls, directory: Path, *, parts: bool = True) -> Self:
