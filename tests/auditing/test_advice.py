@@ -109,6 +109,10 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     assert "passes" not in even_so.said
     (pattern,) = suggestions([moved(heads[0], sinks=0.2)], manifest, modules)
     assert pattern.command is None  # a swap infers in space key
+    (pattern,) = suggestions(
+        [moved(heads[0], sinks=0.2)], {**manifest, "space": "key", "alpha": 2.0}, modules
+    )
+    assert pattern.command is None  # and with α = 1
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fenchel.auditing.advice import importance
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey
 from fenchel.auditing.report import html as report_html
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.swap_effects import is_module
+from fenchel.auditing.swap_effects import is_module, swap_effects
 from fenchel.drawing import SCALE, level
 from fenchel.errors import InputError
 from fenchel.swap import SwapReport, swap
@@ -158,6 +159,19 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
     assert report.effects is None
     with pytest.raises(InputError, match=r"swap is 3; expected the result of fenchel\.swap\.swap"):
         report.beside_swap(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_effect_of_a_module_of_several_layers_is_said_to_be_of_all(
+    report: AuditReport, swapped: SwapReport
+) -> None:
+    (module,) = (module for (_, layer), module in report.modules.items() if layer == 2)
+    shared = dict.fromkeys(report.modules, module)
+    effects = swap_effects(report.manifest, report.heads, shared, swapped)
+    assert len(effects.heads) == 8
+    assert "in all layers of its module" in effects.note
+    heads = [head.key for head in effects.heads]
+    assert importance(heads, report.manifest, shared).passes == 2 * 4 + 2
+    assert importance(heads, report.manifest, report.modules).passes == 2 * 8 + 2
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_examples_are_the_queries_with_the_largest_total_variation(
         ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
         ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\)"),
         ({"resume": True, "directory": None}, r"without a directory"),
-        ({"texts": [" ", ""]}, "holds no text"),
+        ({"texts": [" ", ""]}, "no text in Python strings"),
         ({"texts": "missing.txt"}, r"missing\.txt"),
         ({"texts": tiny_images(), "tokenizer": None}, r"Write \[inputs\]"),
         (

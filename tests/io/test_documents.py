@@ -105,7 +105,7 @@ def test_fraction_reaches_one_and_never_falls(file, tmp_path):
         (b"good\n" * 100_000 + b"\xff bad\n", "line 100001 has byte 0xff at offset 500000"),
         (b"", r"some\.txt is empty"),
         (b"\xef\xbb\xbf", r"some\.txt is empty"),
-        (b"\n  \n\t\n", r"some\.txt holds no text: every document is blank"),
+        (b"\n  \n\t\n", r"no text in .*some\.txt: every document is blank"),
     ],
 )
 def test_bad_plain_text(file, content, message):
@@ -152,12 +152,15 @@ def test_bad_jsonl(file, content, message):
         ({"body": ["a"]}, r"some\.parquet has no column 'text'; it has 'body'"),
         ({"text": ["a", None]}, r"row 2 of .*: column 'text' is null"),
         ({"text": [1]}, r"row 1 of .*: column 'text' is of type int"),
-        ({"text": ["", " "]}, r"holds no text"),
+        ({"text": ["", " "]}, r"no text in"),
     ],
 )
 def test_bad_parquet(tmp_path, columns, message):
     with pytest.raises(InputError, match=message):
         list(open_documents(parquet_file(tmp_path / "some.parquet", columns)))
+    columns = {"text": ["a"], "label": [None]}
+    with pytest.raises(InputError, match="column 'label' is null, not text or a whole number"):
+        list(open_documents(parquet_file(tmp_path / "some.parquet", columns), label_column="label"))
 
 
 @pytest.mark.parametrize("whole_file", [False, True])
@@ -211,11 +214,11 @@ def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(tmp_path):
         ("some.parquet", {"whole_file": True}, "parquet file .* cannot be read as a whole file"),
         ("ag_news", {"whole_file": True}, "dataset 'ag_news' cannot be read as a whole file"),
         (["a"], {"text_column": "body"}, "Python strings has no columns"),
-        (["a", 7], {}, "text 2 is a int, not a string"),
+        (["a", 7], {}, "text 2 is of type int, not a string"),
         ("nowhere.txt", {}, r"nowhere\.txt does not exist"),
         ("/", {}, "is a folder, not a file"),
         ("/dev/null", {}, "/dev/null is not a regular file"),
-        ([], {}, "Python strings holds no text"),
+        ([], {}, "no text in Python strings"),
     ],
 )
 def test_options_that_do_not_suit_the_source(file, source, options, message):

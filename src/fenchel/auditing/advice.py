@@ -216,8 +216,8 @@ class Suggestion:
         found: The finding with its numbers, a sentence.
         meaning: The difference between attention and exact inference in this pattern.
         command: A swap that measures the effect of exact inference in these heads, for a POSIX shell or, for texts
-            without a file, for Python; None if there is nothing to run, or the audit was of space ``input``, which
-            swaps do not support.
+            without a file, for Python; None if there is nothing to run, or the audit was of space ``input`` or another
+            α than 1, which swaps do not support.
     """
 
     pattern: str
@@ -259,8 +259,8 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     if manifest.get("layers") or manifest.get("heads"):
         how |= _numbers(heads, modules)
     command = _command(heads, manifest, modules, how, "which-heads")
-    # Two ablations of each head; the model, and its mean outputs.
-    passes = 2 * len(heads) + 2
+    # Two ablations of each head, in all layers that share its module; the model, and its mean outputs.
+    passes = 2 * len({(modules.get((key.kind, key.layer), key), key.head) for key in heads}) + 2
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
     by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
@@ -416,7 +416,7 @@ def _exact_command(
     heads: Sequence[HeadPattern], manifest: Mapping[str, Any], modules: Modules, name: str
 ) -> str | None:
     """A swap of the heads with most moved weight, one at a time."""
-    if manifest.get("space") == "input":
+    if manifest.get("space") == "input" or manifest.get("alpha", 1.0) != 1:
         return None
     known = [pattern.key for pattern in heads if _number(pattern.key, modules)][:MOST_HEADS]
     return _command(known, manifest, modules, _numbers(known, modules), f"swap-{name}")

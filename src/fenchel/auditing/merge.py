@@ -52,21 +52,22 @@ def merge(
         shards = sorted(shard for shard in folder.glob("shard-*-of-*") if shard.is_dir())
         sources += shards or [folder]
     states = [AuditReport.load(folder) for folder in sources]
-    if target is not None:
-        if any(folder.resolve() == target.resolve() for folder in sources):
-            raise InputError(
-                f"{target} is one of the audits to be merged and would be overwritten. "
-                "Choose another folder with --out."
-            )
-        require_extras()
-        check_writable(target)
+    if target is not None and any(folder.resolve() == target.resolve() for folder in sources):
+        raise InputError(
+            f"{target} is one of the audits to be merged and would be overwritten. "
+            "Choose another folder with --out."
+        )
 
     manifests = [state.manifest for state in states]
     _check_compatible(sources, manifests)
+    manifest = _merged(manifests, partial=partial)
+    if target is not None:
+        require_extras()
+        check_writable(target)
     words = {number: text for state in states for number, text in state.statistics.words.items()}
     tables = [state.statistics.table for state in states]
     twins = [state.twin.table for state in states if state.twin is not None]
-    report = AuditReport(_merged(manifests, partial=partial), AuditStatistics(_together(tables), words))
+    report = AuditReport(manifest, AuditStatistics(_together(tables), words))
     if len(twins) == len(states):
         report.twin = AuditStatistics(_together(twins), words)
     for state in states:

@@ -112,13 +112,14 @@ def swap_effects(
     quality = next(
         (name for name in ("loss", "score_correlation", "score") if f"{name}_difference" in exact[0]), None
     )
-    heads = []
+    heads, swapped = [], set()
     for record in records:
         key = HeadKey(record["kind"], record["layer"], record["head"])
         own = [arm for arm in arms if arm["head"] == key.head and is_module(arm, key, modules)]
         arm = next((arm for arm in own if arm["estimator"] == "exact"), None)
         if arm is None:
             continue
+        swapped.add((arm["layer"], arm["head"]))
         change = f"{quality}_difference"
         heads.append(
             HeadEffect(
@@ -147,6 +148,8 @@ def swap_effects(
             f"The audit is under {manifest.get('closeness') or 'softmax'}, but the model and the swap use another "
             "closeness: two problems with different solutions."
         )
+    if len(swapped) < len(heads):
+        notes.append("Layers share modules: the effect is that of the head in all layers of its module.")
     correlation = {
         name: rank_correlation([(head.deviations[name], head.effect) for head in heads])
         for name in _DEVIATIONS

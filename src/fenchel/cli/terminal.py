@@ -213,7 +213,7 @@ def show(table: RenderableType, *sentences: str) -> None:
     """Print a table, then sentences without markup."""
     console = _standard_output()
     console.print(table)
-    for sentence in sentences:
+    for sentence in filter(None, sentences):
         console.print(sentence, markup=False, highlight=False)
 
 
@@ -392,8 +392,8 @@ def show_result(report: AuditReport, folder: Path) -> None:
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
         say(
-            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance; their numbers are at "
-            "best bounds. Raise --tol, or use --dtype float64."
+            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, so their numbers "
+            "are less accurate. Raise --tol, or use --dtype float64."
         )
     typer.echo(f"Report: {folder / 'report.html'}")
 

@@ -102,7 +102,7 @@ class Documents:
             index, before = index + 1, fraction or 0.0
         if index == 0:
             raise InputError(
-                f"{self.description} holds no text: every document is blank. Give at least one with words."
+                f"there is no text in {self.description}: every document is blank. Give at least one with words."
             )
 
 
@@ -119,7 +119,8 @@ def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> 
         return str(int(text))
     if not isinstance(text, str):
         kind = "null" if text is None else f"of type {type(text).__name__}"
-        raise InputError(f"{where}: column {column!r} is {kind}, not text. Fix or drop the row.")
+        expected = "text or a whole number" if label else "text"
+        raise InputError(f"{where}: column {column!r} is {kind}, not {expected}. Fix or drop the row.")
     check_text(text, where)
     return text
 
@@ -247,7 +248,7 @@ def _from_strings(texts: Iterable[str]) -> Documents:
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise InputError(
-                    f"text {number} is a {type(text).__name__}, not a string. Give one string per document."
+                    f"text {number} is of type {type(text).__name__}, not a string. Give one string per document."
                 )
             yield number, {"text": text}, number / length if length else None
 

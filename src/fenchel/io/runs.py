@@ -439,12 +439,12 @@ def counts_of(state: Any) -> str:
 
     Example:
         >>> from types import SimpleNamespace
-        >>> counts_of(SimpleNamespace(manifest={}, cursor=SimpleNamespace(documents=1, tokens=512)))
-        '1 document and 512 tokens'
+        >>> counts_of(SimpleNamespace(manifest={}, cursor=SimpleNamespace(documents=1, tokens=5120)))
+        '1 document and 5,120 tokens'
     """
     cursor, images = state.cursor, state.manifest.get("reads") == "images"
     counts = {"image": cursor.documents} if images else {"document": cursor.documents, "token": cursor.tokens}
-    return " and ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    return " and ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
 
 
 @dataclass(frozen=True)

@@ -175,13 +175,13 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         words: Names of its measures.
 
     Returns:
-        A few sentences; empty if there is neither an estimator nor an ablation.
+        A few sentences, a line for the estimator and one per ablation; empty if there are neither.
     """
     removed = list(_removed(results, words))
     arms = [arm for arm in results["arms"] if arm["where"] == "model"]
     estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
     if not estimators:
-        return " ".join(removed)
+        return "\n".join(removed)
     arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
     name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
@@ -192,7 +192,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         measured = [_changed(name, arm, results, words)]
         measured += (f"{_taken(name, other, arm, arms[0], words)}{_spread(arm, other)}." for other in others)
     smoothed = [] if smoothing is None else [_smoothed(smoothing, results, words)]
-    return " ".join([*measured, *smoothed, *removed])
+    return "\n".join([" ".join([*measured, *smoothed]), *removed])
 
 
 def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
         few = too_few(results, quality) if quality else ""
-        if known and quality and not few:
+        if known > 1 and quality and not few:
             which = f"{directions(effects, measure)}; " if sure else ""
             sentence += (
                 f"; of {count(known)} {where}s, {count(sure) if sure else 'none'} {'has' if sure == 1 else 'have'} a "
@@ -223,7 +223,7 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
                 "chance)"
             )
         yield f"{sentence}; {few}." if few else f"{sentence}."
-    if ranked:
+    if any(len(record["order"]) > 1 for record in ranked):
         yield f"Effects of single {ranked[0]['where']}s do not add up: before removing several, measure them together."
 
 
@@ -336,15 +336,15 @@ def share_left_in_words(smoothing: Mapping[str, Any], results: Mapping[str, Any]
     Example:
         >>> smoothing = {"measure": "hidden_change", "share_left_low": 0.22, "share_left_high": 7.4}
         >>> share_left_in_words(smoothing, {"units": {"texts": 20}})
-        'it is undetermined whether any α is nearer than the model itself'
+        'it is undetermined whether any α of the control is nearer than the model itself'
     """
     if few := too_few(results, smoothing["measure"]):
         return few
     if smoothing["share_left_high"] < 1:
-        return "no α shared by all heads reproduces that part"
+        return "no α of the control reproduces that part"
     if smoothing["share_left_low"] > 1:
-        return "no α is nearer than the model itself"
-    return "it is undetermined whether any α is nearer than the model itself"
+        return "no α of the control is nearer than the model itself"
+    return "it is undetermined whether any α of the control is nearer than the model itself"
 
 
 def _smoothed(smoothing: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:

@@ -360,7 +360,7 @@ class SwapReport:
     def __repr__(self) -> str:
         """Model, counts and first result in one line."""
         units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
-        first, _, _ = f"{self.finding} ".partition(". ")
+        first, _, _ = f"{self.finding} ".replace("\n", " ").partition(". ")
         said = f": {first}" if first.strip() else ""
         return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
 

@@ -81,7 +81,9 @@ def test_sentences_have_the_numbers_of_the_audit() -> None:
     assert "and the mean of a head's keys is off by" in " ".join(headline(keys))
     assert "the output of the head is the mean of its values" in render_html(keys)
     assert "all 300 exact" in summary_sentence(clean)
-    assert "3 of 300 exact solves did NOT converge" in summary_sentence(missed)
+    assert "3 of 300 exact solves did NOT converge, the others are certified" in summary_sentence(missed)
+    none = sample_report({"encoder_self": (1, 1)}, queries=50, missed=50)
+    assert "50 of 50 exact solves did NOT converge, none is certified" in summary_sentence(none)
     empty = AuditReport(manifest(), AuditStatistics())
     assert "nothing has been measured" in notebook_html(empty)
     assert repr(empty) == "<AuditReport of demo: 0 heads, 0 problems>"

@@ -142,7 +142,7 @@ def deviation_sentence(statistics: AuditStatistics, twin: AuditStatistics | None
     return (
         f"The dual point that attention uses is {percent(statistics.mean('relative_deviation'))} from the exact one; "
         f"the covariance of the preference alone predicts {percent(statistics.mean('predicted_deviation'))}{beside}: "
-        "this measures how small token vectors are, not how much of the output would change."
+        "this measures the size of token vectors, not how much of the output would change."
     )
 
 
@@ -168,11 +168,10 @@ def summary_sentence(report: AuditState) -> str:
     """
     statistics, twin, manifest = measured(report), report.twin, report.manifest
     heads, problems, missed = len(statistics.heads), *map(statistics.total, ("queries", "not_converged"))
-    outcome = (
-        f"{count(missed)} of {count(problems)} exact solves did NOT converge, the others are certified"
-        if missed
-        else f"all {count(problems)} exact solves are certified"
-    )
+    outcome = f"all {count(problems)} exact solves are certified"
+    if missed:
+        rest = "none is certified" if missed == problems else "the others are certified"
+        outcome = f"{count(missed)} of {count(problems)} exact solves did NOT converge, {rest}"
     sampled = "" if report.sample is None else f", {report.sample}"
     under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
     if manifest.get("even_so"):
