@@ -17,7 +17,7 @@ from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.comparison import CONFIDENCE, _Medians, median_intervals  # pyright: ignore[reportPrivateUsage]
 from fenchel.errors import InputError
-from tests.auditing.small_audits import files_of
+from tests.auditing.small_audits import files_of, small_audit
 from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
 from tests.pages import page, run_blocks
 
@@ -77,6 +77,15 @@ def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
     first = BEFORE[RAISED]["gap"][: QUERIES - 50].double().numpy()
     assert found.first.distribution("gap", *RAISED).median == pytest.approx(np.median(first), abs=1e-6)
     assert found.first.distribution("gap", *RAISED).mean == pytest.approx(first.mean(), rel=1e-6)
+
+
+def test_a_sample_beside_all_queries_has_their_means() -> None:
+    every, some = (small_audit(queries=queries) for queries in ("all", 3))
+    found = compare(every, some)
+    assert found.first.statistics.total("queries") < every.statistics.total("queries")
+    for key in found.keys:
+        for change in found.changes[key].values():
+            assert change.mean is None or change.mean == pytest.approx(0, abs=1e-6 + 1e-3 * change.first.mean)
 
 
 def test_heads_that_were_moved_come_first_and_orders_are_spearmans(comparison: ComparisonReport) -> None:

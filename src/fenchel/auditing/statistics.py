@@ -135,12 +135,20 @@ class AuditStatistics:
         return result.select(METRICS).to_torch(), result["document"].to_torch()
 
     def shared_with(self, others: Iterable[AuditStatistics]) -> AuditStatistics:
-        """Restrict the queries to those that others have, too, by document, window and position."""
+        """Restrict the queries to those that others have, too, by document, window and position.
+
+        A query has the largest of its weights, so that it has the same weight in all of them.
+        """
+        pl = polars_module()
         result = AuditStatistics(self.table, self.words)
         place = [*_HEAD, "document", "window", "position"]
         for other in others:
             if other is not self:
-                result.rows = result.rows.join(other.rows.select(place), on=place, how="semi")
+                theirs = other.rows.select(*place, pl.col("weight").alias("other"))
+                weight = pl.max_horizontal("weight", "other").alias("weight")
+                result.rows = (
+                    result.rows.join(theirs, on=place).with_columns(weight).drop("other").sort(place)
+                )
         return result
 
     def histograms(
