@@ -1,7 +1,9 @@
 """The loop of the examples, with reading: killed and resumed, on two processes, and what it refuses."""
 
 import json
+import multiprocessing
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,9 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from datasets import config
 from huggingface_hub import constants
-from torch.distributed.run import main as torchrun
 
 import common
 import reading
@@ -20,7 +22,6 @@ import which_heads
 from fenchel.errors import InputError
 from tests.examples.measured import KilledError, few_toys, refuses
 
-EXAMPLES = Path(common.__file__).parent
 SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 101, "quiet": True}  # three steps an epoch
 
 
@@ -95,7 +96,22 @@ def test_batches_are_about_equally_large():
     assert drawn != list(made.batches("train", 32, 2))
 
 
-def test_two_processes_do_what_one_does(tmp_path, monkeypatch):
+def begin(rank: int, port: int, given: list[str]) -> None:
+    """Train as one of two processes, in the surroundings in which torchrun starts them."""
+    os.environ |= {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    sys.argv = ["reading.py", "train", *given]
+    common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_two_processes_do_what_one_does(tmp_path):
     """With the same batches and no dropout, whatever a process's share of a batch is."""
     for split, rows in few_toys("toy").items():
         rows.to_parquet(tmp_path / f"{split}.parquet")
@@ -103,10 +119,16 @@ def test_two_processes_do_what_one_does(tmp_path, monkeypatch):
     alone = train(tmp_path / "alone", **same)
     told = {**SMALL, **same, "out": tmp_path / "both"}
     given = [f"--{name}={value}" for name, value in told.items()]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    launch = ["--nproc_per_node=2", "--standalone"]
-    torchrun([*launch, str(EXAMPLES / "reading.py"), "train", *given])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    forks = multiprocessing.get_context("fork")
+    processes = [forks.Process(target=begin, args=(rank, port, given)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
     both = json.loads((tmp_path / "both" / common.METRICS).read_text())
     assert (alone["processes"], both["processes"]) == (1, 2)
     for one, other in zip(alone["epochs"], both["epochs"], strict=True):
