@@ -125,7 +125,7 @@ class AuditStatistics:
         return math.fsum(sums) / self.total("population")
 
     def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
-        """Median over the queries of a head, or of a layer, as defined by ``numpy.quantile``."""
+        """Unweighted median over the queries of a head, or of a layer, as defined by ``numpy.quantile``."""
         row = self.of(kind, layer, head) if head else self._aggregated(_HEAD[:2], quantiles=True)[kind, layer]
         return row[f"{_known(metric)}_p50"]
 

@@ -215,12 +215,16 @@ class _Medians:
 
     Candidates of the median are values with ranks near the middle, within five standard deviations of the rank over
     documents, and the two extremes. If these are all values, the median is exact.
+
+    Attributes:
+        exact: (M,), the medians of all values.
     """
 
     def __init__(self, values: Tensor, units: Tensor, count: int) -> None:
         ordered = values.T.sort().values
         number = ordered.shape[1]
         middle = ordered[:, (number - 1) // 2]
+        self.exact = (middle.double() + ordered[:, number // 2].double()) / 2
         above = (values > middle).double() - 0.5
         spread = (
             8 * torch.zeros(count, len(ordered)).double().index_add_(0, units, above).square().sum(0).sqrt()
@@ -282,8 +286,9 @@ def median_intervals(
         def difference(weights: Tensor, medians: Sequence[_Medians] = medians) -> Tensor:
             return medians[1](weights) - medians[0](weights)
 
-        estimates.append(difference(torch.ones(1, units)).squeeze(0))
-        samples.append(bootstrap.samples(difference, strata, units))
+        estimates.append(medians[1].exact - medians[0].exact)
+        among_candidates = difference(torch.ones(1, units))
+        samples.append(estimates[-1] + (bootstrap.samples(difference, strata, units) - among_candidates))
     together = zip(torch.stack(estimates, 1), torch.stack(samples, 2).unbind(1), strict=True)
     return [Bootstrap.together(estimate, found, fewest) for estimate, found in together]
 
