@@ -100,14 +100,14 @@ def check_tensor(
     Example:
         >>> check_tensor("query", [1.0], "(batch, heads, tokens, dim)")
         Traceback (most recent call last):
-        fenchel.errors.ProblemError: query is a list; expected a tensor (batch, heads, tokens, dim)
+        fenchel.errors.ProblemError: query is [1.0]; expected a tensor (batch, heads, tokens, dim)
         >>> check_tensor("mask", torch.ones(3, 2), "(N or 1, A), 0 or 1", sizes=((1, 4), 2))
         Traceback (most recent call last):
         fenchel.errors.ProblemError: mask has shape (3, 2); expected (N or 1, A) = (1 or 4, 2), 0 or 1
     """
     are, have = ("are", "have") if name.endswith("s") else ("is", "has")
     if not isinstance(tensor, Tensor):
-        raise error(f"{name} {are} a {type(tensor).__name__}; expected a tensor {form}")
+        raise error(f"{name} {are} {shown(tensor)}; expected a tensor {form}")
     if type(tensor) is not Tensor and is_causal_bias(tensor):
         raise error(
             f"{name} {are} a CausalBias of torch.nn.attention.bias, which stands for a mask of (queries, keys); "

@@ -1,4 +1,4 @@
-"""The mask objects of ``torch.nn.attention.bias`` wherever a log-preference goes."""
+"""The mask objects of ``torch.nn.attention.bias`` wherever a log-preference goes; masks cost no extra arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fenchel import KL, Discrete, InferenceProblem, ProblemError
 from fenchel import functional as F
+from fenchel.functional import output
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import AbstractPreference
+from fenchel.tensors import log_weights
 from tests.compiling import compiled_afresh
 from tests.functional.ops import OPS, infer
 from tests.normal import drawn
@@ -195,3 +199,67 @@ def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
     with compiled_afresh():
         compiled = torch.compile(F.attention, fullgraph=True, dynamic=True, backend="aot_eager")
         torch.testing.assert_close(compiled(query, key, key), F.attention(query, key, key))
+
+
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize("changed", [None, (9, 9), (300, 5), (5, 300)])
+def test_only_a_causal_mask_is_left_to_torchs_causal_kernel(
+    floating: bool, changed: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causal = []
+
+    def noted(*args: Any, **options: Any) -> Tensor:
+        causal.append(options["is_causal"])
+        return torch.nn.functional.scaled_dot_product_attention(*args, **options)
+
+    monkeypatch.setattr(output, "scaled_dot_product_attention", noted)
+    tensors = drawn(3, 2, 2, output.LEAST_CAUSAL, 4).requires_grad_().unbind()
+    query, key, value = tensors
+    mask = torch.ones(output.LEAST_CAUSAL, output.LEAST_CAUSAL, dtype=torch.bool).tril()
+    if changed is not None:
+        mask[changed] = ~mask[changed]
+    log_preference = log_weights(mask, torch.float64) if floating else mask
+    found = F.attention(query, key, value, log_preference=log_preference)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(found, expected)
+    weight = drawn(*found.shape, seed=9)
+    given, wanted = (torch.autograd.grad((out * weight).sum(), tensors) for out in (found, expected))
+    torch.testing.assert_close(given, wanted)
+    assert causal == [changed is None]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of torch, in jvp
+@torch.no_grad()
+def test_a_causal_mask_keeps_its_forward_derivative() -> None:
+    query, tokens = drawn(1, 1, output.LEAST_CAUSAL, 4), output.LEAST_CAUSAL
+    mask = log_weights(torch.ones(tokens, tokens, dtype=torch.bool).tril(), torch.float64)
+
+    def attended(log_preference: Tensor) -> Tensor:
+        return F.attention(query, query, query, log_preference=log_preference)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        moved = torch.func.jvp(attended, (mask,), (drawn(tokens, tokens),))[1]
+    assert float(moved.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("preference", [None, torch.tensor([True] * 6 + [False]), torch.arange(7.0)])
+@pytest.mark.parametrize("trained", [False, True])
+def test_weights_take_no_more_arrays_of_all_pairs_than_softmax_needs(
+    preference: Tensor | None, trained: bool
+) -> None:
+    held = []
+
+    class Pairs(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, Tensor) and found.numel() == 2 * 3 * 5 * 7:
+                held.append(found)
+            return found
+
+    query, key = drawn(2, 3, 5, 4).float(), drawn(2, 3, 7, 4, seed=1).float()
+    with torch.set_grad_enabled(trained), Pairs():
+        weights = F.attention_weights(query.requires_grad_(), key, log_preference=preference)
+    assert len({array.data_ptr() for array in held}) == 1 + trained
+    log_u = torch.zeros(7) if preference is None else log_weights(preference, torch.float32)
+    expected = (query @ key.mT / 2 + log_u).softmax(-1)
+    torch.testing.assert_close(weights, expected)

@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused():
         "query_offset": lambda: layer(x, x, x, cache=cache, query_offset=3),
         "cache is": lambda: layer(x, x, x, cache=[]),
         "query has 2 tokens": lambda: layer(x[:, :2], x, x, cache=cache),
-        "batch, heads": lambda: layer(x[:1], x[:1], x[:1], cache=cache),
+        "heads of dimension 2 in torch.float64 on cpu": lambda: layer(x[:1], x[:1], x[:1], cache=cache),
         "key_padding_mask has shape": lambda: layer(
             x, x, x, torch.zeros(2, 3, dtype=torch.bool), cache=cache
         ),

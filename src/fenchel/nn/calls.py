@@ -156,7 +156,7 @@ class KeyValueCache:
 def _shown(part: Tensor) -> str:
     """Sizes, dtype and device of keys or values, for errors."""
     batch, heads, _, dim = part.shape
-    return f"{batch} sequences of {heads} heads of dimension {dim} in {shown(part.dtype)} on {part.device}"
+    return f"{batch} sequences of {heads} heads of dimension {dim} in {part.dtype} on {part.device}"
 
 
 def combined(terms: Sequence[Tensor | None]) -> Tensor | None:
