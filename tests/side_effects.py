@@ -1,6 +1,7 @@
-"""Checks that a function leaves its inputs alone, and computes the same under activation checkpointing."""
+"""Checks that a function leaves its inputs alone, and computes the same in other surroundings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,3 +59,14 @@ def assert_checkpointed(
         for part, slope in zip(inputs, slopes, strict=True):
             found = torch.zeros_like(slope) if part.grad is None else part.grad
             torch.testing.assert_close(found, slope, rtol=1e-10, atol=1e-12)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

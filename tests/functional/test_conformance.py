@@ -13,7 +13,7 @@ from fenchel.functional import exact, output, relative, transport
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
 from tests.functional.ops import INDEX, OPS, Op, infer, judged, leaves, of_query_heads
-from tests.side_effects import assert_checkpointed, assert_unchanged
+from tests.side_effects import assert_checkpointed, assert_unchanged, default_dtype
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
@@ -356,6 +356,16 @@ def test_checkpointing_changes_neither_values_nor_gradients(op: Op, estimator: s
         return torch.cat([part.flatten() for part in parts_of(found, estimator)])
 
     assert_checkpointed(function, list(inputs.values()))
+
+
+@every_estimator
+@every_op
+def test_torchs_default_dtype_changes_nothing(op: Op, estimator: str) -> None:
+    tensors = detached(op.call(dtype=torch.float32))
+    expected = parts_of(infer(op, tensors, estimator, tol=1e-4), estimator)
+    with default_dtype(torch.bfloat16):
+        found = parts_of(infer(op, tensors, estimator, tol=1e-4), estimator)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)

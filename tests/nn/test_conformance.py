@@ -22,7 +22,7 @@ from fenchel.nn import (
 )
 from fenchel.nn.preference import Causal
 from tests.compiling import compiled_afresh
-from tests.side_effects import assert_unchanged
+from tests.side_effects import assert_unchanged, default_dtype
 from tests.tiny_models import ViT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::FutureWarning")
@@ -75,6 +75,18 @@ def test_layouts_are_those_of_torch(kind: str) -> None:
     same(called(layer, x[0]), output[0])
     layer.batch_first = False
     same(called(layer, x.transpose(0, 1)).transpose(0, 1), output)
+
+
+@every_kind
+def test_torchs_default_dtype_changes_nothing(kind: str) -> None:
+    layer, x = build(kind), tokens()
+    padding = torch.arange(TOKENS).expand(2, -1) > 3
+    expected = called(layer, x, key_padding_mask=padding)
+    for dtype in (torch.bfloat16, torch.float64):
+        with default_dtype(dtype):
+            torch.testing.assert_close(
+                called(layer, x, key_padding_mask=padding), expected, rtol=0, atol=1e-13
+            )
 
 
 @every_kind

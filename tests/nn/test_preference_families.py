@@ -30,8 +30,17 @@ from fenchel.nn.preference import (
     Window,
 )
 from fenchel.nn.preference.positions import alibi_slopes, relative_position_bucket
-from tests.nn.preferences import HEADS, WIDTH, as_log_weights, attention_inputs, by_index, perturbed
+from tests.nn.preferences import (
+    HEADS,
+    LOWERED,
+    WIDTH,
+    as_log_weights,
+    attention_inputs,
+    by_index,
+    perturbed,
+)
 from tests.normal import drawn
+from tests.side_effects import default_dtype
 
 
 def distances(inputs: AttentionInputs) -> Tensor:
@@ -145,6 +154,17 @@ def test_log_weights_are_those_of_the_formula(name, offset):
         as_log_weights(log_u, inputs) for log_u in (preference(inputs), formula(preference, inputs))
     )
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, check_dtype=False)
+
+
+BY_POSITION = ("alibi", "quadratic", "gaussian", "proportional", "relative position", "tempered")
+
+
+@pytest.mark.parametrize("name", [name for name in LOWERED if name.startswith(BY_POSITION)])
+def test_positions_are_not_rounded_to_torchs_default_dtype(name):
+    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(300, 310)
+    expected = preference(inputs)
+    with default_dtype(torch.bfloat16):
+        torch.testing.assert_close(preference(inputs), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_without_padding_there_is_nothing_to_mask_and_places_are_predicted_among_all_keys():

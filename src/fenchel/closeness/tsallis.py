@@ -210,7 +210,7 @@ class Tsallis(AbstractCloseness):
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
-        a = torch.as_tensor(self.order, device=mean_error.device) - 1
+        a = torch.as_tensor(self.order, dtype=mean_error.dtype, device=mean_error.device) - 1
         by_logarithms = a.amin() < DIRECT_FROM
         if isinstance(self.order, Tensor) and not values_are_known(a):
             by_logarithms = torch.ones_like(by_logarithms)

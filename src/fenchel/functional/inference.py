@@ -514,7 +514,9 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     else:
         products = unit_of_products(dual.dtype, dual.device.type)
         radius = norm_of(rows.templates).amax(-2, keepdim=True)
-        modulus = torch.as_tensor(problem.closeness.modulus, device=dual.device).double().unsqueeze(-1)
+        modulus = torch.as_tensor(
+            problem.closeness.modulus, dtype=torch.float64, device=dual.device
+        ).unsqueeze(-1)
         moved = 2 * length * radius.square() / modulus
         of_sums = 4 * products + (4 * summed(count) + 64) * unit
         lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius

@@ -293,7 +293,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             if counted is None:
                 return grid_places((count,), device)
             lengths = counted.sum(-1, keepdim=True).clamp(min=1)
-            return ((counted.cumsum(-1) - 0.5) / lengths).unsqueeze(-1)
+            return ((counted.cumsum(-1, dtype=torch.float64) - 0.5) / lengths).unsqueeze(-1)
         height, width = check_grid("ContinuousAttention", grid)
         if height * width != count:
             raise ProblemError(
@@ -412,13 +412,13 @@ class ContentPlace(nn.Module):
 
 
 def grid_places(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """The centres (n, k) of the cells of a grid over the unit interval or square; those of an image row by row.
+    """The centres of the cells of a grid over the unit interval or square, float64 (n, k); those of an image by rows.
 
     Example:
         >>> grid_places((2, 2)).tolist()          # (x, y), x along a row, y downwards
         [[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]]
     """
-    axes = [(torch.arange(count, device=device) + 0.5) / count for count in counts]
+    axes = [(torch.arange(count, dtype=torch.float64, device=device) + 0.5) / count for count in counts]
     if len(axes) == 1:
         return axes[0].unsqueeze(-1)
     rows, columns = torch.meshgrid(*axes, indexing="ij")

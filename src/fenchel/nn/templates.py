@@ -241,8 +241,10 @@ class RunningTemplateBank(AbstractTemplateBank):
         of_class = tokens[valid]
         if not bool(self._filled[label]):
             first = tokens[0][valid[0]]
-            rows = torch.linspace(0, len(first) - 1, self.per_class, device=first.device).round().long()
-            self.templates[label] = of_class.mean(0) if self.per_class == 1 else first[rows]
+            places = torch.linspace(
+                0, len(first) - 1, self.per_class, dtype=torch.float32, device=first.device
+            )
+            self.templates[label] = of_class.mean(0) if self.per_class == 1 else first[places.round().long()]
             self._filled[label] = True
             return
         templates = self.templates[label]

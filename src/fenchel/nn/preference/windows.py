@@ -263,7 +263,7 @@ class GaussianWindow(_AbstractGaussian):
             return lambda b, h, q, k: k - locations[b, q, h]
         assert self.shift is not None  # noqa: S101 -- there is one or the other
         shift, position, pace = table(self.shift), inputs.query_position(), self.pace
-        return lambda b, h, q, k: k - pace * position(q) - shift[h]
+        return lambda b, h, q, k: k - pace * position(q).to(shift.dtype) - shift[h]
 
     def _query_inputs(self, inputs: AttentionInputs) -> Tensor:
         return inputs.required("query_inputs", reader="GaussianWindow", width=self.query_dim)
@@ -316,12 +316,13 @@ class ProportionalWindow(_AbstractGaussian):
         super().__init__(heads, width)
 
     def _distance(self, inputs: AttentionInputs) -> IndexFunction:
+        dtype = torch.promote_types(inputs.dtype, torch.float32)
         counts = [
-            torch.full((inputs.batch, 1), float(count), device=inputs.device)
+            torch.full((inputs.batch, 1), float(count), dtype=dtype, device=inputs.device)
             if padding is None
-            else (~padding).sum(1, keepdim=True).to(torch.float32)
+            else (~padding).sum(1, keepdim=True).to(dtype)
             for count, padding in ((inputs.keys, inputs.key_padding), (inputs.queries, inputs.query_padding))
         ]
         share = counts[0] / (counts[1] + inputs.first_query).clamp_min(1)
-        places = (inputs.query_positions + 0.5) * share - 0.5
+        places = (inputs.query_positions.to(dtype) + 0.5) * share - 0.5
         return lambda b, h, q, k: k - places[b, q]
