@@ -157,8 +157,9 @@ def box(draw: Draw) -> Drawn:
 def mixture(draw: Draw) -> Drawn:
     means = torch.stack([draw.signed(-2, 3) for _ in range(3)])
     variances = torch.stack([draw.positive(-9, 4) for _ in range(3)])
-    u = GaussianMixture(means, variances, draw.signed(0, 0.5).expand(3).cumsum(-1).log_softmax(-1))
-    weights = [mp.exp(exact(log)) for log in u.log_weights[0]]
+    logits = draw.signed(0, 0.5).expand(3).cumsum(-1)
+    given = logits.double().log_softmax(-1).to(logits.dtype)  # normalised to rounding only
+    u, weights = GaussianMixture(means, variances, given), [mp.exp(exact(log)) for log in given]
     return u, components([*map(exact, means)], [*map(exact, variances)], weights), (None, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from fenchel.tensors import (
     values_are_known,
     without_causal_bias,
 )
+
+D = TypeVar("D", bound=Any)
 
 
 class Discrete(AbstractPreference):
@@ -202,11 +204,7 @@ class Discrete(AbstractPreference):
     @override
     def to(self, dtype: torch.dtype) -> Discrete:
         made = super().to(dtype)
-        if made is self:
-            return self
-        wanted = made.log_weights.requires_grad and torch.is_grad_enabled()
-        log_weights = made.log_weights if wanted or made._original is None else made._original
-        return made._changed(log_weights=log_weights.log_softmax(-1), _original=None)
+        return self if made is self else normalised_again(made)
 
     def __repr__(self) -> str:
         return (
@@ -245,6 +243,14 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
             f"{where}): such a query has no solution; omit it, or unmask one of the {thing}"
         )
     return result
+
+
+def normalised_again(distribution: D) -> D:
+    """A distribution in another dtype, whose weights are normalised there from the log weights as given."""
+    given = distribution._original
+    if given is None or (distribution.log_weights.requires_grad and torch.is_grad_enabled()):
+        given = distribution.log_weights
+    return distribution._changed(log_weights=given.log_softmax(-1), _original=None)
 
 
 def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:

@@ -28,6 +28,7 @@ from fenchel.preference.discrete import (
     displacement,
     drawn_indices,
     log_mean_exp,
+    normalised_again,
     picked,
 )
 from fenchel.tensors import HALF, first_index, values_are_known
@@ -195,6 +196,8 @@ class GaussianMixture(AbstractPreference):
     """
 
     resolves_shift = True
+    rows = ("log_weights", "_original")
+    _original: Tensor | None = None
 
     def __init__(
         self,
@@ -208,7 +211,11 @@ class GaussianMixture(AbstractPreference):
         means = checked_parameter("means", means, "(..., K, d)", dims=2)
         result = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
         self.means, self._covariances = means, result
-        self.log_weights = _normalised(log_weights, means)
+        original = _checked_weights(log_weights, means)
+        self.log_weights = original.log_softmax(-1)
+        if self.dtype != torch.float64:
+            # Normalising rounds, as in Discrete.
+            self._original = original.detach()
         # Whether each query has its own components (..., m, K, d), as after a tilt.
         self._own = False
         batch = {"means": (*means.shape[:-2], 1), "covariances": (*result.lead[:-1], 1)}
@@ -333,13 +340,14 @@ class GaussianMixture(AbstractPreference):
         log_weights = torch.log_softmax(self.log_weights + self._covariances.exponents(centers, rows), -1)
         if self._own:
             moved = self._covariances.product(rows)
-            return self._changed(means=self.means + moved, log_weights=log_weights)
+            return self._changed(means=self.means + moved, log_weights=log_weights, _original=None)
         # Components first, as all rows share the matrix of each.
         moved = self._covariances.unsqueezed(-1).product(rows.unsqueeze(-3)).transpose(-2, -3)
         return self._changed(
             means=self.means.unsqueeze(-3) + moved,
             _covariances=self._covariances.unsqueezed(-2),
             log_weights=log_weights.unsqueeze(-2),
+            _original=None,
             _own=True,
         )
 
@@ -397,16 +405,12 @@ class GaussianMixture(AbstractPreference):
     @override
     def to(self, dtype: torch.dtype) -> Self:
         made = super().to(dtype)
-        if made is not self:
-            made.log_weights = made.log_weights.log_softmax(-1)
-        return made
+        return self if made is self else normalised_again(made)
 
     @override
     def queries(self, part: slice) -> GaussianMixture:
-        if self.lead[-1] == 1:
-            return self
-        if not self._own:
-            return self._changed(log_weights=some_rows(self.log_weights, part))
+        if self.lead[-1] == 1 or not self._own:
+            return super().queries(part)
         return self._changed(
             means=some_rows(self.means, part, 2),
             _covariances=self._covariances.part(-2, part),
@@ -418,11 +422,11 @@ class GaussianMixture(AbstractPreference):
         return self._described(f"components={self.components}", f"dim={self.dim}", f"covariances={kind}")
 
 
-def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
-    """Log weights (..., m or 1, K), normalised to rounding."""
+def _checked_weights(log_weights: Tensor | None, means: Tensor) -> Tensor:
+    """Log weights (..., m or 1, K), of weights that sum to about one."""
     components = means.shape[-2]
     if log_weights is None:
-        return means.new_zeros(1, components).log_softmax(-1)
+        return means.new_zeros(1, components)
     result = checked_log_weights(log_weights, components, means, of="means", thing="components")
     if log_weights.dtype != torch.bool and values_are_known(result):
         total = result.detach().double().exp().sum(-1)
@@ -437,4 +441,4 @@ def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
                 f"log_weights are those of weights that sum to {float(total[where]):.6g} at index {where}; expected a "
                 f"sum of 1: pass {remedy}, or a bool mask"
             )
-    return result.log_softmax(-1)
+    return result
