@@ -28,7 +28,7 @@ from fenchel.blocks import Part
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference, Discrete
 from fenchel.preference.discrete import centre
-from fenchel.tensors import SMALL, dot, listed, needs_gradient, norm, summed, total, values_are_known
+from fenchel.tensors import SMALL, column, dot, listed, needs_gradient, norm, summed, total, values_are_known
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -253,12 +253,6 @@ class Block:
         return self._changed(self.family.to(dtype), lambda x: x.to(dtype), wide)
 
 
-def _column(number: float | Tensor, like: Tensor) -> Tensor:
-    """A number, or one for each row (g or 1, r or 1), that multiplies columns (g, r, 1) like ``like``."""
-    result = torch.as_tensor(number, dtype=like.dtype, device=like.device)
-    return result if result.dim() == 0 else result.unsqueeze(-1)
-
-
 class TemplateFamily(Family):
     r"""φ over templates under a closeness whose weights are functions of each query's logits.
 
@@ -399,7 +393,7 @@ class TemplateFamily(Family):
         if not self.closeness.is_softmax:
             # The shift is a difference of means here, however small it is.
             _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
-            return 2 * self.radius * (2 * _column(lost, lam) + (summed(n) + 8) * unit).expand_as(length)
+            return (2 * self.radius * (2 * column(lost) + (summed(n) + 8) * unit)).expand_as(length)
         of_weights = (summed(n) + 8 + 4 * self.level(length * self.radius)) * unit
         moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
         return 2 * self.radius * (of_logits + of_weights * moved)
@@ -407,7 +401,7 @@ class TemplateFamily(Family):
     @override
     def smoothness(self) -> Tensor:
         r""":math:`\max_i\lVert t_i\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
-        return self.radius.square() / _column(self.closeness.modulus, self.radius)
+        return self.radius.square() / column(self.closeness.modulus)
 
     @override
     def start(self, lam: Tensor, evidence: Tensor) -> Tensor:

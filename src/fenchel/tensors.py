@@ -75,7 +75,7 @@ def check_tensor(
     sizes: Sequence[Size | EllipsisType] | None = None,
     broadcast: Sequence[int] | None = None,
     device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    like: Tensor | None = None,
     other: str = "query",
     error: type[FenchelError] = ProblemError,
 ) -> None:
@@ -90,8 +90,8 @@ def check_tensor(
         sizes: Expected sizes, as for :func:`has_shape`; messages show them after the shape in words.
         broadcast: Shape to which its own can be expanded; messages show it likewise.
         device: Expected device.
-        dtype: Expected dtype; under autocast it may differ.
-        other: Name of an argument with that device and dtype.
+        like: A tensor with the expected device and dtype; under autocast the dtype may differ.
+        other: Name of the argument with that device or dtype.
         error: Type of the error.
 
     Raises:
@@ -129,10 +129,12 @@ def check_tensor(
     if broadcast is not None and not broadcasts_to(tensor.shape, tuple(broadcast)):
         expected = f"one {letters}{end} = {tuple(broadcast)}{rest}"
         raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {expected}")
+    if like is not None:
+        device = like.device
     if device is not None:
         check_device(name, tensor, device, other, error=error)
-    if dtype is not None:
-        check_dtype(name, tensor, dtype, other)
+    if like is not None:
+        check_dtype(name, tensor, like.dtype, other)
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -565,6 +567,11 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     for coefficient in reversed(coefficients):
         result = result * x + coefficient
     return result
+
+
+def column(number: Any) -> Any:
+    """A number; or a tensor (...), such as one with a number for each row, as (..., 1)."""
+    return number.unsqueeze(-1) if isinstance(number, Tensor) and number.dim() else number
 
 
 def total(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from fenchel.estimators import InferenceProblem
 from fenchel.functional.output import AttentionCertificate
 from fenchel.functional.relative import distance_index
 from fenchel.preference import Gaussian
-from fenchel.tensors import log_weights
+from fenchel.tensors import column, log_weights
 
 
 class AbstractParts(ABC):
@@ -180,7 +180,7 @@ class CoinParts(Parts):
         if estimator != "first_order" or not (self.closeness is None or isinstance(self.closeness, KL)):
             return super().answer(estimator)
         first, second = self.templates.unbind(-2)
-        alpha = self.alpha.unsqueeze(-1) if isinstance(self.alpha, Tensor) else self.alpha
+        alpha = column(self.alpha)
         tilt = self.evidence * (second - first).unsqueeze(-2)
         tilt = tilt if isinstance(alpha, float) and alpha == 1 else alpha * tilt
         if self.log_preference is not None:
@@ -228,10 +228,7 @@ class GaussianParts(AbstractParts):
     def dual(self, estimator: str = "first_order") -> Tensor:
         """λ, (B, H, m, d)."""
         if estimator == "first_order":
-            alpha = self.alpha
-            if isinstance(alpha, Tensor) and alpha.dim():
-                alpha = alpha.unsqueeze(-1)
-            return alpha * self.evidence
+            return column(self.alpha) * self.evidence
         return self._solved(estimator).dual
 
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:

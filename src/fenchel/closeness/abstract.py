@@ -21,6 +21,7 @@ from fenchel.tensors import (
     SMALL,
     UNIT,
     checked_argument,
+    column,
     near_displacement,
     positive_tensor,
     values_are_known,
@@ -101,7 +102,7 @@ class AbstractCloseness(Replaceable, ABC):
 
         For small f its relative error is some roundings, without cancellation.
         """
-        level: Any = SMALL * self._modulus_column()
+        level = SMALL * column(self.modulus)
         # Templates added by support have no log weight.
         masks = log_preference if log_preference.shape[-1] == potential.shape[-1] else None
         small = counted_and_small(potential.detach(), masks, level)[1]
@@ -206,9 +207,6 @@ class AbstractCloseness(Replaceable, ABC):
     def modulus(self) -> float | Tensor:
         """σ > 0, the modulus of strong convexity of D in the 1-norm of the weights, broadcasting to (..., m)."""
         return 1.0
-
-    def _modulus_column(self) -> float | Tensor:
-        return self.modulus.unsqueeze(-1) if isinstance(self.modulus, Tensor) else self.modulus
 
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes (..., m or 1) of the parameters with one row per query, by name."""

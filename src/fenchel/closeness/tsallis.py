@@ -57,6 +57,7 @@ from fenchel.tensors import (
     check_entries,
     check_tensor,
     checked_argument,
+    column,
     values_are_known,
 )
 
@@ -123,7 +124,7 @@ class Tsallis(AbstractCloseness):
     @property
     def _a(self) -> float | Tensor:
         """β - 1, with a last dimension of 1 if it is a tensor."""
-        return _column(self.order) - 1
+        return column(self.order) - 1
 
     @property
     def _has_temperature(self) -> bool:
@@ -131,7 +132,7 @@ class Tsallis(AbstractCloseness):
 
     def _cooled(self, numbers: Tensor) -> Tensor:
         """Numbers divided by the temperature."""
-        return numbers / _column(self.temperature) if self._has_temperature else numbers
+        return numbers / column(self.temperature) if self._has_temperature else numbers
 
     @override
     def bind(self, preference: Discrete) -> Self:
@@ -251,10 +252,6 @@ class Tsallis(AbstractCloseness):
         relative = "" if self.relative == "bregman" else f", relative={self.relative!r}"
         temperature = f", temperature={shown(self.temperature)}" if self._has_temperature else ""
         return f"Tsallis({shown(self.order)}{relative}{temperature})"
-
-
-def _column(number: float | Tensor) -> float | Tensor:
-    return number.unsqueeze(-1) if isinstance(number, Tensor) and number.dim() else number
 
 
 def _normalised(log_preference: Tensor) -> Tensor:

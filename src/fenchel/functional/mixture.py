@@ -150,8 +150,7 @@ def _check_variances(variances: Tensor, means: Tensor) -> None:
         "that broadcasts to (batch, heads, keys, dim) of means, with a last dimension of 1 if spherical; for full "
         "covariance matrices use fenchel.GaussianMixture"
     )
-    like: dict[str, Any] = {"device": means.device, "dtype": means.dtype, "other": "means"}
-    check_tensor("variances", variances, form, broadcast=means.shape, **like)
+    check_tensor("variances", variances, form, broadcast=means.shape, like=means, other="means")
     check_entries(
         "variances",
         variances,

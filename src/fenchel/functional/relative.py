@@ -373,8 +373,7 @@ def _checked_tables(call: AttentionArguments, variant: Relative, scale: float | 
 def _checked_table(name: str, table: Any, of_keys: Tensor, query: Tensor, rows: int | None = None) -> Tensor:
     batch, heads, *_ = query.shape
     sizes = ((1, batch), (1, heads), rows, of_keys.shape[3])
-    place: dict[str, Any] = {"device": query.device, "dtype": query.dtype}
-    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, **place)
+    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", sizes=sizes, like=query)
     check_finite(**{name: table})
     return under_autocast(table)
 

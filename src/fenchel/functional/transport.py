@@ -334,8 +334,7 @@ def _checked_atoms(
     (batch, heads), count = given.query.shape[:2], None
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
         sizes = (1, batch), (1, heads), count, like.shape[-1]
-        place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
-        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, **place)
+        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", sizes=sizes, like=like)
         count = tensor.shape[-2]
     return atoms, atom_values
 

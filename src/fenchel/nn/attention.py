@@ -45,7 +45,7 @@ from fenchel.nn.inference import (
 from fenchel.nn.preference.abstract import AbstractPreference, check_set_up
 from fenchel.nn.templates import template_spread
 from fenchel.problem import tensors_of
-from fenchel.tensors import MASK, check_flags, check_tensor, check_type, without_causal_bias
+from fenchel.tensors import MASK, check_flags, check_tensor, check_type, column, without_causal_bias
 
 
 class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
@@ -421,9 +421,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         elif self.normalize_templates:
             radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
-        alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         closeness = self.effective_closeness
-        return Problem(z, templates, values, alpha, scale, closeness, relative), tied
+        return Problem(z, templates, values, column(alpha), scale, closeness, relative), tied
 
     def _check_positional(self) -> None:
         """Raise if an option cannot be combined with evidence that depends on positions."""

@@ -312,13 +312,12 @@ class TorchCall(NamedTuple):
     def _check_sequences(self, layer: Any) -> None:
         """Raise unless the three sequences match one another and the layer."""
         weight, unbatched = layer.out_proj.weight, isinstance(self.query, Tensor) and self.query.dim() == 2
-        place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype, "other": "the layer"}
         letters = "L" if unbatched else "N, L" if self.batch_first else "L, N"
         lead: list[int | None] = [None] if unbatched else [None, None]
         for name, argument in (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim")):
             sequence, sizes = getattr(self, name), (*lead, getattr(layer, argument))
             form = f"({letters}, {argument}), batched as query is, with batch_first={self.batch_first}"
-            check_tensor(name, sequence, form, sizes=sizes, **place)
+            check_tensor(name, sequence, form, sizes=sizes, like=weight, other="the layer")
             # Keys have the batch size of the query, and values also the length of the keys.
             if name == "key":
                 lead = list(sequence.shape[:-1])

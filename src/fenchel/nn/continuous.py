@@ -44,7 +44,7 @@ from fenchel.nn.arguments import (
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
-from fenchel.tensors import check_entries, check_flags, refuse_onnx, widened
+from fenchel.tensors import check_entries, check_flags, column, refuse_onnx, widened
 
 EVIDENCE = ("content", "query")
 
@@ -271,12 +271,11 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 
     def _density(self, evidence: Tensor) -> Gaussian:
         """The tilted Gaussians of evidence (N, H, L, k + k²)."""
-        preference = self.preference(evidence.dtype)
-        alpha = self.alpha
-        alpha = alpha.to(evidence.dtype).unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
+        preference, alpha = self.preference(evidence.dtype), self.alpha
+        alpha = column(alpha.to(evidence.dtype) if isinstance(alpha, Tensor) else alpha)
         alpha, solver = self._for_now(alpha)
         if solver.name == "first_order" or evidence.numel() == 0:
-            dual = evidence * (alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha)
+            dual = evidence * column(alpha)
         else:
             dual = _solved(preference, evidence, alpha, solver)
         return preference.tilted(dual).places

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -228,8 +227,7 @@ class MixtureAttention(MultiheadAttention):
         if call.variances is not None:
             weight, sizes = self.out_proj.weight, (*call.key.shape[:-1], (self.embed_dim, self.num_heads, 1))
             form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
-            place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype, "other": "the layer"}
-            check_tensor("variances", call.variances, form, sizes=sizes, **place)
+            check_tensor("variances", call.variances, form, sizes=sizes, like=weight, other="the layer")
             return call.to_heads(call.variances, 1 if call.variances.shape[-1] == 1 else self.num_heads)
         if self.raw_variance is not None:
             if self.memories not in (None, inputs.keys):

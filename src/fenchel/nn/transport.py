@@ -27,6 +27,7 @@ from fenchel.tensors import (
     check_tensor,
     check_type,
     checked_argument,
+    column,
     values_are_known,
 )
 
@@ -200,7 +201,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
                 for inputs, extra in ((keys, further.keys), (values, further.values))
             )
             further = None
-        gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
+        gamma, alpha = map(column, (self.gamma, self.alpha))
         alpha, solver = self._for_now(alpha)
         variant = functional.Transport(gamma, self.cost if self.cost_matrix is None else self.cost_matrix)
         if further is not None:
@@ -234,8 +235,7 @@ class TransportAttention(AttendingLayer, nn.MultiheadAttention):
         query = call.to_batch_first(call.query)
         atoms = call.to_batch_first(atoms) if atoms.dim() == call.query.dim() else atoms
         form, batch = "(N or 1, A, embed_dim), batch first", (1, len(query))
-        place: dict[str, Any] = {"device": query.device, "dtype": query.dtype}
-        check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), **place)
+        check_tensor("atoms", atoms, form, sizes=(batch, None, self.embed_dim), like=query)
         if isinstance(mask, Tensor) and not call.batched:
             mask = mask.unsqueeze(0)
         if mask is not None:

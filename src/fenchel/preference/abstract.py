@@ -17,6 +17,7 @@ from fenchel.errors import ProblemError
 from fenchel.tensors import (
     UNIT,
     check_device,
+    check_dtype,
     check_entries,
     check_tensor,
     check_type,
@@ -139,8 +140,8 @@ class AbstractPreference(Convertible):
         Raises:
             ProblemError: If not, or if it has another last dimension; the message has the shape in words, ``form``.
         """
-        like: Any = {"device": self.device, "dtype": self.dtype, "other": self.vectors}
-        check_tensor(name, tensor, form, sizes=(..., width), **like)
+        check_tensor(name, tensor, form, sizes=(..., width), device=self.device, other=self.vectors)
+        check_dtype(name, tensor, self.dtype, self.vectors)
 
     @abstractmethod
     def log_mgf(self, lam: Tensor) -> Tensor:
