@@ -12,10 +12,11 @@ from torch import Tensor
 from fenchel.catalogue.declaration import (
     NO_INFERENCE,
     OWN_PAPER,
+    QUERIES_KEYS_VALUES,
     QUERIES_OR_KEYS,
     Draw,
     Family,
-    queries_keys_values,
+    heads,
     queries_or_keys,
 )
 from fenchel.catalogue.entry import ESTIMATORS, Inferrer, Paper, Symmetry, Verdict
@@ -42,7 +43,7 @@ _NO_FARTHER = (
     formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
     exact_because=_NO_FARTHER,
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(2)"},
@@ -61,7 +62,7 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
     formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
     closeness="Tsallis of order 1.5, Bregman's form",
     exact_because=_NO_FARTHER,
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(1.5)"},
@@ -74,15 +75,6 @@ def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return infer(replace(Parts.scaled_dot(query, key, value), closeness=Tsallis(1.5)))
 
 
-def _with_atoms(draw: Draw) -> dict[str, Any]:
-    return {
-        **draw.heads(queries=4, keys=5, dim=3),
-        "atoms": draw(1, 2, 3, 3),
-        "atom_values": draw(1, 2, 3, 3),
-        "gamma": torch.tensor([[2.0], [0.7]], dtype=draw.dtype),
-    }
-
-
 @FAMILY.entry(
     title="Optimal-transport attention",
     paper=replace(OWN_PAPER, where="section 9"),
@@ -93,7 +85,12 @@ def _with_atoms(draw: Draw) -> dict[str, Any]:
     closeness="entropic transport from u, of strength γ",
     because="The cost and γ are free choices; the paper's cost is C - aᵀb.",
     exact_because="The mean without evidence is that of u after transport.",
-    example=_with_atoms,
+    example={
+        **heads(queries=4, keys=5, dim=3),
+        "atoms": (1, 2, 3, 3),
+        "atom_values": (1, 2, 3, 3),
+        "gamma": [[2.0], [0.7]],
+    },
     symmetries=(*QUERIES_OR_KEYS, Symmetry({"atoms": -2, "atom_values": -2}, None)),
     takes_closeness=False,
 )
@@ -140,7 +137,7 @@ _ROUNDS = 60
         "u is fitted to softmax: under the same u, the keys' totals differ in exact inference and under another "
         "closeness."
     ),
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
 )
 def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -178,7 +175,7 @@ _UPDATES = 3
         "Iterated exact inference is not a memory: if the output equals the query, λ* = α(μ + ξ - ξ) = βμ, so the only "
         "fixed point is h(βμ), for every query."
     ),
-    example=lambda draw: {"state": draw(1, 2, 4, 5), "patterns": draw(1, 2, 6, 5), "beta": draw.number(0.7)},
+    example={"state": (1, 2, 4, 5), "patterns": (1, 2, 6, 5), "beta": 0.7},
     symmetries=(Symmetry({"state": -2}), Symmetry({"patterns": -2}, None)),
 )
 def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) -> Tensor:
@@ -209,7 +206,7 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
         "The outputs of one inference are the templates of the next. The product of the weights has rank at most k."
     ),
     exact_because="Both inferences differ, and the second one attends to a different summary.",
-    example=lambda draw: {**draw.heads(), "points": draw(1, 2, 3, 4)},
+    example={**heads(), "points": (1, 2, 3, 4)},
     symmetries=(*QUERIES_OR_KEYS, Symmetry({"points": -2}, None)),
 )
 def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -235,7 +232,7 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
         "First order depends only on the sink's score, 0 for a template of 0. Exact inference also depends on the "
         "template itself, which shifts the mean towards the origin."
     ),
-    example=lambda draw: {**draw.heads(queries=5, keys=6, value_dim=3), "sink": draw(2)},
+    example={**heads(queries=5, keys=6, value_dim=3), "sink": (2,)},
     symmetries=QUERIES_OR_KEYS,
 )
 def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tensor) -> Tensor:
@@ -272,7 +269,7 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
         "Templates are one-hot, so the increase of a feature's weight is subtracted from its evidence: λ_r = log "
         "φ_r(q_i) - (p_r - u_r)."
     ),
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
 )
 def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -297,8 +294,7 @@ def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor
 _RELATIVE_ENTROPY = "KL: the only one available for normal distributions"
 
 
-def _tokens(draw: Draw) -> dict[str, Any]:
-    return draw.heads(value_dim=3)
+_TOKENS = heads(value_dim=3)
 
 
 @FAMILY.entry(
@@ -322,7 +318,7 @@ def _tokens(draw: Draw) -> dict[str, Any]:
     exact_because=(
         "Exact inference is ridge regression with ρ = 1 and pairs weighted by decay: the Mesa layer with forgetting."
     ),
-    example=lambda draw: {**_tokens(draw), "decay": torch.tensor([0.9, 0.6], dtype=draw.dtype)},
+    example={**_TOKENS, "decay": [0.9, 0.6]},
     takes_closeness=False,
 )
 def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay: Tensor) -> Tensor:
@@ -345,7 +341,7 @@ def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay
     preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
     because="Decay is a preference if weights are normalised.",
     exact_because="Mean and covariance under u are weighted by the gates.",
-    example=lambda draw: {**_tokens(draw), "gate": draw(1, 2, 6).sigmoid()},
+    example=lambda draw: {**draw.inputs(_TOKENS), "gate": draw(1, 2, 6).sigmoid()},
 )
 def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
     """The gate of each token multiplies the preference of all earlier keys.
@@ -357,11 +353,6 @@ def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate
     causal = torch.ones(n, n, dtype=torch.bool, device=key.device).tril()
     log_u = (kept.unsqueeze(-1) - kept.unsqueeze(-2)).masked_fill(~causal, -torch.inf)
     return infer(Parts.scaled_dot(query, key, value, log_u))
-
-
-def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
-    seen = torch.ones(6, 6, dtype=torch.bool).tril()
-    return {**_tokens(draw), "seen": seen, "ridge": draw.number(0.5)}
 
 
 # A tilt by ⟨k, λ⟩ is a tilt of pairs by (λ, 0), which moves the mean by the covariance times (λ, 0): E[v] = Σ c v kᵀλ.
@@ -382,7 +373,7 @@ def _tokens_and_ridge(draw: Draw) -> dict[str, Any]:
     ),
     exact_differs=False,
     exact_because="Second order is exact for a Gaussian; first order ignores the moments of the keys.",
-    example=_tokens_and_ridge,
+    example={**_TOKENS, "seen": torch.ones(6, 6, dtype=torch.bool).tril(), "ridge": 0.5},
     symmetries=queries_or_keys({"seen": -2}, {"seen": -1}),
     estimators=tuple(reversed(ESTIMATORS)),
     takes_closeness=False,
@@ -398,7 +389,7 @@ def _mesa(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, seen: Tens
 
 
 def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
-    tokens = _tokens(draw)
+    tokens = draw.inputs(_TOKENS)
     unit = torch.nn.functional.normalize(tokens["key"], dim=-1)
     rate, gate = (draw(1, 2, 6).sigmoid() for _ in range(2))
     return {**tokens, "key": unit, "rate": rate, "gate": gate}

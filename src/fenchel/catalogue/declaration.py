@@ -66,9 +66,15 @@ class Draw:
         """A tensor of normal numbers."""
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
 
-    def number(self, value: float) -> Tensor:
-        """A scalar tensor of a fixed value."""
-        return torch.tensor(value, dtype=self.dtype)
+    def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A tensor of normal numbers for each shape, a tensor for each float or list, and other inputs as given."""
+
+        def one(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return self(*value)
+            return torch.tensor(value, dtype=self.dtype) if isinstance(value, float | list) else value
+
+        return {name: one(value) for name, value in given.items()}
 
     def module(self, module: Module, size: float = 0.5) -> Module:
         """The module with normal parameters of standard deviation ``size``."""
@@ -78,22 +84,21 @@ class Draw:
                 parameter.copy_(size * self(*parameter.shape))
         return module
 
-    def heads(
-        self,
-        *,
-        queries: int = 6,
-        keys: int | None = None,
-        dim: int = 4,
-        value_dim: int | None = None,
-        count: int = 2,
-    ) -> dict[str, Tensor]:
-        """Query (1, H, m, d), key (1, H, n, d) and value (1, H, n, d_v); by default n = m and d_v = d."""
-        keys = queries if keys is None else keys
-        return {
-            "query": self(1, count, queries, dim),
-            "key": self(1, count, keys, dim),
-            "value": self(1, count, keys, value_dim or dim),
-        }
+
+def heads(
+    *, queries: int = 6, keys: int | None = None, dim: int = 4, value_dim: int | None = None, count: int = 2
+) -> dict[str, Any]:
+    """Shapes of query (1, H, m, d), key (1, H, n, d) and value (1, H, n, d_v); by default n = m and d_v = d."""
+    keys = queries if keys is None else keys
+    return {
+        "query": (1, count, queries, dim),
+        "key": (1, count, keys, dim),
+        "value": (1, count, keys, value_dim or dim),
+    }
+
+
+QUERIES_KEYS_VALUES: Final = heads(queries=5, keys=7, value_dim=3)
+"""Inputs of attention from 5 queries to 7 keys."""
 
 
 class Family:
@@ -110,31 +115,28 @@ class Family:
         self.title, self.entries = title, list[Entry]()
 
     def entry(
-        self, *, example: Callable[[Draw], dict[str, Any]], **declared: Any
+        self, *, example: Callable[[Draw], dict[str, Any]] | Mapping[str, Any], **declared: Any
     ) -> Callable[[Written], Written]:
         """Declare the entry of the mechanism that the decorated function computes.
 
         Args:
-            example: Draws inputs of a small case.
+            example: Inputs of a small case, as :meth:`Draw.inputs` takes them; or a function that draws them.
             **declared: Fields of the :class:`~fenchel.catalogue.Entry`. The name defaults to that of the function, and
                 the meaning to its docstring.
         """
+
+        def drawn(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+            draw = Draw(generator, dtype)
+            return draw.inputs(example) if isinstance(example, Mapping) else example(draw)
 
         def declare(written: Written) -> Written:
             name = written.__name__.strip("_").replace("_", "-")
             meaning = " ".join((written.__doc__ or "").split())
             fields = {"name": name, "family": self.title, "meaning": meaning, "written": written, **declared}
-            self.entries.append(
-                Entry(**fields, example=lambda generator, dtype: example(Draw(generator, dtype)))
-            )
+            self.entries.append(Entry(**fields, example=drawn))
             return written
 
         return declare
-
-
-def queries_keys_values(draw: Draw) -> dict[str, Any]:
-    """Inputs of attention from 5 queries to 7 keys."""
-    return draw.heads(queries=5, keys=7, value_dim=3)
 
 
 def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known: Any) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, believed, queries_or_keys
+from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, believed, heads, queries_or_keys
 from fenchel.catalogue.entry import Inferrer, Paper
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
@@ -18,8 +18,8 @@ FAMILY = Family("Importance")
 
 def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
     network = ContextNetwork(heads=2, key_dim=5, hidden=3)
-    heads = draw.heads(queries=4, keys=6)
-    return {**heads, "network": draw.module(network, size=1.0), "sentence": draw(1, 6, 5)}
+    tokens = draw.inputs(heads(queries=4, keys=6))
+    return {**tokens, "network": draw.module(network, size=1.0), "sentence": draw(1, 6, 5)}
 
 
 @FAMILY.entry(
@@ -55,7 +55,7 @@ def _context(
     formula="p_ij ∝ exp(⟨w_h, b_ij⟩) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
     exact_because="The preference differs by query, and so do mean and covariance under it.",
-    example=lambda draw: {**draw.heads(queries=5), "pairs": draw(1, 5, 5, 3), "projection": draw(3, 2)},
+    example={**heads(queries=5), "pairs": (1, 5, 5, 3), "projection": (3, 2)},
 )
 def _pair_bias(
     infer: Inferrer, pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, believed
+from fenchel.catalogue.declaration import Draw, Family, believed, heads
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
 from fenchel.nn import sinusoids
@@ -94,13 +94,12 @@ def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:
     return _learned_absolute(infer, x, places, project)
 
 
-def _heads(draw: Draw) -> dict[str, Any]:
-    return draw.heads(value_dim=3)
+_HEADS = heads(value_dim=3)
 
 
 def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
     network = RelativePosition(heads=2, buckets=8, max_distance=6)
-    return {**_heads(draw), "network": draw.module(network)}
+    return {**draw.inputs(_HEADS), "network": draw.module(network)}
 
 
 def _believing(
@@ -149,7 +148,7 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
         "A steep head has all preference on the last key, where exact and first order agree; for a flat one the "
         "covariance is that of all earlier keys."
     ),
-    example=_heads,
+    example=_HEADS,
     layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
 )
 def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -177,7 +176,7 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
         "distances."
     ),
     exact_because="Equal keys at different positions are different templates, and contribute to the covariance.",
-    example=_heads,
+    example=_HEADS,
     layer={"evidence": "Rotary(d)"},
 )
 def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -195,7 +194,7 @@ def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
     preference="uniform on j ≤ i",
     exact_because="The first query has only one key, so all estimators agree; later queries have more.",
-    example=_heads,
+    example=_HEADS,
     layer={"preference": "Causal()", "evidence": "ScaledDot()"},
 )
 def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -213,7 +212,7 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
     preference="uniform on w + 1 positions around i",
     exact_because="Mean and covariance are those of the few templates in the window.",
-    example=lambda draw: {**_heads(draw), "width": 2},
+    example={**_HEADS, "width": 2},
     layer={"preference": "Window(w // 2, w // 2)", "evidence": "ScaledDot()"},
 )
 def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, queries_or_keys
+from fenchel.catalogue.declaration import Draw, Family, heads, queries_or_keys
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
@@ -40,7 +40,7 @@ NOTE = (
         "It is the first-order estimate at temperature 0. The exact solution is the mean of saliences nearest to μ + "
         "z: its weights may not be unique and may not belong to any dual point, so no other estimator is available."
     ),
-    example=lambda draw: {"salience": draw(2, 1, 6), "value": draw(2, 1, 6, 3)},
+    example={"salience": (2, 1, 6), "value": (2, 1, 6, 3)},
     symmetries=(Symmetry({"salience": -1, "value": -2}, None),),
     estimators=("first_order",),
     takes_closeness=False,
@@ -57,12 +57,11 @@ def _winner_take_all(infer: Inferrer, salience: Tensor, value: Tensor) -> Tensor
     return infer(Parts(templates=templates, evidence=evidence, values=value, closeness=Hard()))
 
 
-def _channels(draw: Draw) -> dict[str, Any]:
-    return {
-        **draw.heads(queries=4, keys=7, value_dim=3),
-        "channel": torch.tensor([0, 1, 0, 1, 1, 0, 1]),
-        "attended": torch.tensor([0, 0, 1, 1]),
-    }
+_TWO_CHANNELS = {
+    **heads(queries=4, keys=7, value_dim=3),
+    "channel": torch.tensor([0, 1, 0, 1, 1, 0, 1]),
+    "attended": torch.tensor([0, 0, 1, 1]),
+}
 
 
 _CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
@@ -74,7 +73,7 @@ _CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if channel(j) is the one that i attends to, else 0",
     preference="u_ij uniform on the attended channel, 0 on the others",
     exact_because="Mean and covariance under u are those of the selected channel.",
-    example=_channels,
+    example=_TWO_CHANNELS,
     symmetries=_CHANNELS,
 )
 def _filter(
@@ -95,7 +94,7 @@ def _filter(
     formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
     preference="u_ij ∝ 1 in the attended channel, ε in the others",
     exact_because="The threshold changes with the variance of the keys along the query.",
-    example=lambda draw: {**_channels(draw), "leak": draw.number(0.05)},
+    example={**_TWO_CHANNELS, "leak": 0.05},
     symmetries=_CHANNELS,
 )
 def _attenuation(
@@ -117,13 +116,7 @@ def _attenuation(
     return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
-def _scene(draw: Draw) -> dict[str, Any]:
-    return {
-        **draw.heads(queries=3, keys=6, value_dim=3),
-        "places": draw(6, 2),
-        "centre": draw(3, 2),
-        "width": draw.number(0.8),
-    }
+_SCENE = {**heads(queries=3, keys=6, value_dim=3), "places": (6, 2), "centre": (3, 2), "width": 0.8}
 
 
 @FAMILY.entry(
@@ -143,7 +136,7 @@ def _scene(draw: Draw) -> dict[str, Any]:
     exact_because=(
         "For a beam on one key all estimators agree; in a wide one the difference depends on the variance of the keys."
     ),
-    example=lambda draw: {**_scene(draw), "width": 0.3 + draw(3).abs()},
+    example=lambda draw: {**draw.inputs(_SCENE), "width": 0.3 + draw(3).abs()},
     symmetries=queries_or_keys({"centre": -2, "width": -1}, {"places": -2}),
 )
 @FAMILY.entry(
@@ -152,7 +145,7 @@ def _scene(draw: Draw) -> dict[str, Any]:
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
     exact_because="Mean and covariance under u are those within the beam.",
-    example=_scene,
+    example=_SCENE,
     symmetries=queries_or_keys({"centre": -2}, {"places": -2}),
 )
 def _spotlight(
@@ -173,11 +166,6 @@ def _spotlight(
     return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
-def _one_question(draw: Draw) -> dict[str, Any]:
-    numbers = {"inhibition": draw.number(0.9), "memory": draw.number(0.8)}
-    return {**draw.heads(queries=1, keys=6, dim=3), **numbers}
-
-
 _LOOKS = 4
 
 
@@ -191,7 +179,7 @@ _LOOKS = 4
     verdict=Verdict.COMPOSITION,
     because="Each step is one inference; its weights enter the preference of the next.",
     exact_because="Exact weights differ, and so does the inhibition of the next step.",
-    example=_one_question,
+    example={**heads(queries=1, keys=6, dim=3), "inhibition": 0.9, "memory": 0.8},
     symmetries=(Symmetry({"key": -2, "value": -2}, None),),
 )
 def _inhibition_of_return(
@@ -211,15 +199,6 @@ def _inhibition_of_return(
     return torch.cat(seen, -2)
 
 
-def _display(draw: Draw) -> dict[str, Any]:
-    return {
-        "features": draw(2, 1, 7, 3),
-        "wanted": draw(2, 1, 2, 3),
-        "value": draw(2, 1, 7, 2),
-        "contrast": draw.number(0.5),
-    }
-
-
 @FAMILY.entry(
     title="Guided search",
     paper=Paper("Wolfe", 1994, "Guided search 2.0: a revised model of visual search"),
@@ -228,7 +207,7 @@ def _display(draw: Draw) -> dict[str, Any]:
     preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
     evidence="w_i: weights on features that the target has",
     exact_because="Exact inference starts from the mean under the bottom-up preference.",
-    example=_display,
+    example={"features": (2, 1, 7, 3), "wanted": (2, 1, 2, 3), "value": (2, 1, 7, 2), "contrast": 0.5},
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"wanted": -2})),
 )
 def _guided_search(
@@ -246,15 +225,6 @@ def _guided_search(
     return infer(Parts(templates=features, evidence=wanted, values=value, log_preference=log_u))
 
 
-def _target_among_others(draw: Draw) -> dict[str, Any]:
-    return {
-        "features": draw(2, 1, 7, 3),
-        "target": draw(2, 1, 2, 3),
-        "value": draw(2, 1, 7, 2),
-        "grouping": draw.number(2.0),
-    }
-
-
 @FAMILY.entry(
     title="Similarity to targets and among others",
     paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
@@ -263,7 +233,7 @@ def _target_among_others(draw: Draw) -> dict[str, Any]:
     preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): smaller for items that are similar to many others",
     evidence="t_i, the description of the target",
     exact_because="Suppressing groups shifts the mean under u, from which exact inference starts.",
-    example=_target_among_others,
+    example={"features": (2, 1, 7, 3), "target": (2, 1, 2, 3), "value": (2, 1, 7, 2), "grouping": 2.0},
     symmetries=(Symmetry({"features": -2, "value": -2}, None), Symmetry({"target": -2})),
 )
 def _similarity(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor, grouping: Tensor) -> Tensor:
@@ -276,17 +246,6 @@ def _similarity(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor
     alike = torch.exp(-torch.cdist(features, features)).sum(-1) - 1
     log_u = -(grouping * alike / others).unsqueeze(-2)
     return infer(Parts(templates=features, evidence=target, values=value, log_preference=log_u))
-
-
-def _window_of_attention(draw: Draw) -> dict[str, Any]:
-    return {
-        "places": draw(1, 1, 9, 2),
-        "outputs": draw(1, 1, 4, 2),
-        "value": draw(1, 1, 9, 3),
-        "shift": draw(2),
-        "zoom": draw.number(0.7),
-        "width": draw.number(0.8),
-    }
 
 
 @FAMILY.entry(
@@ -305,7 +264,14 @@ def _window_of_attention(draw: Draw) -> dict[str, Any]:
         "The preference is a Gaussian around the middle of the input; exact inference adds its mean to the position of "
         "the window."
     ),
-    example=_window_of_attention,
+    example={
+        "places": (1, 1, 9, 2),
+        "outputs": (1, 1, 4, 2),
+        "value": (1, 1, 9, 3),
+        "shift": (2,),
+        "zoom": 0.7,
+        "width": 0.8,
+    },
     symmetries=(Symmetry({"outputs": -2}), Symmetry({"places": -2, "value": -2}, None)),
 )
 def _routing(
@@ -338,7 +304,7 @@ def _routing(
         "Odds change by the ratio of gains only at first order: a gain shifts the mean that exact inference starts "
         "from."
     ),
-    example=lambda draw: {**draw.heads(queries=3, keys=6, dim=3), "gain": 1 + draw(6).square()},
+    example=lambda draw: {**draw.inputs(heads(queries=3, keys=6, dim=3)), "gain": 1 + draw(6).square()},
     symmetries=queries_or_keys(with_key={"gain": -1}),
 )
 def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
@@ -360,7 +326,10 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
     exact_because=(
         "What the result explains is subtracted from the error; the larger α is, the smaller is the error that is left."
     ),
-    example=lambda draw: {**draw.heads(queries=4, keys=6, dim=3), "precision": 0.2 + draw(1, 2, 4).abs()},
+    example=lambda draw: {
+        **draw.inputs(heads(queries=4, keys=6, dim=3)),
+        "precision": 0.2 + draw(1, 2, 4).abs(),
+    },
     symmetries=queries_or_keys({"precision": -1}),
 )
 def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
@@ -374,8 +343,8 @@ def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, preci
 
 
 def _goal_and_salience(draw: Draw) -> dict[str, Any]:
-    heads = draw.heads(queries=3, keys=6, dim=3)
-    return {"goal": heads.pop("query"), **heads, "salience": draw(1, 2, 6)}
+    tokens = draw.inputs(heads(queries=3, keys=6, dim=3))
+    return {"goal": tokens.pop("query"), **tokens, "salience": draw(1, 2, 6)}
 
 
 @FAMILY.entry(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed, heads
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.evidence import General
@@ -62,9 +62,9 @@ def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Loca
 
 
 def _states_and_a_form(draw: Draw) -> dict[str, Any]:
-    heads = draw.heads(queries=4, keys=6)
+    tokens = draw.inputs(heads(queries=4, keys=6))
     network = General(heads=2, query_dim=4, key_dim=3, scale=1.0)
-    return {**heads, "key": heads["key"][..., :3].clone(), "network": draw.module(network)}
+    return {**tokens, "key": tokens["key"][..., :3].clone(), "network": draw.module(network)}
 
 
 @FAMILY.entry(
@@ -179,8 +179,7 @@ def _neural_turing_machine(
     return infer(Parts(templates=memory, evidence=nothing, values=memory, log_preference=belief))
 
 
-def _states_and_reach(draw: Draw) -> dict[str, Any]:
-    return {**draw.heads(queries=5, keys=7, value_dim=3, count=1), "reach": 2}
+_STATES_AND_REACH = {**heads(queries=5, keys=7, value_dim=3, count=1), "reach": 2}
 
 
 @FAMILY.entry(
@@ -190,18 +189,13 @@ def _states_and_reach(draw: Draw) -> dict[str, Any]:
     templates="k_j",
     preference="uniform on the window of 2D + 1 positions around i",
     exact_because="Mean and covariance are those of the few templates in the window.",
-    example=_states_and_reach,
+    example=_STATES_AND_REACH,
     layer={"preference": "Window(D, D)", "evidence": "ScaledDot(scale=1.0)"},
 )
 def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
     """Source and target are roughly aligned: word i of one corresponds to words near i of the other."""
     near = believed(Window(reach, reach), query, key, query_offset=0)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
-
-
-def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
-    given = _states_and_reach(draw)
-    return {**given, "hidden": draw(4, 4), "direction": draw(4)}
 
 
 @FAMILY.entry(
@@ -220,7 +214,7 @@ def _states_and_a_predictor(draw: Draw) -> dict[str, Any]:
         "no hard window."
     ),
     exact_because="Both the mean and the share differ.",
-    example=_states_and_a_predictor,
+    example={**_STATES_AND_REACH, "hidden": (4, 4), "direction": (4,)},
     symmetries=(Symmetry({"query": -2}),),
     layer={
         "preference": "GaussianWindow(heads, D / 2, predict_location=True, query_dim=width)",

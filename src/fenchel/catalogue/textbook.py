@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.catalogue.declaration import (
+    QUERIES_KEYS_VALUES,
     QUERIES_OR_KEYS,
     Draw,
     Family,
     believed,
-    queries_keys_values,
+    heads,
     queries_or_keys,
 )
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
@@ -47,7 +48,7 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
         "With z = 0 the result is u itself. The same scores as evidence, for example with one-hot templates e_j and z "
         "= a(q_i, ·), have the same first-order result and another exact one."
     ),
-    example=lambda draw: {**queries_keys_values(draw), "score": _city_block},
+    example={**QUERIES_KEYS_VALUES, "score": _city_block},
     symmetries=QUERIES_OR_KEYS,
 )
 def _soft_dictionary(
@@ -64,7 +65,7 @@ def _soft_dictionary(
 def _with_mask(draw: Draw) -> dict[str, Any]:
     visible = torch.rand(5, 7, generator=draw.generator) < 0.6
     visible[:, 3] = True
-    return {**queries_keys_values(draw), "visible": visible}
+    return {**draw.inputs(QUERIES_KEYS_VALUES), "visible": visible}
 
 
 @FAMILY.entry(
@@ -98,7 +99,7 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
         "The choice of the origin determines what is preference and what is evidence. Kernel regression does not "
         "depend on it; the exact result does."
     ),
-    example=lambda draw: {**queries_keys_values(draw), "w": 0.5 + 0.1 * draw(2, 1).abs()},
+    example=lambda draw: {**draw.inputs(QUERIES_KEYS_VALUES), "w": 0.5 + 0.1 * draw(2, 1).abs()},
     symmetries=QUERIES_OR_KEYS,
 )
 def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
     formula="p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
@@ -146,7 +147,7 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     preference="uniform",
     evidence="q_i",
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=queries_keys_values,
+    example=QUERIES_KEYS_VALUES,
     symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot()"},
 )
@@ -200,10 +201,6 @@ def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Addi
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
 
-def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
-    return {"tokens": draw(2, 1, 6, 4), "weight": draw(4, 3), "bias": draw(3), "query": draw(3)}
-
-
 @FAMILY.entry(
     title="Attention pooling",
     paper=Paper(
@@ -214,7 +211,7 @@ def _tokens_and_a_query(draw: Draw) -> dict[str, Any]:
     evidence="q, learned: the same for every input",
     values="h_j",
     exact_because="Exact inference moves the mean less, where words vary along the query.",
-    example=_tokens_and_a_query,
+    example={"tokens": (2, 1, 6, 4), "weight": (4, 3), "bias": (3,), "query": (3,)},
     symmetries=(Symmetry({"tokens": -2}, None),),
 )
 def _attention_pooling(
@@ -287,8 +284,7 @@ def _decomposable(
 _CAPTIONS = "Show, attend and tell: neural image caption generation with visual attention"
 
 
-def _glimpses(draw: Draw) -> dict[str, Any]:
-    return draw.heads(queries=4, keys=6, dim=3)
+_GLIMPSES = heads(queries=4, keys=6, dim=3)
 
 
 @FAMILY.entry(
@@ -297,7 +293,7 @@ def _glimpses(draw: Draw) -> dict[str, Any]:
     formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
     exact_because="Positions would be drawn from other weights.",
-    example=_glimpses,
+    example=_GLIMPSES,
     symmetries=QUERIES_OR_KEYS,
 )
 def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -319,7 +315,7 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         "It is the first-order estimate at temperature 0. The exact solution is the mean of keys nearest to μ + q_i: "
         "its weights may not be unique and may not belong to any dual point, so no other estimator is available."
     ),
-    example=_glimpses,
+    example=_GLIMPSES,
     symmetries=QUERIES_OR_KEYS,
     estimators=("first_order",),
     takes_closeness=False,

@@ -23,11 +23,6 @@ _SAME_SIGHT = (
 )
 
 
-def _sagan_example(draw: Draw) -> dict[str, Any]:
-    maps = {name: draw(4, 3) for name in ("f", "g", "h")}
-    return {"x": draw(2, 6, 4), **maps, "v": draw(3, 4), "gamma": draw.number(0.7)}
-
-
 _PIXELS = (Symmetry({"x": -2}),)
 
 
@@ -40,7 +35,7 @@ _PIXELS = (Symmetry({"x": -2}),)
     values="h(x_j)",
     because=("Some slides say that the result is concatenated with the input; the paper adds them."),
     exact_because=_SAME_SIGHT,
-    example=_sagan_example,
+    example={"f": (4, 3), "g": (4, 3), "h": (4, 3), "x": (2, 6, 4), "v": (3, 4), "gamma": 0.7},
     symmetries=_PIXELS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
@@ -66,7 +61,7 @@ _NON_LOCAL = "Non-local neural networks"
     evidence="x_i",
     values="g(x_j)",
     exact_because=_SAME_SIGHT,
-    example=lambda draw: {"x": draw(2, 6, 4), "g": draw(4, 2), "w": draw(2, 4)},
+    example={"x": (2, 6, 4), "g": (4, 2), "w": (2, 4)},
     symmetries=_PIXELS,
 )
 def _non_local_gaussian(infer: Inferrer, x: Tensor, g: Tensor, w: Tensor) -> Tensor:
@@ -80,9 +75,7 @@ def _non_local_gaussian(infer: Inferrer, x: Tensor, g: Tensor, w: Tensor) -> Ten
     return seen.squeeze(1) @ w + x
 
 
-def _embedded_example(draw: Draw) -> dict[str, Any]:
-    maps = {name: draw(4, 2) for name in ("theta", "phi", "g")}
-    return {"x": draw(2, 6, 4), **maps, "w": draw(2, 4)}
+_EMBEDDED = {"theta": (4, 2), "phi": (4, 2), "g": (4, 2), "x": (2, 6, 4), "w": (2, 4)}
 
 
 @FAMILY.entry(
@@ -93,7 +86,7 @@ def _embedded_example(draw: Draw) -> dict[str, Any]:
     evidence="θ(x_i)",
     values="g(x_j)",
     exact_because=_SAME_SIGHT,
-    example=_embedded_example,
+    example=_EMBEDDED,
     symmetries=_PIXELS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
 )
@@ -118,7 +111,7 @@ def _non_local_embedded(
         "distribution on pairs (φ, g) with the moments of those seen, as for retention; this is not a preference over "
         "pixels, and its exact result is ridge regression."
     ),
-    example=_embedded_example,
+    example=_EMBEDDED,
     symmetries=_PIXELS,
     **NO_INFERENCE,
 )
@@ -130,16 +123,6 @@ def _non_local_dot(infer: Inferrer, x: Tensor, theta: Tensor, phi: Tensor, g: Te
     """
     seen = (x @ theta) @ ((x @ phi).mT @ (x @ g)) / x.shape[-2]
     return seen @ w + x
-
-
-def _double_example(draw: Draw) -> dict[str, Any]:
-    return {
-        "x": draw(2, 7, 3),
-        "features": draw(3, 4),
-        "gather": draw(3, 5),
-        "distribute": draw(3, 5),
-        "bias": draw(5),
-    }
 
 
 @FAMILY.entry(
@@ -165,7 +148,7 @@ def _double_example(draw: Draw) -> dict[str, Any]:
     exact_because=(
         "Both steps shift a mean of templates less: of pixels in the first, of the rows of ρ in the second."
     ),
-    example=_double_example,
+    example={"x": (2, 7, 3), "features": (3, 4), "gather": (3, 5), "distribute": (3, 5), "bias": (5,)},
     symmetries=(*_PIXELS, Symmetry({"gather": -1, "distribute": -1, "bias": -1}, None)),
 )
 def _a2_net(
@@ -249,8 +232,7 @@ _HASHING_MEANING = (
 )
 
 
-def _hashing_example(draw: Draw) -> dict[str, Any]:
-    return {"query": draw(1, 2, 8, 4), "value": draw(1, 2, 8, 3), "rotations": draw(2, 4, 2, 2), "chunk": 2}
+_HASHING = {"query": (1, 2, 8, 4), "value": (1, 2, 8, 3), "rotations": (2, 4, 2, 2), "chunk": 2}
 
 
 def _hashed(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, **options: Any) -> Tensor:
@@ -278,7 +260,7 @@ def _hashed(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, **
     exact_because=(
         "Mean and covariance under u are those of the keys met: few, often in similar directions."
     ),
-    example=_hashing_example,
+    example=_HASHING,
 )
 def _reformer(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, chunk: int) -> Tensor:
     return _hashed(infer, query, value, rotations, chunk=chunk, same_bucket=True, count_meetings=False)
@@ -299,7 +281,7 @@ def _reformer(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, 
         "meetings is the preference."
     ),
     exact_because="As for the Reformer.",
-    example=_hashing_example,
+    example=_HASHING,
 )
 def _reformer_as_run(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, chunk: int) -> Tensor:
     return _hashed(infer, query, value, rotations, chunk=chunk)
@@ -397,10 +379,6 @@ def _u_gat_it_classifier(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
 _SIDES = "0 and 1, the sides of a coin for each unit"
 
 
-def _residual_example(draw: Draw) -> dict[str, Any]:
-    return {"features": draw(2, 5, 3), "mask": draw(2, 5, 4), "weight": draw(4, 3), "bias": draw(3)}
-
-
 @FAMILY.entry(
     title="Mask of residual attention",
     paper=Paper(
@@ -416,7 +394,7 @@ def _residual_example(draw: Draw) -> dict[str, Any]:
         "divides by a norm, which is not the mean of a coin."
     ),
     exact_because=_LESS,
-    example=_residual_example,
+    example={"features": (2, 5, 3), "mask": (2, 5, 4), "weight": (4, 3), "bias": (3,)},
     symmetries=(
         Symmetry({"features": -2, "mask": -2}),
         Symmetry({"features": -1, "weight": -1, "bias": -1}, -1),
@@ -454,17 +432,6 @@ def _squeeze_excitation(infer: Inferrer, x: Tensor, reduce: Tensor, expand: Tens
     return gate.unsqueeze(-2) * x
 
 
-def _lstm_example(draw: Draw) -> dict[str, Any]:
-    return {
-        "x": draw(3, 4),
-        "h": draw(3, 2),
-        "c": draw(3, 2),
-        "weight_x": draw(8, 4),
-        "weight_h": draw(8, 2),
-        "bias": draw(8),
-    }
-
-
 @FAMILY.entry(
     title="Gates of an LSTM",
     paper=Paper("Gers et al.", 2000, "Learning to forget: continual prediction with LSTM"),
@@ -479,7 +446,7 @@ def _lstm_example(draw: Draw) -> dict[str, Any]:
         "whose mean is multiplied by that of o. Over several steps c may grow, unlike a mean of given values."
     ),
     exact_because=_LESS,
-    example=_lstm_example,
+    example={"x": (3, 4), "h": (3, 2), "c": (3, 2), "weight_x": (8, 4), "weight_h": (8, 2), "bias": (8,)},
 )
 def _lstm(
     infer: Inferrer, x: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor
