@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel import functional
-from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
+from fenchel.closeness import AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
 from fenchel.estimators import InferenceProblem
 from fenchel.functional.output import AttentionCertificate
@@ -159,34 +159,6 @@ class Parts(AbstractFiniteParts):
             values, value_table = torch.zeros_like(values[:, :, 0]), values.flatten(2, 3)
         index = torch.arange(m * n, device=keys.device).view(m, n)
         return keys, values, functional.Relative(table, index, value_table)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoinParts(Parts):
-    r"""Parts with two templates of one number each, such as the sides 0 and 1 of a coin.
-
-    .. math:: p_1 = \sigma\bigl(\log u_1 - \log u_0 + \alpha z (t_1 - t_0)\bigr) \qquad\text{at first order}
-
-    This is a softmax over two templates, computed elementwise.
-
-    Example:
-        >>> sides = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
-        >>> CoinParts(templates=sides, evidence=torch.tensor([[[[2.0], [-1.0]]]]), values=sides).answer().flatten()
-        tensor([0.8808, 0.2689])
-    """
-
-    def answer(self, estimator: str = "first_order") -> Tensor:
-        """The mean of the values, (B, H, m, d_v)."""
-        if estimator != "first_order" or not (self.closeness is None or isinstance(self.closeness, KL)):
-            return super().answer(estimator)
-        first, second = self.templates.unbind(-2)
-        alpha = column(self.alpha)
-        tilt = self.evidence * (second - first).unsqueeze(-2)
-        tilt = tilt if isinstance(alpha, float) and alpha == 1 else alpha * tilt
-        if self.log_preference is not None:
-            tilt = tilt + (self.log_preference[..., 1:] - self.log_preference[..., :1])
-        low, high = (value.unsqueeze(-2) for value in self.values.unbind(-2))
-        return torch.lerp(low, high, torch.sigmoid(tilt))
 
 
 @dataclass(frozen=True, kw_only=True)

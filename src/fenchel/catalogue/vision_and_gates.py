@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid, normalize
 from fenchel import functional
 from fenchel.catalogue.declaration import NO_INFERENCE, Draw, Family, believed
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
-from fenchel.catalogue.parts import CoinParts, Parts
+from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import QuadraticGridPosition
 
 FAMILY = Family("Vision, hashing and gates")
@@ -341,7 +341,7 @@ def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: 
     if odds is not None:
         log_u = torch.stack([logsigmoid(-odds), logsigmoid(odds)], -1).view(1, units, 1, 2)
     asked = evidence.reshape(-1, units).mT.unsqueeze(-1).unsqueeze(0)
-    result = infer(CoinParts(templates=sides, evidence=asked, values=sides, log_preference=log_u))
+    result = infer(Parts(templates=sides, evidence=asked, values=sides, log_preference=log_u))
     return result.squeeze(0).squeeze(-1).mT.reshape(evidence.shape)
 
 
