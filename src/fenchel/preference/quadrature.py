@@ -212,28 +212,28 @@ class Quadrature(AbstractPreference):
     def unsettled(self, lam: Tensor) -> Tensor:
         return ~self._converged(lam, at_rest=True)[1]
 
+    def _converged_at(self, lam: Tensor, *, at_rest: bool = False) -> Discrete:
+        """Centred templates with log weights, whose sums are the integrals at λ, and those at 0 if ``at_rest``."""
+        self.check_point("lam", lam)
+        return self._at(self._panels(lam, at_rest=at_rest).halved())
+
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
-        self.check_point("lam", lam)
-        result = self._at(self._panels(lam, at_rest=True).halved())
+        result = self._converged_at(lam, at_rest=True)
         result = result._changed(templates=result.templates + self._center)
         return result.log_mgf(lam.double()).to(self.dtype)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
-        self.check_point("lam", lam)
-        result = self._at(self._panels(lam).halved())
-        return (result.tilted_mean(lam.double()) + self._center).to(self.dtype)
+        return (self._converged_at(lam).tilted_mean(lam.double()) + self._center).to(self.dtype)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
-        self.check_point("lam", lam)
-        result = self._at(self._panels(lam, at_rest=True).halved())
-        return result.tilted_shift(lam.double()).to(self.dtype)
+        return self._converged_at(lam, at_rest=True).tilted_shift(lam.double()).to(self.dtype)
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        product = self._at(self._panels(lam).halved()).tilted_covariance(lam.double())
+        product = self._converged_at(lam).tilted_covariance(lam.double())
         return lambda vector: product(vector.double()).to(self.dtype)
 
     def rounding(self, lam: Tensor) -> Tensor:
