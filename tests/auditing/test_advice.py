@@ -181,6 +181,11 @@ def pattern(leaves: dict[str, float], reaches: dict[str, float]) -> HeadPattern:
     return HeadPattern(KEY, 10, sum(leaves.values()), classes, (), ())
 
 
+def test_what_other_tokens_are_is_said() -> None:
+    (found,) = suggestions([pattern({"rest": 0.1}, {"rest": 0.1})], {"texts": "a.txt"}, {})
+    assert "between other tokens (not first, special, punctuation or beside the query)" in found.found
+
+
 @pytest.mark.parametrize(
     ("leaves", "reaches", "names"),
     [

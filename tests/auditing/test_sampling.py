@@ -249,6 +249,13 @@ def test_reports_say_what_was_sampled(
     assert_unabridged(comparing_table(comparison))
     shown = capsys.readouterr().out
     assert f"±{report.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown
+    assert "± standard error over documents, from" in shown
+    printed(terminal_table(everything))
+    shown_all = capsys.readouterr().out
+    assert f"±{everything.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown_all
+    assert "± standard error over documents" in shown_all
+    printed(terminal_table(small_audit(["w1 w2"])))
+    assert "±" not in capsys.readouterr().out
     queries, population = (sum(record[name] for record in report.heads) for name in ("queries", "population"))
     assert f"{queries:,} of {population:,} problems" in " ".join(headline(report))
     pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]

@@ -393,7 +393,8 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
     if name == "still":
         return f"{where} less than {percent(STILL)} of the weight would move."
     if group not in _KEYS:
-        ends = ", mostly between other tokens" if name == "among_the_rest" else ""
+        others = ", mostly between other tokens (not first, special, punctuation or beside the query)"
+        ends = others if name == "among_the_rest" else ""
         return f"{where} {percent(mean)} of the weight would move on average{ends}."
     attention, exact = (
         _mean(heads, lambda pattern, side=side: sum(getattr(pattern.classes[k], side) for k in GROUPS[group]))

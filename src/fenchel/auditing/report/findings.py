@@ -220,6 +220,7 @@ def terminal_table(report: AuditState) -> RenderableType:
     """
     statistics, sampled = measured(report), report.sample
     several = len(statistics.kinds) > 1
+    known = any(math.isfinite(head["total_variation_se"]) for head in statistics.heads)
     # Kinds and the bound together do not fit in 80 columns.
     metrics = [metric for metric in COLUMNS if metric != "certificate" or not several]
 
@@ -227,13 +228,15 @@ def terminal_table(report: AuditState) -> RenderableType:
         cells = []
         for metric in metrics:
             error = numbers[f"{metric}_se"]
-            under = f"\n{f'±{error:.1g}' if math.isfinite(error) else ''}" if sampled else ""
+            under = f"\n{f'±{error:.1g}' if math.isfinite(error) else ''}" if known else ""
             cells.append(f"{short(numbers[f'{metric}_mean'])}{under}")
         return cells
 
     title = f"Means over queries, {model_name(report.manifest)}"
-    if sampled is not None:
-        title += f"\n± standard error, from {sampled}"
+    below = [f"± standard error over {statistics.resampled}"] * known + [f"from {sampled}"] * (
+        sampled is not None
+    )
+    title = "\n".join([title, ", ".join(below)]) if below else title
     # Headings break between words, so that a table fits 80 columns.
     kind_column, names = ["Kind"] * several, [COLUMNS[metric].replace(" ", "\n") for metric in metrics]
     layers = titled_table(title, *kind_column, "Layer", *names, "Queries", left=kind_column)
