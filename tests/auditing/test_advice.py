@@ -93,7 +93,8 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     some = importance(heads[2:], {**manifest, "layers": [2]}, modules)
     assert "--layers 2 --heads 1,2 --out" in str(some.command)
     assert "--label-column" not in found.said
-    assert "--label-column" in importance(heads, {**manifest, "embeds": True}, modules).said
+    for classified in ("embeds", True), ("reads", "images"):
+        assert "--label-column" in importance(heads, {**manifest, **dict([classified])}, modules).said
     for other, read in (
         ({}, "this text"),
         ({"reads": "images"}, "these images"),

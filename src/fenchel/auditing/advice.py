@@ -263,15 +263,20 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     passes = 2 * len({(modules.get((key.kind, key.layer), key), key.head) for key in heads}) + 2
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
-    by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
+    images = manifest.get("reads") == "images"
+    by = ""
+    if manifest.get("embeds"):
+        by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
+    elif images:
+        by = ", by its outputs, or with folders named by class or --label-column by the loss of a classifier"
     read = "these inputs" if manifest.get("texts") == READY_MADE else "this text"
-    read = "these images" if manifest.get("reads") == "images" else read
+    read = "these images" if images else read
     # Of other inputs all queries are measured by default.
     of_text = read == "this text" and manifest.get("reads", "text") == "text"
     audited = " (an audit with the default sample takes about two)" if of_text else ""
     sentences = (
         f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of {read} "
-        f"through the model{audited}{by if manifest.get('embeds') else ''}."
+        f"through the model{audited}{by}."
     )
     return Importance(sentences, command, passes)
 
