@@ -19,11 +19,11 @@ from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import Content
-from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias
+from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal
 from tests.auditing.test_measure import by_definition, problem_of
 from tests.nn.small_layers import HEADS, WIDTH, build, heads
 from tests.normal import drawn
-from tests.tiny_models import AttentionPooling, Encoder, ViT, tiny_model
+from tests.tiny_models import Encoder, ViT, tiny_model
 
 TOKENS = 5
 
@@ -165,18 +165,6 @@ def test_switched_layers_are_audited_as_they_infer_then() -> None:
     agree(report, by_hand(made, tokens(), space="key", alphas=alphas))
 
 
-def calls_of(model: nn.Module, inputs: dict[str, Tensor], space: Any = "key") -> list[AttentionCall]:
-    calls: list[AttentionCall] = []
-    with Capture(model, space=space, consume=calls.append) as capture:
-        capture.run(inputs)
-    return calls
-
-
-def weights_of(call: AttentionCall) -> Tensor:
-    scores = call.scaling * call.query @ call.key.mT
-    return (scores if call.log_preference is None else scores + call.log_preference).softmax(-1)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -209,7 +197,9 @@ def test_kinds_are_told_apart() -> None:
             if hasattr(module, name):
                 setattr(module, name, MultiheadAttention.from_torch(getattr(module, name)))
     mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
-    calls = calls_of(model, {"src": tokens(), "tgt": tokens()[:, :4], "tgt_mask": mask})
+    calls: list[AttentionCall] = []
+    with Capture(model, space="key", consume=calls.append) as capture:
+        capture.run({"src": tokens(), "tgt": tokens()[:, :4], "tgt_mask": mask})
     assert [(call.site.kind, call.site.layer) for call in calls] == [
         ("encoder_self", 1),
         ("decoder_self", 1),
@@ -231,22 +221,6 @@ def test_the_vision_transformer_of_the_papers() -> None:
     assert model.training
     assert report.modules["encoder_self", 3].name == "layers.2.self_attn"
     assert report.modules["encoder_self", 3].number == 3
-
-
-@pytest.mark.parametrize("preference", [None, LearnedBias(HEADS, 1, 4)], ids=["uniform", "learned"])
-def test_attention_pooling_asks_its_question_of_the_words(preference: Any) -> None:
-    torch.manual_seed(7)
-    model = AttentionPooling(20, 3, WIDTH, HEADS, alpha=1.5, preference=preference)
-    model = model.double().eval()
-    numbers = torch.tensor([[4, 7, 2, 9], [5, 3, 0, 0]])
-    (call,) = calls_of(model, {"numbers": numbers}, "input")
-    weight, bias = (
-        part.chunk(3)[2] for part in (model.attention.in_proj_weight, model.attention.in_proj_bias)
-    )
-    values = (model.embed(numbers) @ weight.T + bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    pooled = model.attention.out_proj((weights_of(call) @ values).reshape(2, WIDTH))
-    torch.testing.assert_close(model.classify(pooled), model(numbers))
-    assert (call.site.kind, call.site.name) == ("cross", "attention")
 
 
 def test_transport_attention_is_left_out_by_name_or_refused() -> None:
