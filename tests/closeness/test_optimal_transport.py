@@ -117,10 +117,13 @@ def test_matrix_and_kernel_have_the_same_gradient_where_rounding_would_make_cost
     torch.testing.assert_close(one, other)
 
 
-def test_a_template_of_norm_zero_is_at_cost_one_from_all() -> None:
-    templates = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-2.0, 0.0]])
+def test_a_template_of_norm_zero_is_at_cost_one_from_all_and_has_no_gradient() -> None:
+    templates = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-2.0, 0.0]], requires_grad=True)
     matrix = COSTS["cosine"].matrix(templates, templates)
     torch.testing.assert_close(matrix, torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 2.0], [1.0, 2.0, 0.0]]))
+    (slope,) = torch.autograd.grad((matrix * drawn(3, 3).float()).sum(), templates)
+    assert not slope[0].any()
+    assert bool(slope[1:].isfinite().all())
 
 
 def test_distances_of_templates_far_from_the_origin_keep_their_digits() -> None:

@@ -452,10 +452,10 @@ def _longest_square(templates: Tensor) -> float:
 
 
 def _directions(templates: Tensor) -> Tensor:
-    # Norms below eps are zero to rounding.
-    return torch.nn.functional.normalize(
-        templates, dim=-1, eps=1e-30 if templates.dtype == torch.float64 else 1e-15
-    )
+    norms = torch.linalg.vector_norm(templates, dim=-1, keepdim=True)
+    # Zero to rounding: the gradient is then 0 rather than as large as the reciprocal of the norm.
+    is_zero = norms <= (1e-30 if templates.dtype == torch.float64 else 1e-15)
+    return templates / norms.masked_fill(is_zero, torch.inf)
 
 
 COSTS: dict[str, AbstractCost] = {
