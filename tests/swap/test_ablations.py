@@ -267,6 +267,10 @@ def test_the_time_is_estimated_without_what_comes_before_the_first_arm(
     small_swap(estimators=("none",), ablations=("mean",), per_head=True, observer=told)
     expected = next(one.seconds + one.seconds_left for one in told.told if one.seconds_left is not None)
     assert expected < 1.5 * told.told[-1].seconds
+    tokens = [one.tokens for one in told.told]
+    assert tokens == sorted(tokens)
+    # As arms of a batch are measured, not as it is begun.
+    assert len(set(tokens)) > len({one.documents for one in told.told})
 
 
 def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: pytest.MonkeyPatch) -> None:

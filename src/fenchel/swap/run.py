@@ -302,7 +302,9 @@ class SwapRun:
         batch, fraction = step.batch, None
         if batch.fraction is not None:
             fraction = self._fraction + share * (batch.fraction - self._fraction)
-        progress = self._clock.progress(batch.after.documents, batch.after.tokens, fraction)
+        before = self.state.cursor.tokens
+        tokens = before + round(share * (batch.after.tokens - before))
+        progress = self._clock.progress(batch.after.documents, tokens, fraction)
         self.state.manifest["seconds"] = round(self._before + progress.seconds, 1)
         self.options.told.advanced(progress)
 
