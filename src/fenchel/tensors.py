@@ -65,6 +65,11 @@ def _in_words(sizes: Sequence[Size | EllipsisType]) -> str:
     return f"({', '.join(each)}{',' * (len(each) == 1)})"
 
 
+def is_plural(name: str) -> bool:
+    """Whether an argument is several things: ``values of Layer`` are, ``order of Tsallis`` is not."""
+    return name.partition(" of ")[0].endswith("s")
+
+
 def check_tensor(
     name: str,
     tensor: Any,
@@ -105,7 +110,7 @@ def check_tensor(
         Traceback (most recent call last):
         fenchel.errors.ProblemError: mask has shape (3, 2); expected (N or 1, A) = (1 or 4, 2), 0 or 1
     """
-    are, have = ("are", "have") if name.endswith("s") else ("is", "has")
+    are, have = ("are", "have") if is_plural(name) else ("is", "has")
     if not isinstance(tensor, Tensor):
         raise error(f"{name} {are} {shown(tensor)}; expected a tensor {form}")
     if type(tensor) is not Tensor and is_causal_bias(tensor):
@@ -157,7 +162,7 @@ def check_device(
         FenchelError: Of the type ``error``, with both devices.
     """
     if tensor.device != device:
-        are = "are" if name.endswith("s") else "is"
+        are = "are" if is_plural(name) else "is"
         raise error(f"{name} {are} on {tensor.device}, {other} on {device}; move one of them")
 
 
@@ -180,7 +185,7 @@ def check_floating(name: str, dtype: Any) -> None:
 
 def has(name: str) -> str:
     """The verb after the name of an argument."""
-    return "have" if name.endswith("s") else "has"
+    return "have" if is_plural(name) else "has"
 
 
 def check_type(
@@ -308,7 +313,7 @@ def check_entries(
     at = f" at index {where}" if where else ""
     count = int((~fine).sum())
     others = f" (one of {count} such entries)" if count > 1 else ""
-    holds = "hold" if name.endswith("s") else "holds"
+    holds = "hold" if is_plural(name) else "holds"
     raise ProblemError(
         f"{name} {holds} {value:.6g}{at}{others}; expected {expected}{remedy and ': ' + remedy}"
     )
@@ -324,7 +329,7 @@ def check_indices(name: str, indices: Tensor, least: int, count: int, expected: 
         smallest, largest = (int(end) for end in indices.aminmax())
         if smallest < least or largest >= count:
             wrong = smallest if smallest < least else largest
-            contain = "contain" if name.endswith("s") else "contains"
+            contain = "contain" if is_plural(name) else "contains"
             raise ProblemError(f"{name} {contain} {wrong}; expected {expected}")
 
 

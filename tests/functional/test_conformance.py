@@ -543,3 +543,25 @@ def test_an_unknown_option_is_named() -> None:
     op = OPS["softmax"]
     with pytest.raises(ProblemError, match="attn_mask is not an option"):
         infer(op, op.call(preference=None), "first_order", attn_mask=torch.ones(5, 7))
+
+
+@every_estimator
+def test_each_query_of_relative_attention_has_its_own_order(estimator: str) -> None:
+    tensors = OPS["relative by an index"].call(preference=None)
+    query, key, value, table = (tensors[name] for name in ("query", "key", "value", "table"))
+    raw = torch.linspace(-2, 2, 40, dtype=torch.float64).view(2, 4, 5).requires_grad_()
+    order = 1 + raw.sigmoid()
+
+    def attended(part: slice, own: Tensor) -> Tensor:
+        index, options = INDEX[:, part], {"closeness": Tsallis(own), "estimator": estimator}
+        return F.relative_attention(query[:, :, part], key, value, table, index, **options)
+
+    found = attended(slice(None), order)
+    expected = torch.cat([attended(slice(i, i + 1), order[:, :, i : i + 1]) for i in range(5)], 2)
+    torch.testing.assert_close(found, expected)
+    losses = [output.square().sum() for output in (found, expected)]
+    gradients = (torch.autograd.grad(loss, raw, retain_graph=True)[0] for loss in losses)
+    torch.testing.assert_close(*gradients)
+    assert not torch.allclose(found, attended(slice(None), order[:, :, :1]), atol=1e-3)
+    with pytest.raises(ProblemError, match=r"order of Tsallis has shape \(3,\); .* = \(2, 4, 5\), such as"):
+        attended(slice(None), torch.full((3,), 1.5))

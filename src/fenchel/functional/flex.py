@@ -128,8 +128,8 @@ def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
         differentiated = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
         if differentiated and torch.is_grad_enabled():
             raise ProblemError(
-                f"{', '.join(differentiated)} require gradients, but torch's flex attention has no backward pass on "
-                f"the CPU; {instead}."
+                f"a gradient to {', '.join(differentiated)} is required, but torch's flex attention has no backward "
+                f"pass on the CPU; {instead}."
             )
         if not eager:
             raise ProblemError(

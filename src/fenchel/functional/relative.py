@@ -16,9 +16,9 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import FirstOrder
 from fenchel.functional.arguments import (
     AttentionArguments,
+    checked_closeness,
     compute_dtype,
     dropped,
-    is_softmax,
     under_autocast,
 )
 from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
@@ -55,11 +55,12 @@ class RelativeInference(Inference):
         call = self._call
         if not self._has_output:
             variant = replace(variant, value_table=None)
-        self._tables, self._closeness = _checked_tables(call, variant, options.get("scale")), closeness
+        self._tables = _checked_tables(call, variant, options.get("scale"))
+        self._closeness = checked_closeness(closeness, self._solver.name, call)
         self._call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
         # At first order templates only score keys, so <z, r> can be added to the log weights.
-        softmax, some_keys = is_softmax(closeness), key.shape[2] > 0
-        self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
+        some_keys, first_order = key.shape[2] > 0, isinstance(self._solver, FirstOrder)
+        self._as_scores = first_order and self._closeness is None and some_keys
 
     @property
     def _wide(self) -> tuple[AttentionArguments, Relative]:
@@ -76,9 +77,9 @@ class RelativeInference(Inference):
         Dual points are cached for later results.
         """
         known, parts = self._kept.get("point"), []
-        shared = {"dropout_p": self._dropout_p, "estimator": self._solver, "closeness": self._closeness}
+        shared: dict[str, Any] = {"dropout_p": self._dropout_p, "estimator": self._solver}
         call, tables = self._wide
-        for rows, tensors, options in _by_query(call, tables):
+        for rows, tensors, options in _by_query(call, tables, self._closeness):
             result = AttentionInference(*tensors, **shared, **options)
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
@@ -437,7 +438,7 @@ BLOCK_ENTRIES = 2**24
 
 
 def _by_query(
-    call: AttentionArguments, tables: Relative
+    call: AttentionArguments, tables: Relative, closeness: AbstractCloseness | None
 ) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
     """Blocks of queries, moved into the batch dimension, as calls of plain attention: range, tensors and options."""
     index = tables.index
@@ -458,6 +459,10 @@ def _by_query(
         options: dict[str, Any] = {"scale": call.scale, "alpha": call.alpha}
         if isinstance(call.alpha, Tensor):
             options["alpha"] = of_rows(call.alpha).squeeze(-1)
+        if closeness is not None:
+            options["closeness"] = closeness.with_numbers(
+                lambda x, of_rows=of_rows: of_rows(x.unsqueeze(-1)).squeeze(-1) if x.dim() else x
+            )
         if call.log_preference is not None:
             options["log_preference"] = of_rows(call.log_preference)
         tensors = of_rows(call.query), _folded(templates), _folded(value)
