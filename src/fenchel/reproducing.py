@@ -462,9 +462,9 @@ def terminal_table(found: Reproduction) -> RenderableType:
 
 
 def _narrow(cell: str) -> str:
-    """A mean and its range on two lines, without leading zeros."""
+    """A mean and its range on two lines, without leading zeros; a range may break at its dash."""
     mean, _, spread = cell.partition(" (")
-    return f"{mean}\n{spread.rstrip(')').replace('0.', '.')}" if spread else mean
+    return f"{mean}\n{spread.rstrip(')').replace('0.', '.').replace('–', ' – ')}" if spread else mean
 
 
 def _title(result: PanelResult) -> str:

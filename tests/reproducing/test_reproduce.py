@@ -118,7 +118,9 @@ def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) 
     assert "does not divide by √d′" in text
     assert "own_scale" in json.loads((tmp_path / "figures6-8.json").read_text())["panels"][0]
     assert_unabridged(terminal_table(report))
-    assert all(f".{word}" in shown(terminal_table(report), 80) for word in ("020–.038", "028–.041"))
+    assert all(f".{word}" in shown(terminal_table(report), 80) for word in ("020 – .038", "028 – .041"))
+    # In a narrow terminal a range breaks at its dash.
+    assert all(f".{word}" in shown(terminal_table(report), 60) for word in ("020", "038", "028", "041"))
 
 
 def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:
