@@ -24,6 +24,9 @@ FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 HALF = (torch.float16, torch.bfloat16)
 
+PRECISE = (torch.float32, torch.float64)
+"""Dtypes of computations."""
+
 BOOL = (torch.bool,)
 MASK = (*FLOATING, torch.bool)
 """Dtypes of log weights and masks."""
@@ -176,11 +179,11 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 
-def check_floating(name: str, dtype: Any) -> None:
-    """Raise a ``ProblemError`` unless a dtype is one of ``FLOATING``."""
-    if dtype not in FLOATING:
+def check_floating(name: str, dtype: Any, accepted: Collection[torch.dtype] = FLOATING) -> None:
+    """Raise a ``ProblemError`` unless a dtype is one of several."""
+    if dtype not in accepted:
         got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        raise ProblemError(f"{name} is {got}; expected one of {', '.join(map(str, FLOATING))}")
+        raise ProblemError(f"{name} is {got}; expected {_listed(accepted)}")
 
 
 def has(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.catalogue.declaration import (
     NO_INFERENCE,
     OWN_PAPER,
@@ -19,7 +20,7 @@ from fenchel.catalogue.declaration import (
     heads,
     queries_or_keys,
 )
-from fenchel.catalogue.entry import ESTIMATORS, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import GaussianParts, Parts, TransportParts
 from fenchel.closeness import Tsallis
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fenchel.arguments import shown
+from fenchel.arguments import ESTIMATORS, shown
 from fenchel.catalogue.parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_name, closeness_named
@@ -89,9 +89,6 @@ class Verdict(StrEnum):
     ONE = "one inference"
     COMPOSITION = "a composition"
     NOT_ONE = "not one"
-
-
-ESTIMATORS = ("first_order", "second_order", "exact")
 
 
 @dataclass(frozen=True)

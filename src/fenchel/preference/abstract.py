@@ -15,10 +15,12 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.tensors import (
+    PRECISE,
     UNIT,
     check_device,
     check_dtype,
     check_entries,
+    check_floating,
     check_tensor,
     check_type,
     has,
@@ -265,7 +267,7 @@ class AbstractPreference(Convertible):
         """
         if dtype == self.dtype:
             return self
-        check_precision(dtype)
+        check_floating("dtype", dtype, PRECISE)
         parts = {
             name: part.to(dtype)
             for name, part in vars(self).items()
@@ -473,17 +475,6 @@ def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
     if tensor.dim() < dims or 0 in tensor.shape:
         empty = ", none of them 0" if 0 in tensor.shape else ""
         raise ProblemError(f"{name} {has(name)} shape {tuple(tensor.shape)}; expected {form}{empty}")
-
-
-def check_precision(dtype: Any) -> None:
-    """Raise for a dtype without support for computations.
-
-    Raises:
-        ProblemError: If it is neither float32 nor float64.
-    """
-    if dtype not in (torch.float32, torch.float64):
-        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
-        raise ProblemError(f"dtype is {got}; expected torch.float32 or torch.float64")
 
 
 def sums(count: int) -> float:

@@ -15,7 +15,6 @@ from fenchel.preference.abstract import (
     AbstractPreference,
     AbstractView,
     Shape,
-    check_precision,
     of_source,
     sums,
 )
@@ -23,7 +22,7 @@ from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import checked_edges, checked_points
 from fenchel.preference.quadrature import Places, Quadrature, values_at
-from fenchel.tensors import check_type, checked_argument
+from fenchel.tensors import PRECISE, check_floating, check_type, checked_argument
 
 Interval = Sequence[float]
 """Two ends, the lower first."""
@@ -82,7 +81,7 @@ class AbstractContinuous(AbstractView):
         places = checked_points(points, edges)
         function = moments if isinstance(basis, str) else basis
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        check_precision(dtype)
+        check_floating("dtype", dtype, PRECISE)
         accuracy, device = checked_argument("tol", accuracy, name="accuracy"), torch.device(device or "cpu")
         super().__init__(Quadrature(function, density, edges, places, accuracy, dtype, device))
 
