@@ -174,7 +174,7 @@ def test_what_is_compiled_once_is_given_everything(monkeypatch):
     query, key, value = tensors(torch.float32)
     inputs = attention_inputs(dtype=torch.float32)
     compiled = torch.compile(flex._torch_flex, backend="eager", fullgraph=True)
-    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    monkeypatch.setattr(flex, "_compiled", lambda *_, **__: compiled)
     monkeypatch.setattr(flex, "_check_kernel", lambda *_: None)
     for preference in (LOWERED["three"](), LOWERED["three, learned"]()):
         functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}

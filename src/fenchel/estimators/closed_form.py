@@ -30,8 +30,7 @@ def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tens
     family, alpha = block.family, block.alpha
     shared = unsure is None and family.selectable and alpha.shape[1] == 1
     if shared and isinstance(family, TemplateFamily) and family.log_preference.shape[1] == 1:
-        rest = family.closeness.rest(family.log_preference)
-        curved = family.closeness.curvature_weights(rest, family.log_preference)
+        curved = family.closeness.curvature_weights(family.rest_weights, family.log_preference)
         if curved.shape[1] == 1:
             return with_one_hessian(family.templates, curved, alpha, block.evidence)
     point = family.at(torch.zeros_like(block.evidence))

@@ -168,14 +168,14 @@ def _fused(*tensors: Tensor, **options: Any) -> Tensor:
         return _torch_flex(*tensors, **options)
     with warnings.catch_warnings(), dynamo_config.patch(specialize_int=True, recompile_limit=_MOST_KERNELS):
         warnings.filterwarnings("ignore", message=_LEAF_WARNING)
-        return _compiled()(*tensors, **options)
+        # fullgraph=True raises, where torch would otherwise fall back to computing every score once there are too many
+        # kernels.
+        return _compiled(_torch_flex, fullgraph=True)(*tensors, **options)
 
 
 @cache
-def _compiled() -> Callable[..., Tensor]:
-    # fullgraph=True raises, where torch would otherwise fall back to computing every score once there are too many
-    # kernels.
-    return torch.compile(_torch_flex, fullgraph=True)
+def _compiled(function: Callable[..., Any], *, fullgraph: bool = False) -> Callable[..., Any]:
+    return torch.compile(function, fullgraph=fullgraph)
 
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -257,10 +257,5 @@ def _kept(named: _Named, sizes: tuple[int, int, int, int], device: torch.device)
 def _made(mask_mod: MaskMod, sizes: tuple[int, int, int, int], device: torch.device) -> BlockMask:
     # Uncompiled, it would evaluate all B·H·m·n entries of the mask at once.
     is_fused = device.type == "cuda" and not torch.compiler.is_compiling()
-    create = _compiled_create() if is_fused else create_block_mask
+    create = _compiled(create_block_mask) if is_fused else create_block_mask
     return create(mask_mod, *sizes, device=device)
-
-
-@cache
-def _compiled_create() -> Callable[..., BlockMask]:
-    return torch.compile(create_block_mask)
