@@ -19,9 +19,7 @@ from fenchel.auditing.examples import (
     HeadExample,
     Packing,
     Passage,
-    Pattern,
     Picture,
-    Rank,
     TemplateWeight,
     farthest,
     keep_the_farthest,
@@ -86,23 +84,12 @@ _MATRIX_TOL = 1e-3
 
 
 class _Candidate(NamedTuple):
-    """A query that may be kept, with its row in the batch and its weights."""
+    """A query that may be kept, without words, with its row in the batch and its weights."""
 
-    key: HeadKey
-    total_variation: float
-    document: int
-    window: int
-    position: int
-    pattern: Pattern
+    example: HeadExample
     row: int
-    relative_deviation: float
     first_order: Tensor
     exact: Tensor
-
-    @property
-    def rank(self) -> Rank:
-        """See :attr:`HeadExample.rank`."""
-        return self.total_variation, -self.document, -self.window, -self.position
 
 
 _ENDS = (".", "!", "?", "…", "。", "！", "？")
@@ -286,10 +273,11 @@ class ExampleSearch:
         """Search one attention call for queries that are farther than those kept."""
         new: dict[HeadKey, list[_Candidate]] = defaultdict(list)
         for candidate in self._candidates(measured):
-            new[candidate.key].append(candidate)
+            new[candidate.example.key].append(candidate)
         for key, candidates in new.items():
-            for one in farthest([*candidates, *self.examples.get(key, ())]):
-                if isinstance(one, _Candidate):
+            kept = farthest([*(one.example for one in candidates), *self.examples.get(key, ())])
+            for one in candidates:
+                if one.example in kept:
                     self._examples.append(_with_words(one, *self._sides(measured, one.row)))
         self._matrices += self._longest(measured)
 
@@ -342,7 +330,16 @@ class ExampleSearch:
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)
             place = batch.documents[row], batch.windows[row], position + 1
-            yield _Candidate(keys[column], far, *place, (query, left, reached), row, off, *weights)
+            example = HeadExample(
+                *(keys[column], far, off, *place),
+                token="",
+                templates=(),
+                context="",
+                pattern=(query, left, reached),
+                context_token=None,
+                passage=None,
+            )
+            yield _Candidate(example, row, *weights)
 
     def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
         """The matrices of the window that shows more of a sentence than those kept; empty where none does."""
@@ -367,18 +364,13 @@ def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowTex
     """The example with its tokens, its sentence and its heaviest templates."""
     both = torch.stack((candidate.first_order, candidate.exact))
     heavy = both.amax(0).argsort(descending=True, stable=True)[:NUM_TEMPLATES]
-    position = candidate.position - 1
+    position = candidate.example.position - 1
     # In cross-attention the query's position says nothing about the templates.
-    centre = int((both[0] - both[1]).abs().argmax()) if candidate.key.kind == "cross" else position
+    centre = int((both[0] - both[1]).abs().argmax()) if candidate.example.key.kind == "cross" else position
     span = templates.passage(centre, _PASSAGE)
     context, token = queries.context(position, _PASSAGE)
-    return HeadExample(
-        key=candidate.key,
-        total_variation=candidate.total_variation,
-        relative_deviation=candidate.relative_deviation,
-        document=candidate.document,
-        window=candidate.window,
-        position=candidate.position,
+    return replace(
+        candidate.example,
         token=queries.token(position),
         templates=tuple(
             TemplateWeight(place + 1, templates.token(place), attended, inferred)
@@ -386,7 +378,6 @@ def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowTex
             if max(attended, inferred) > 0
         ),
         context=context,
-        pattern=candidate.pattern,
         context_token=token,
         picture=templates.picture(*both),
         passage=Passage(

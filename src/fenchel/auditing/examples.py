@@ -261,8 +261,8 @@ def least_variation(kept: tuple[HeadExample, ...]) -> float:
     return max(LEAST_SHARE * kept[0].total_variation, nearest)
 
 
-def farthest(queries: Iterable[Any]) -> list[Any]:
-    """Select the queries of a head that are kept, farthest first; they have a ``rank`` and ``pattern`` as examples."""
+def farthest(queries: Iterable[HeadExample]) -> list[HeadExample]:
+    """Select the queries of a head that are kept, farthest first."""
     by_rank = {query.rank: query for query in queries}
     in_order = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]
     patterns, windows = dict[Pattern, Rank](), dict[object, Rank]()

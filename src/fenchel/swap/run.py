@@ -201,7 +201,7 @@ class SwapRun:
         self._pace = SavingPace(self.options.checkpoint_seconds)
         # The first arm takes longer: means of outputs, checks and names of layers come before it.
         self._clock = ProgressClock(self.state.cursor.tokens, skip_first=True)
-        self._fraction, self._checked, self._named = 0.0, False, False
+        self._fraction, self._begun = 0.0, False
         self._before: float = self.state.manifest.get("seconds", 0.0)
 
     def run(self) -> None:
@@ -235,8 +235,10 @@ class SwapRun:
 
     def _measure(self, step: Step) -> dict[str, Tensor]:
         own = self._observe(self.arms[0], step)
-        self._check_control(own, step)
-        self._name_layers(step)
+        if not self._begun:
+            self._check_control(own, step)
+            self._name_layers(step)
+            self._begun = True
         self.state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
         # The model and its controls precede the arms that are compared with them.
@@ -275,9 +277,7 @@ class SwapRun:
             ) from error
 
     def _check_control(self, own: Observation, step: Step) -> None:
-        """Raise unless first order at α = 1 reproduces the model; checked once."""
-        if self._checked:
-            return
+        """Raise unless first order at α = 1 reproduces the model."""
         again = self._observe(Arm("first_order"), step)
         last, other = own.stacks[-1], again.stacks[-1]
         mean = float(other.apart(last).sum() / last.counts.sum().clamp_min(1))
@@ -288,15 +288,13 @@ class SwapRun:
                 f"(relative), but rounding explains at most {allowed:g}: its attention is not softmax(scaling·⟨q, k⟩ "
                 "+ log u)·v, so its swaps are meaningless. Use a model of another family"
             )
-        self._checked = True
 
     def _name_layers(self, step: Step) -> None:
         """Record the kinds of the layers that are swapped alone, by which audits name them."""
-        if not self._named and "modules" not in self.state.manifest and self.arms[-1].layer is not None:
+        if "modules" not in self.state.manifest and self.arms[-1].layer is not None:
             modules = layers_of_kinds(self.model, self.sites, step.inputs_for(self.model))
             if modules:
                 self.state.manifest["modules"] = modules
-        self._named = True
 
     def _tell(self, step: Step, share: float) -> None:
         batch, fraction = step.batch, None
