@@ -127,6 +127,16 @@ def shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def number_of(number: int, one: str, several: str = "") -> str:
+    """A number with the word for what is counted, by default with an s for several.
+
+    Example:
+        >>> number_of(1, "head"), number_of(1200, "query", "queries")
+        ('1 head', '1,200 queries')
+    """
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 _LONGEST_REASON = 300
 
 

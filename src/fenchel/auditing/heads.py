@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, number_of
 from fenchel.io.storage import NonNegativeInt, PositiveInt
 
 KIND_NAMES: dict[Kind, str] = {
@@ -119,14 +119,9 @@ class AttentionModule(NamedTuple):
 Modules = Mapping[tuple[Kind, int], AttentionModule]
 """The attention module of every layer."""
 
-READS: dict[str, tuple[str, str]] = {
-    "text": ("document", "documents"),
-    "images": ("image", "images"),
-    "inputs": ("input", "inputs"),
-    "examples": ("example", "examples"),
-}
+READS = {"text": "document", "images": "image", "inputs": "input", "examples": "example"}
 
-"""Singular and plural of the inputs, by the manifest's ``reads``."""
+"""What an input is called, by the manifest's ``reads``."""
 
 
 def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, Any]]) -> str:
@@ -144,12 +139,11 @@ def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, A
     """
     documents, tokens = int(manifest.get("documents") or 0), int(manifest.get("tokens") or 0)
     reads = str(manifest.get("reads") or "text")
-    one, several = READS.get(reads, READS["text"])
-    source = f"{documents:,} {one if documents == 1 else several}"
+    source = number_of(documents, READS.get(reads, "document"))
     if reads == "text":
-        return f"{source}, {tokens:,} token{'' if tokens == 1 else 's'}"
+        return f"{source}, {number_of(tokens, 'token')}"
     # Inputs without ids do not say how many positions they have; the layers that were measured do.
     what, count = "token", tokens
     if reads == "images" or tokens == documents:
         what, count = "position", max((int(head.get("queries", 0)) for head in heads), default=0)
-    return f"{count:,} {what}{'' if count == 1 else 's'} of {source}"
+    return f"{number_of(count, what)} of {source}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import nn
 
+from fenchel.arguments import number_of
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.backend import inference_of, own_estimators
@@ -329,4 +330,4 @@ def sample_words(queries: int | None) -> str | None:
         >>> sample_words(32)
         '32 queries of each window'
     """
-    return None if queries is None else f"{queries:,} quer{'y' if queries == 1 else 'ies'} of each window"
+    return None if queries is None else f"{number_of(queries, 'query', 'queries')} of each window"

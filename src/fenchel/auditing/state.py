@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, number_of
 from fenchel.auditing.advice import (
     HeadPattern,
     Importance,
@@ -255,10 +255,7 @@ class AuditState:
     def __repr__(self) -> str:
         """Model, counts and means over all queries in one line."""
         heads = len(self.heads)
-        problems = self.summary["queries"]
-        said = (
-            f"{heads:,} head{'' if heads == 1 else 's'}, {problems:,} problem{'' if problems == 1 else 's'}"
-        )
+        said = f"{number_of(heads, 'head')}, {number_of(self.summary['queries'], 'problem')}"
         for kind, means in self.summary["kinds"].items():
             told = [f"{name.replace('_', ' ')} {short(means[f'{name}_mean'])}" for name in _METRICS]
             said += f"; {kind.replace('_', ' ')}: {', '.join(told)}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from fenchel.arguments import checked, reason_of
+from fenchel.arguments import checked, number_of, reason_of
 from fenchel.drawing import duration, short, titled_table
 from fenchel.errors import FenchelError, OutputError
 from fenchel.io.runs import Progress, RunKind, RunObserver, SilentObserver, counts_of
@@ -332,8 +332,7 @@ def state(progress: Progress, reads: str = "text") -> str:
     """
     from fenchel.auditing.heads import READS
 
-    one, several = READS[reads]
-    parts = [f"{progress.documents:,} {one if progress.documents == 1 else several}"]
+    parts = [number_of(progress.documents, READS[reads])]
     if reads == "images":
         parts.append(f"{progress.tokens_per_second:.3g} images/s")
     else:

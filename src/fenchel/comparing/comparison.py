@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import Kind, checked, shown
+from fenchel.arguments import Kind, checked, number_of, shown
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, sample_words
 from fenchel.auditing.statistics import AuditStatistics, finite
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import rank_correlation
-from fenchel.drawing import count
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
 
@@ -402,7 +401,7 @@ class Comparison:
     def resampled(self) -> str:
         """Description of the intervals."""
         if not any(change.interval.low is not None for of in self.changes.values() for change in of.values()):
-            return f"no interval can be given for {count(self.documents)} document{'s' if self.documents != 1 else ''}"
+            return f"no interval can be given for {number_of(self.documents, 'document')}"
         drawn = "the same documents of both" if self.paired else "the documents of each"
         return f"{CONFIDENCE:.0%} intervals for all heads at once, from resampling {drawn}"
 

@@ -18,7 +18,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
-from fenchel.arguments import reason_of, shown
+from fenchel.arguments import number_of, reason_of, shown
 from fenchel.errors import InputError, OutputError, require_packages
 
 
@@ -444,7 +444,7 @@ def counts_of(state: Any) -> str:
     """
     cursor, images = state.cursor, state.manifest.get("reads") == "images"
     counts = {"image": cursor.documents} if images else {"document": cursor.documents, "token": cursor.tokens}
-    return " and ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    return " and ".join(number_of(count, what) for what, count in counts.items())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fenchel.arguments import checked, shown
+from fenchel.arguments import checked, number_of, shown
 from fenchel.auditing.inputs import batches_of, require_one_source
 from fenchel.errors import InputError, ModelError
 from fenchel.io.batches import Batch
@@ -78,7 +78,7 @@ def scored_pairs(
     scores = tuple(score for _, _, score in result)
     if len(result) < _FEWEST:
         raise InputError(
-            f"{description} has {len(result)} pair{'' if len(result) == 1 else 's'}; a rank correlation needs at least "
+            f"{description} has {number_of(len(result), 'pair')}; a rank correlation needs at least "
             f"{_FEWEST}. Give more."
         )
     if len(set(scores)) == 1:

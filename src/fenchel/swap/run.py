@@ -406,7 +406,7 @@ class SwapState:
 SWAP = RunKind(
     "swap", STATE_FILE, (*FILES, OLD_STATE_FILE), lambda folder: SwapState.read(folder, parts=False)
 )
-"""Files of a swap in its folder."""
+"""Files of a swap in its folder; a state of fenchel 0.2 is refused like results without their state."""
 
 
 def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fenchel.arguments import shown
+from fenchel.arguments import number_of, shown
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import LanguageHead
 from fenchel.io.batches import Batch, Cursor, check_known
@@ -258,7 +258,7 @@ class SentenceTask:
         different = len(set(self._ids))
         if documents is not None and different < 3:
             raise InputError(
-                f"{documents.description} has {different} sentence{'' if different == 1 else 's'} that the tokenizer "
+                f"{documents.description} has {number_of(different, 'sentence')} that the tokenizer "
                 "tells apart; a ranking of similarities needs at least 3, one per line. Give more, or scored pairs "
                 "(--pairs)."
             )

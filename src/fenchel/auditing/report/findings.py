@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, number_of
 from fenchel.auditing.heads import SHORT_KIND_NAMES
 from fenchel.auditing.twin import twin_line
 from fenchel.drawing import count, percent, short, stacked, titled_table
@@ -94,10 +94,8 @@ def moved_sentence(
     heads, counts = len(statistics.heads), {head["queries"] for head in statistics.heads}
     queries = counts.pop() if len(counts) == 1 else None
     number = queries or statistics.total("queries")
-    where = (
-        f"{count(number)} quer{'y' if number == 1 else 'ies'} in {'each of ' if queries and heads > 1 else ''}"
-        f"{count(heads)} head{'s' if heads != 1 else ''}"
-    )
+    each = "each of " if queries and heads > 1 else ""
+    where = f"{number_of(number, 'query', 'queries')} in {each}{number_of(heads, 'head')}"
     moved, error = statistics.mean("total_variation"), statistics.mean("mean_error")
     mean = mean_of("a head's", manifest)
     sentence = (
@@ -184,7 +182,7 @@ def summary_sentence(report: AuditState) -> str:
         return "" if twin is None else f" (untrained twin {percent(twin.mean(metric))})"
 
     return (
-        f"{model_name(manifest)}{under}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
+        f"{model_name(manifest)}{under}, {number_of(heads, 'head')}{sampled}: on average "
         f"{mean('total_variation')} of attention's weight would move{beside('total_variation')} and "
         f"{mean_of('its', manifest)} is off by {mean('mean_error')}{beside('mean_error')}; its dual point is "
         f"{mean('relative_deviation')} off the exact one, where the covariance alone predicts "
