@@ -367,7 +367,7 @@ class SwapState:
         """Measurements of all steps, in the order of the documents; empty before the first."""
         if self.cursor == BEGINNING:
             return {}
-        rows = self.table.rows()
+        rows = self.table.rows().clone()
         order = rows["documents"].to_torch().argsort(stable=True)
         # One column at a time: embeddings can take gigabytes.
         return {name: rows.drop_in_place(name).to_torch()[order] for name in rows.columns}
