@@ -11,7 +11,7 @@ from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrd
 from fenchel import functional as F
 from fenchel.functional import exact, output, relative, transport
 from tests.compiling import compiled_afresh
-from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
+from tests.functional.calls import ESTIMATORS, PREFERENCES, call, directional_derivatives, gradients
 from tests.functional.ops import INDEX, OPS, Op, infer, judged, leaves, of_query_heads
 from tests.side_effects import assert_checkpointed, assert_unchanged, default_dtype
 
@@ -565,3 +565,22 @@ def test_each_query_of_relative_attention_has_its_own_order(estimator: str) -> N
     assert not torch.allclose(found, attended(slice(None), order[:, :, :1]), atol=1e-3)
     with pytest.raises(ProblemError, match=r"order of Tsallis has shape \(3,\); .* = \(2, 4, 5\), such as"):
         attended(slice(None), torch.full((3,), 1.5))
+
+
+@pytest.mark.parametrize("part", ["query", "key", "log_preference", "alpha", "own"])
+@pytest.mark.parametrize("kind", ["entmax", "mixture"])
+def test_no_tensor_of_a_problem_that_depends_on_values_can_be_mapped(kind: str, part: str) -> None:
+    tensors = detached(call(preference=(5, 7), masked=0.0))
+    tensors["own"] = torch.full((1,), 1.5, dtype=torch.float64)
+
+    def output(mapped: Tensor) -> Tensor:
+        given: dict[str, Any] = {**tensors, part: mapped}
+        own = given.pop("own")
+        kinds: dict[str, Any] = {
+            "entmax": {"closeness": Tsallis(own[0])},
+            "mixture": {"variant": F.Mixture(own)},
+        }
+        return F.infer(**given, **kinds[kind], estimator="exact").output
+
+    with pytest.raises(ProblemError, match=r"torch\.vmap cannot map exact (attention under Tsallis|mixture)"):
+        torch.func.vmap(output)(torch.stack([tensors[part]] * 2))

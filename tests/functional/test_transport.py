@@ -16,6 +16,7 @@ from fenchel.errors import ConvergenceError, CostWarning, ProblemError
 from fenchel.functional import transport
 from tests.functional.calls import ESTIMATORS, PREFERENCES, call, gradients
 from tests.functional.ops import leaves
+from tests.functional.test_transforms import check_against_autograd, weighted
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -150,3 +151,13 @@ def test_exact_transport_of_keys_far_from_zero_is_solved_in_float32() -> None:
             found = F.transport_attention(q, k + 100, k, **options)
             truth = F.transport_attention(q.double(), k.double() + 100, k.double(), tol=1e-8, **options)
             assert float((found - truth).abs().max()) < 2e-3, (seed, cost)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_gradients_by_torch_func_where_factors_underflow(estimator: str) -> None:
+    tensors = call(preference=(5, 7), masked=0.0)
+    tensors["gamma"] = torch.tensor([[0.7]], dtype=torch.float64)
+    tensors["key"] = 40.0 * tensors["key"].detach()
+    given: dict[str, Any] = {"cost": "squared_euclidean", "estimator": estimator}
+    given |= {"tol": 1e-4} if estimator == "exact" else {}
+    check_against_autograd(lambda **parts: weighted(F.transport_attention(**parts, **given)), tensors)

@@ -13,6 +13,7 @@ from fenchel.functional.flex import identity
 from fenchel.nn.calls import IndexFunction, combined
 from fenchel.nn.preference import (
     AbstractPreference,
+    Additive,
     ALiBi,
     AttentionInputs,
     Causal,
@@ -349,3 +350,18 @@ def test_representations_can_be_read():
             self.period = period
 
     assert repr(Periodic(4, 2)) == "Periodic(period=2)"
+
+
+def test_gradients_of_each_example_to_a_preference_in_blocks() -> None:
+    preference = Additive(2, 8, hidden=3, block_entries=1).double()
+    parameters = {name: parameter.detach() for name, parameter in preference.named_parameters()}
+    examples = torch.randn(3, 1, 5, 8, dtype=torch.float64)
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        inputs = AttentionInputs(1, 2, 5, 5, x.device, x.dtype, query_inputs=x, key_inputs=x)
+        return torch.func.functional_call(preference, parameters, (inputs,)).softmax(-1).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, examples)
+    for index, x in enumerate(examples):
+        expected = torch.func.grad(loss)(parameters, x)
+        torch.testing.assert_close({name: of[index] for name, of in found.items()}, expected)

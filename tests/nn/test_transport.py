@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.functional import reference
-from fenchel.nn import LearnedTemplateBank, TransportAttention
+from fenchel.nn import LearnedTemplateBank, RunningTemplateBank, TransportAttention
 from tests.nn.small_layers import BATCH, HEADS, KEYS, QUERIES, WIDTH, heads, tokens
+from tests.side_effects import default_dtype
 
 ATOMS = 5
 
@@ -190,3 +191,10 @@ def test_dropout_is_of_the_output_in_training_only():
     zeros = dropped == 0
     assert 0.4 < zeros.double().mean() < 0.6
     torch.testing.assert_close(dropped[~zeros], 2 * whole[~zeros])
+
+
+def test_a_class_starts_with_its_first_and_last_token_whatever_torchs_default_dtype():
+    bank = RunningTemplateBank(1, 1, per_class=2)
+    with default_dtype(torch.bfloat16):
+        bank.update(torch.arange(1000, dtype=torch.float32).view(1, -1, 1), torch.zeros(1, dtype=torch.int64))
+    assert bank.templates.flatten().tolist() == [0.0, 999.0]

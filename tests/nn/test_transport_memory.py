@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
 from fenchel.nn import LearnedTemplateBank, RunningTemplateBank, TransportAttention
-from tests.side_effects import default_dtype
 
 WIDTH, HEADS, KEYS, BATCH, CLASSES = 8, 2, 5, 4, 3
 
@@ -111,13 +110,6 @@ def test_tokens_that_are_no_numbers_leave_a_running_bank_as_it_is(wrong, per_cla
     torch.testing.assert_close(bank.templates, expected.templates, rtol=0, atol=0)
     bank.update(torch.full_like(later, wrong), labels)
     assert torch.equal(bank.templates, expected.templates)
-
-
-def test_a_class_starts_with_its_first_and_last_token_whatever_torchs_default_dtype():
-    bank = RunningTemplateBank(1, 1, per_class=2)
-    with default_dtype(torch.bfloat16):
-        bank.update(torch.arange(1000, dtype=torch.float32).view(1, -1, 1), torch.zeros(1, dtype=torch.int64))
-    assert bank.templates.flatten().tolist() == [0.0, 999.0]
 
 
 def test_several_templates_of_a_class_find_its_clusters():
