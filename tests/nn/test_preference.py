@@ -192,6 +192,19 @@ def test_masks_and_log_weights_are_not_taken_for_each_other(put):
         put(NoFuture("mask_mod"))(inputs)
 
 
+@pytest.mark.parametrize("method", ["log_weight", "mask_mod"])
+def test_a_tensor_instead_of_a_function_of_indices_is_refused(method: str) -> None:
+    class Constant(AbstractPreference):
+        pass
+
+    setattr(Constant, method, lambda self, inputs: torch.zeros(5, 7))
+    expected = (
+        rf"Constant\.{method} gives a Tensor; expected a function of indices \(b, h, q, k\); .* forward"
+    )
+    with pytest.raises(ProblemError, match=expected):
+        (Causal() * Constant())(attention_inputs())
+
+
 def test_a_user_can_write_a_preference_of_indices():
     class Stripes(AbstractPreference):
         def log_weight(self, inputs: AttentionInputs) -> IndexFunction:

@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_arguments
@@ -204,6 +205,11 @@ class AbstractPreference(nn.Module):
         if function is None:
             return None
         name, is_shared = type(self).__name__, self.heads == 1
+        if not callable(function):
+            raise ProblemError(
+                f"{name}.{method} gives {shown(function)}; expected a function of indices (b, h, q, k); a tensor is "
+                "returned by forward(inputs)"
+            )
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             result = function(b, h.new_zeros((1,) * h.dim()) if is_shared else h, q, k)
