@@ -220,10 +220,18 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
         ({"texts": ["w1 w2"], "tokenizer": None}, "has no tokenizer"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str):
-    given = {"tokenizer": tokenizer_of("gpt2"), "texts": some_texts(), **options}
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path):
+    given = {
+        "tokenizer": tokenizer_of("gpt2"),
+        "texts": some_texts(),
+        "directory": tmp_path / "out",
+        **options,
+    }
+    if "resume" in options:
+        del given["directory"]
     with pytest.raises(InputError, match=message):
         swap(language_model("gpt2"), **given)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):

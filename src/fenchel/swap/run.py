@@ -165,14 +165,9 @@ def swap(
 
 def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOptions) -> SwapReport:
     """Create the report from the measurements."""
-    measured = state.measured()
-    if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
-        raise InputError(
-            f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
-        )
     pairs = task if isinstance(task, SentenceTask) else None
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = Tables(arms, measured, state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
+    tables = Tables(arms, state.measured(), state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
     return SwapReport(state.manifest, tables.results())
 
 
@@ -220,6 +215,12 @@ class SwapRun:
                 self._means = mean_outputs(self.model, self.task, chosen)
             for step in self.task.steps(self.state.cursor):
                 self._count(step)
+        measured = self.state.measured()
+        if isinstance(self.task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
+            raise InputError(
+                f"{self.state.manifest['texts']} has no token to predict: its windows are too short. Give longer "
+                "texts."
+            )
         self._save()
 
     def _count(self, step: Step) -> None:
