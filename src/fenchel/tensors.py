@@ -535,9 +535,6 @@ def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
 UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
 
-SMALL = 0.5
-"""Potentials up to this, in units of the modulus, use formulas without cancellation."""
-
 
 LINEAR = 0.1
 """Errors of logarithms up to this are relative errors of their arguments, to a tenth."""
@@ -600,13 +597,3 @@ def summed(count: int) -> float:
     2019). Beyond 16 terms the bound is statistical.
     """
     return min(float(count), 8 + 2 * math.sqrt(count))
-
-
-def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
-    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
-
-    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
-    """
-    e = torch.expm1(potential)
-    mass = (preference * e).sum(-1, keepdim=True)
-    return preference * (e - mass) / (1 + mass)

@@ -20,18 +20,19 @@ from fenchel.preference.abstract import (
 )
 from fenchel.tensors import (
     MASK,
-    SMALL,
     check_entries,
     check_tensor,
     first_index,
     is_causal_bias,
     log_weights,
-    near_displacement,
     values_are_known,
     without_causal_bias,
 )
 
 D = TypeVar("D", bound=Any)
+
+SMALL = 0.5
+"""Potentials up to this, in units of the modulus, use formulas without cancellation."""
 
 
 class Discrete(AbstractPreference):
@@ -287,6 +288,16 @@ def picked(parameter: Tensor, index: Tensor, dims: int) -> Tensor:
     at = index.reshape(*index.shape, *[1] * (dims + 1))
     padded = parameter.reshape(*[1] * (at.dim() - parameter.dim()), *parameter.shape)
     return torch.take_along_dim(padded, at, -dims - 1).squeeze(-dims - 1)
+
+
+def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
+    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
+
+    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
+    """
+    e = torch.expm1(potential)
+    mass = (preference * e).sum(-1, keepdim=True)
+    return preference * (e - mass) / (1 + mass)
 
 
 def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
