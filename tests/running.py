@@ -4,32 +4,22 @@ import ast
 import contextlib
 import io
 import sys
-from pathlib import Path
 from typing import Any
 
 import nbformat
 
 
 def run_cells(notebook: nbformat.NotebookNode) -> list[list[nbformat.NotebookNode]]:
-    """Run the code of a notebook from top to bottom, in one namespace."""
+    """Run the code of a notebook from top to bottom, in one namespace, and record what its cells give."""
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [_outputs(cell.source, names, number) for number, cell in enumerate(cells, start=1)]
-
-
-def record(path: Path) -> None:
-    """Run a notebook and write it with its outputs."""
-    notebook = nbformat.read(path, as_version=4)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for number, (cell, outputs) in enumerate(zip(cells, run_cells(notebook), strict=True), start=1):
-        cell.outputs, cell.execution_count = outputs, number
-    nbformat.validate(notebook)
-    nbformat.write(notebook, path)
+    for number, cell in enumerate(cells, start=1):
+        cell.outputs, cell.execution_count = _outputs(cell.source, names, number), number
+    return [cell.outputs for cell in cells]
 
 
 def _outputs(source: str, names: dict[str, Any], number: int) -> list[nbformat.NotebookNode]:
-    body = ast.parse(source)
-    last = None
+    body, last = ast.parse(source), None
     if body.body and isinstance(body.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
         last = ast.Expression(body.body.pop().value)  # type: ignore[attr-defined]
     printed, value = io.StringIO(), None
@@ -50,4 +40,7 @@ def _outputs(source: str, names: dict[str, Any], number: int) -> list[nbformat.N
 
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
-        record(Path(argument))
+        read = nbformat.read(argument, as_version=4)
+        run_cells(read)
+        nbformat.validate(read)
+        nbformat.write(read, argument)

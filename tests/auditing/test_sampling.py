@@ -228,9 +228,8 @@ def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> N
     assert sample_size("all", small_model(), length=60) is None
     assert sample_size("auto", small_model(), length=None) is None
     assert sample_size("auto", small_model(), length=60, max_tokens=10**12) == 1
-    nested = SimpleNamespace(
-        config=SiglipConfig(text_config={"hidden_size": small_model().config.hidden_size})
-    )
+    width = {"hidden_size": small_model().config.hidden_size}
+    nested = SimpleNamespace(config=SiglipConfig(text_config=width))
     assert sample_size("auto", cast(Any, nested), length=60) == size
     everything = small_audit(texts, max_length=60, stride=58, queries="all").manifest
     assert "queries" not in everything

@@ -158,6 +158,6 @@ def test_gradients_by_torch_func_where_factors_underflow(estimator: str) -> None
     tensors = call(preference=(5, 7), masked=0.0)
     tensors["gamma"] = torch.tensor([[0.7]], dtype=torch.float64)
     tensors["key"] = 40.0 * tensors["key"].detach()
-    given: dict[str, Any] = {"cost": "squared_euclidean", "estimator": estimator}
-    given |= {"tol": 1e-4} if estimator == "exact" else {}
+    given: dict[str, Any] = {"tol": 1e-4} if estimator == "exact" else {}
+    given |= {"cost": "squared_euclidean", "estimator": estimator}
     check_against_autograd(lambda **parts: weighted(F.transport_attention(**parts, **given)), tensors)

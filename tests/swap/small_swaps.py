@@ -10,11 +10,7 @@ from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
 FAMILIES = {"bert": "masked", "gpt2": "causal", "t5": "seq2seq", "marian": "seq2seq"}
-_AUTOMATIC = {
-    "masked": "AutoModelForMaskedLM",
-    "causal": "AutoModelForCausalLM",
-    "seq2seq": "AutoModelForSeq2SeqLM",
-}
+_AUTOMATIC = {"masked": "MaskedLM", "causal": "CausalLM", "seq2seq": "Seq2SeqLM"}
 
 SCORED = [
     (f"w{k} w{(3 * k) % 11} w{(5 * k) % 7}", f"w{k} w{(2 * k) % 13} w{k % 5} w{k % 3}", float((7 * k) % 5))
@@ -30,7 +26,7 @@ def language_model(family: str, *, dtype: torch.dtype = torch.float64, **overrid
     body = tiny_model(family, vocab_size=WORDS_KNOWN + 4, **overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = getattr(transformers, _AUTOMATIC[FAMILIES[family]]).from_config(body.config)
+        model = getattr(transformers, f"AutoModelFor{_AUTOMATIC[FAMILIES[family]]}").from_config(body.config)
     # The body is the tiny model's; a masked one lacks its pooler, which no head reads.
     model.base_model.load_state_dict(body.state_dict(), strict=False)
     return model.to(dtype).eval()

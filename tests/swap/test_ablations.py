@@ -283,22 +283,14 @@ def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: 
 
 
 def saved_classifier(folder: Path) -> Any:
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+    from transformers import BertForSequenceClassification
 
-    body = language_model("bert").base_model
+    config = language_model("bert").config
+    config.id2label, config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
     torch.manual_seed(2)
-    config = BertConfig(
-        **{
-            **body.config.to_dict(),
-            "num_labels": 2,
-            "id2label": {0: "bad", 1: "good"},
-            "label2id": {"bad": 0, "good": 1},
-        }
-    )
     model = BertForSequenceClassification(config).double().eval()
     model.save_pretrained(folder)
-    tokenizer: PreTrainedTokenizerFast = tokenizer_of("bert")
-    tokenizer.save_pretrained(folder)
+    tokenizer_of("bert").save_pretrained(folder)
     return model
 
 

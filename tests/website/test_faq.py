@@ -14,8 +14,9 @@ from fenchel.errors import FenchelError, require_packages
 from fenchel.nn import MultiheadAttention
 from tests.normal import drawn
 from tests.pages import page
+from tests.tiny_models import tiny_model
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 PAGE = "docs/faq.md"
 
@@ -51,16 +52,9 @@ class Mixed(torch.nn.Module):
         return self.attention(x, x, x)[0]
 
 
-def rotary() -> Any:
-    config = transformers.LlamaConfig(
-        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    return transformers.LlamaModel(config).eval()
-
-
 def audited(texts: Any = None, model: Any = None, **options: Any) -> Any:
     texts = [{"input_ids": torch.tensor([[1, 2, 3]])}] if texts is None else texts
-    return fenchel.audit(model or rotary(), None, texts, baseline="none", **options)
+    return fenchel.audit(model or tiny_model("llama"), None, texts, baseline="none", **options)
 
 
 def offline(around: Around) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Iterator
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -51,12 +50,7 @@ def test_what_the_pages_on_audits_show_runs(
     assert "(1, 6, 6)" in printed
 
 
-def named() -> Iterator[str]:
-    """Names of the library in the table of the paper and the code."""
-    yield from sorted(set(re.findall(r"`(fenchel(?:\.\w+)+)`", page("docs/theory.md"))))
-
-
-@pytest.mark.parametrize("name", list(named()))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(fenchel(?:\.\w+)+)`", page("docs/theory.md")))))
 def test_the_table_of_paper_and_code_names_what_exists(name: str) -> None:
     parts = name.split(".")
     found: Any = import_module("fenchel")
