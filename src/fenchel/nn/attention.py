@@ -181,7 +181,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         super().__init__(*shape, **kind)
         self.preference = preference
         self.evidence = ScaledDot() if evidence is None else evidence
-        self.closeness = closeness
+        self.closeness: AbstractCloseness | str | None = closeness
         self.normalize_templates = normalize_templates
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
