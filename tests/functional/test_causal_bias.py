@@ -202,7 +202,7 @@ def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
 
 
 @pytest.mark.parametrize("floating", [False, True])
-@pytest.mark.parametrize("changed", [None, (9, 9), (300, 5), (5, 300)])
+@pytest.mark.parametrize("changed", [None, (9, 9), (300, 5), (5, 300), (515, 5), (515, 517)])
 def test_only_a_causal_mask_is_left_to_torchs_causal_kernel(
     floating: bool, changed: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,9 +213,9 @@ def test_only_a_causal_mask_is_left_to_torchs_causal_kernel(
         return torch.nn.functional.scaled_dot_product_attention(*args, **options)
 
     monkeypatch.setattr(output, "scaled_dot_product_attention", noted)
-    tensors = drawn(3, 2, 2, output.LEAST_CAUSAL, 4).requires_grad_().unbind()
-    query, key, value = tensors
-    mask = torch.ones(output.LEAST_CAUSAL, output.LEAST_CAUSAL, dtype=torch.bool).tril()
+    tokens = output.LEAST_CAUSAL + 8
+    query, key, value = tensors = drawn(3, 2, 2, tokens, 4).requires_grad_().unbind()
+    mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     if changed is not None:
         mask[changed] = ~mask[changed]
     log_preference = log_weights(mask, torch.float64) if floating else mask

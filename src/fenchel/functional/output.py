@@ -188,8 +188,13 @@ def _is_causal(log_preference: Tensor, queries: int, keys: int) -> bool:
     mask = log_preference.view(queries, keys)
     if may_attend(mask[0, -1]) or not may_attend(mask[-1, 0]):  # decides most others without reading all
         return False
-    causal = torch.ones_like(mask, dtype=torch.bool).tril_()
-    return torch.equal(mask, causal if mask.dtype == torch.bool else log_weights(causal, mask.dtype))
+
+    def has_causal_rows(start: int) -> bool:
+        rows = mask[start : start + LEAST_CAUSAL]
+        causal = torch.ones_like(rows, dtype=torch.bool).tril_(start)
+        return torch.equal(rows, causal if rows.dtype == torch.bool else log_weights(causal, rows.dtype))
+
+    return all(has_causal_rows(start) for start in range(0, queries, LEAST_CAUSAL))
 
 
 def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
