@@ -206,9 +206,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     @property
     def effective_closeness(self) -> AbstractCloseness | None:
         """D of the heads: ``closeness``, with the learned orders (num_heads, 1)."""
-        closeness, device = closeness_of(self.closeness), self.out_proj.weight.device
+        closeness = None if self.closeness is None else closeness_of(self.closeness)
         if closeness is None:
             return None
+        device = self.out_proj.weight.device
         check_kind(closeness, self.estimator)  # it can be assigned
         closeness = closeness.with_numbers(lambda number: number.to(device))
         if self.raw_order is None or not isinstance(closeness, Tsallis):
