@@ -215,12 +215,13 @@ class SwapRun:
                 self._means = mean_outputs(self.model, self.task, chosen)
             for step in self.task.steps(self.state.cursor):
                 self._count(step)
-        measured = self.state.measured()
-        if isinstance(self.task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
-            raise InputError(
-                f"{self.state.manifest['texts']} has no token to predict: its windows are too short. Give longer "
-                "texts."
-            )
+        if isinstance(self.task, LanguageTask):
+            labels = self.state.measured().get("labels")
+            if labels is None or not float(labels.sum()):
+                raise InputError(
+                    f"{self.state.manifest['texts']} has no token to predict: its windows are too short. Give longer "
+                    "texts."
+                )
         self._save()
 
     def _count(self, step: Step) -> None:
