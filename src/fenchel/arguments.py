@@ -430,6 +430,13 @@ Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: Final[tuple[Kind, ...]] = ("encoder_self", "decoder_self", "cross")
 """The three kinds of attention in a transformer, in the order of reports."""
 
+KIND_NAMES: Final[Mapping[Kind, str]] = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+"""Names of the kinds of attention in reports and errors."""
+
 _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
 _COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other

@@ -93,8 +93,10 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     some = importance(heads[2:], {**manifest, "layers": [2]}, modules)
     assert "--layers 2 --heads 1,2 --out" in str(some.command)
     assert "--label-column" not in found.said
-    for classified in ("embeds", True), ("reads", "images"):
-        assert "--label-column" in importance(heads, {**manifest, **dict([classified])}, modules).said
+    for classified in {"embeds": True}, {"reads": "images"}, {"classifies": True, "texts": "a.parquet"}:
+        found = importance(heads, {**manifest, **classified}, modules)
+        assert "--label-column" in found.said
+        assert ("--label-column label --per-head" in str(found.command)) == ("texts" in classified)
     for other, read in (
         ({}, "this text"),
         ({"reads": "images"}, "these images"),
@@ -108,12 +110,9 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     even_so = importance(heads, {**manifest, "even_so": True}, modules)
     assert even_so.command is None
     assert "passes" not in even_so.said
-    (pattern,) = suggestions([moved(heads[0], sinks=0.2)], manifest, modules)
-    assert pattern.command is None  # a swap infers in space key
-    (pattern,) = suggestions(
-        [moved(heads[0], sinks=0.2)], {**manifest, "space": "key", "alpha": 2.0}, modules
-    )
-    assert pattern.command is None  # and with α = 1
+    for other in {}, {"space": "key", "alpha": 2.0}:  # a swap infers in space key, and with α = 1
+        (pattern,) = suggestions([moved(heads[0], sinks=0.2)], {**manifest, **other}, modules)
+        assert pattern.command is None
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])

@@ -157,8 +157,8 @@ def test_examples_are_the_queries_with_the_largest_total_variation(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": [3]}, r"layers \[3\] do not exist in BertModel, which has encoder_self 1 to 2"),
-        ({"heads": [5, 1]}, r"heads \[5\] do not exist in BertModel, which has encoder_self 1 to 4"),
+        ({"layers": [3]}, r"layers \[3\] do not exist in BertModel, which has encoder self-attention 1 to 2"),
+        ({"heads": [5, 1]}, r"heads \[5\] do not exist in Bert.+ has encoder self-attention 1 to 4"),
         ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
         ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\)"),
         ({"resume": True, "directory": None}, r"without a directory"),

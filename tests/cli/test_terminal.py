@@ -58,7 +58,7 @@ def test_a_terminal_gets_a_bar_a_file_lines_and_other_ranks_nothing(monkeypatch)
     observer.started({"model": "demo"})
     observer.advanced(Progress(3, 1_500, 750.0, 0.25, 2.0, 6.0))
     observer.finished()
-    assert "auditing demo" in screen.getvalue()
+    assert re.search(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]\S* auditing demo", screen.getvalue())
     assert "About 8.0 s in total, estimated from the first batch." in screen.getvalue()
     assert "3 documents, 1,500 tokens, 750 tokens/s, 0:06 left" in screen.getvalue()
 

@@ -298,7 +298,7 @@ def test_it_is_the_last_call_that_is_kept() -> None:
 @pytest.mark.parametrize(
     ("place", "error", "message"),
     [
-        ((3, 1), InputError, "there is no layer 3; this BertModel has encoder_self 1 to 2"),
+        ((3, 1), InputError, "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
         (("cross", 1, 1), InputError, "no layer 1 of kind cross"),
         ((1, 5), InputError, "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
         ((0, 1), InputError, r"head index is \(0, 1\); expected \(layer, head\)"),
@@ -359,7 +359,7 @@ def test_what_is_never_called_is_an_error() -> None:
     model, inputs = tiny_model("bert"), tiny_inputs("bert")
     own = lambda head: head.output  # noqa: E731
     for place, message in (
-        ((3, 1), "head 1 of layer 3 was never called; BertModel attended in encoder_self 1 to 2"),
+        ((3, 1), "head 1 of layer 3 was never called; BertModel attended in encoder self-attention 1 to 2"),
         ((1, 5), "head 5 of layer 1 was never called; .* with up to 4 heads"),
         ((1, None), "head any of cross layer 1 was never called"),
     ):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.heads import HeadKey, Modules
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
+from fenchel.io.documents import has_columns
 
 if TYPE_CHECKING:
     from fenchel.auditing.statistics import AuditStatistics
@@ -265,7 +266,9 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
         return Importance(_NOT_IMPORTANCE, None, passes)
     images = manifest.get("reads") == "images"
     by = ""
-    if manifest.get("embeds"):
+    if _label_column(manifest):
+        by = ", by the loss of the classifier (--label-column names the column of the classes)"
+    elif manifest.get("embeds"):
         by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
     elif images:
         by = ", by its outputs, or with folders named by class or --label-column by the loss of a classifier"
@@ -439,6 +442,12 @@ def _numbers(heads: Sequence[HeadKey], modules: Modules) -> dict[str, list[int]]
     return {"layers": sorted(layers), "heads": sorted({key.head for key in heads})}
 
 
+def _label_column(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The usual name of the column of classes, for a classifier and a table."""
+    is_table = manifest.get("classifies") and has_columns(str(manifest.get("texts")))
+    return {"label_column": "label"} if is_table else {}
+
+
 def _command(
     heads: Sequence[HeadKey],
     manifest: Mapping[str, Any],
@@ -463,7 +472,7 @@ def _command(
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
         return None  # too few similarities to rank
     options = ("text_column", "target_column", "max_length", "max_tokens", "dtype", "revision")
-    given = recorded(manifest, options)
+    given = {**recorded(manifest, options), **_label_column(manifest)}
     if is_loaded(manifest) or source in FROM_PYTHON:
         left_out = {"revision", "dtype"} if is_loaded(manifest) else {"revision"}
         given = {option: value for option, value in {**how, **given}.items() if option not in left_out}

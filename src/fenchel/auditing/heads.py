@@ -6,16 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from fenchel.arguments import Kind, number_of
+from fenchel.arguments import KIND_NAMES, Kind, number_of
 from fenchel.io.storage import NonNegativeInt, PositiveInt
-
-KIND_NAMES: dict[Kind, str] = {
-    "encoder_self": "Encoder self-attention",
-    "decoder_self": "Decoder self-attention",
-    "cross": "Cross-attention",
-}
-
-"""Names of the kinds of attention in reports."""
 
 SHORT_KIND_NAMES: dict[Kind, str] = {
     kind: name.removesuffix("-attention") for kind, name in KIND_NAMES.items()

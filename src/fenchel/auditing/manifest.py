@@ -14,7 +14,7 @@ from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.backend import inference_of, own_estimators
 from fenchel.integrations.registry import attention_modules
-from fenchel.integrations.transformers import language_head
+from fenchel.integrations.transformers import language_head, names_classes
 from fenchel.io.storage import (
     Field,
     NonEmptyStr,
@@ -143,7 +143,8 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Manifest(OpenRecord):
     """The manifest of a saved audit, with fields in the order of display; later versions may add fields.
 
-    ``reads`` is omitted for text, ``embeds`` unless a swap compares sentences; ``template_scale``, ``closeness``,
+    ``reads`` is omitted for text, ``embeds`` unless a swap compares sentences, ``classifies`` unless
+    a swap can measure the loss of its classes; ``template_scale``, ``closeness``,
     ``even_so``, ``queries``, ``whole_file`` and the columns are there only if given; ``estimated_seconds`` is the
     estimate of ``seconds`` after the first batch, if there was one.
     """
@@ -178,6 +179,7 @@ class Manifest(OpenRecord):
     loader: NonEmptyStr = ""
     loader_sha256: NonEmptyStr = ""
     embeds: bool = False
+    classifies: bool = False
     whole_file: bool = False
     text_column: str = ""
     target_column: str = ""
@@ -200,7 +202,7 @@ COUNTS = frozenset({"documents", "tokens", "seconds", "estimated_seconds"})
 
 """Entries that are summed over shards."""
 
-OUTCOMES = COUNTS | {"twin", "embeds"}
+OUTCOMES = COUNTS | {"twin", "embeds", "classifies"}
 
 """Entries that do not affect results; ``twin`` says whether the untrained twin was audited, or why not."""
 
@@ -240,6 +242,7 @@ def describe(
         "even_so": options.even_so and attends_otherwise(model, options.closeness),
         "reads": None if reads == "text" else reads,
         "embeds": reads == "text" and _embeds(found),
+        "classifies": (reads if reads == "images" else "texts") in map(names_classes, found.class_names),
     }
     return in_order(
         {

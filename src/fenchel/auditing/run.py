@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fenchel.arguments import KINDS, Kind
+from fenchel.arguments import KIND_NAMES, Kind
 from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
@@ -274,7 +274,9 @@ class AuditRun:
             counts[site.kind] = max(site.num_heads, counts.get(site.kind, 0))
         missing = sorted(head for head in self.options.heads or () if head > max(counts.values()))
         if missing:
-            existing = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if kind in counts)
+            existing = ", ".join(
+                f"{name.lower()} 1 to {counts[kind]}" for kind, name in KIND_NAMES.items() if kind in counts
+            )
             raise InputError(
                 f"heads {missing} do not exist in {type(self.model).__name__}, which has {existing}."
             )

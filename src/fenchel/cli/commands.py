@@ -18,6 +18,7 @@ from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.cli.terminal import (
     Interrupted,
     interruptible,
+    is_first_process,
     load_swap,
     observer_of_standard_error,
     print_entry,
@@ -233,7 +234,7 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
         report = report.beside_swap(measured_swap)
         report.write_files(folder)
     show_result(report, folder)
-    if options.shard.count > 1:
+    if options.shard.count > 1 and is_first_process():
         typer.echo(
             f"This is shard {options.shard}. When all are finished: fenchel merge "
             f"{shlex.quote(str(options.directory))}"

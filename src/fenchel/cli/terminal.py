@@ -161,6 +161,8 @@ def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterato
     before = signal.signal(signal.SIGINT, interrupting.interrupt)
     try:
         yield interrupting
+        if not interrupting.begun and is_first_process():
+            say(f"the {kind.name} in {folder} was already finished; nothing was measured again")
     except KeyboardInterrupt:
         raise _interrupted(kind, folder) from None
     finally:
@@ -171,8 +173,13 @@ class _InterruptingObserver(SilentObserver):
     """Forwards to another observer; raises an interrupt again after the next batch."""
 
     def __init__(self, observer: RunObserver) -> None:
-        self.started, self.finished = observer.started, observer.finished
+        self.begun, self.finished = False, observer.finished
         self._observer, self._interrupted = observer, False
+
+    def started(self, manifest: Mapping[str, Any], /) -> None:
+        """See ``RunObserver``."""
+        self.begun = True
+        self._observer.started(manifest)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles the signal."""
@@ -210,11 +217,16 @@ _CAPTION = (
 
 
 def show(table: RenderableType, *sentences: str) -> None:
-    """Print a table, then sentences without markup."""
+    """Print a table, then sentences without markup, in the first process only."""
     console = _standard_output()
     console.print(table)
     for sentence in filter(None, sentences):
         console.print(sentence, markup=False, highlight=False)
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process or that of rank 0, which alone shows progress and results."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _standard_output() -> Console:
@@ -237,7 +249,7 @@ def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
     """
     from rich.console import Console
 
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         return SilentObserver()
     return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else LineObserver(doing)
 
@@ -290,13 +302,13 @@ class TerminalObserver(_NamingObserver):
     """
 
     def __init__(self, console: Console, doing: str = "auditing") -> None:
-        from rich.progress import BarColumn, TextColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn
         from rich.progress import Progress as Bar
 
         super().__init__(doing)
-        self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
-        )
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}")
+        # It also turns within a batch, which can take minutes.
+        self._bar = Bar(SpinnerColumn(), *columns, console=console)
         self._task = self._bar.add_task(doing, total=None, state="")
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
@@ -378,6 +390,14 @@ def show_result(report: AuditReport, folder: Path) -> None:
     from fenchel.auditing.report import summary_sentence, terminal_table
     from fenchel.auditing.twin import twin_line
 
+    if unsolved := sum(head["not_converged"] for head in report.heads):
+        queries = sum(head["queries"] for head in report.heads)
+        say(
+            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, so their numbers "
+            "are less accurate. Raise --tol, or use --dtype float64."
+        )
+    if not is_first_process():
+        return
     if not report.heads:
         typer.echo(f"This shard has no documents; that is recorded in {folder}.")
         return
@@ -388,12 +408,6 @@ def show_result(report: AuditReport, folder: Path) -> None:
     show(terminal_table(report), summary_sentence(report), twin_line(report.manifest), *notes)
     if command is not None:
         typer.echo(f"  {command}")
-    if unsolved := sum(head["not_converged"] for head in report.heads):
-        queries = sum(head["queries"] for head in report.heads)
-        say(
-            f"warning: {unsolved:,} of {queries:,} queries were not solved to the tolerance, so their numbers "
-            "are less accurate. Raise --tol, or use --dtype float64."
-        )
     typer.echo(f"Report: {folder / 'report.html'}")
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fenchel.arguments import KINDS, Kind
+from fenchel.arguments import KIND_NAMES, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional.arguments import compute_dtype
 from fenchel.nn.continuous import ContinuousAttention
@@ -158,10 +158,12 @@ def existing(sites: Iterable[AttentionSite]) -> str:
 
     Example:
         >>> existing([AttentionSite("a", "cross", 1, 4), AttentionSite("b", "cross", 2, 4)])
-        'cross 1 to 2'
+        'cross-attention 1 to 2'
     """
     counts = Counter(site.kind for site in sites)
-    return ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
+    return ", ".join(
+        f"{name.lower()} 1 to {counts[kind]}" for kind, name in KIND_NAMES.items() if counts[kind]
+    )
 
 
 @dataclass(frozen=True, eq=False)

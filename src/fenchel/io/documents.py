@@ -225,6 +225,16 @@ def open_documents(
     return Documents(name, rows, unit, columns, lambda: file_sha256(path), label_column)
 
 
+def has_columns(source: str) -> bool:
+    """Whether a source of texts is a file with columns, by its name.
+
+    Example:
+        >>> has_columns("films.parquet"), has_columns("films.jsonl.gz"), has_columns("films.txt")
+        (True, True, False)
+    """
+    return source.lower().removesuffix(".gz").endswith((".parquet", *_JSONL_ENDINGS))
+
+
 def _is_dataset(source: str, path: Path) -> bool:
     looks_like_a_file = source.lower().endswith(_FILE_ENDINGS) or source.startswith((".", "~", "/"))
     return not path.exists() and not looks_like_a_file and _DATASET.fullmatch(source) is not None

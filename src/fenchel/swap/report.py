@@ -362,7 +362,8 @@ class SwapReport:
         units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
         first, _, _ = f"{self.finding} ".replace("\n", " ").partition(". ")
         said = f": {first}" if first.strip() else ""
-        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
+        counted = f"{len(self.arms):,} conditions on {units}"
+        return f"<{type(self).__name__} of {self.manifest.get('model')}, {counted}{said}>"
 
     def arm(
         self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
@@ -509,9 +510,11 @@ def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tu
         yield label, str(record[label.lower()])
     yield "Attention", arm_name(record)
     # Tables of single layers and heads have additional columns, and room for one quality only.
+    compared = labels or sum(arm["where"] == "model" for arm in report.arms) > 1
     for name in [name for name in words.qualities if name in record][: 1 if labels else None]:
         yield _HEADINGS.get(name, words.tiles[name]), _number(record[name])
-        yield "Difference [95 %]", _difference(record, name)
+        if compared:
+            yield "Difference [95 %]", _difference(record, name)
     yield words.change.capitalize(), _number(record["hidden_change"])
     if labels and _controlled(report, "layer", "head"):
         same = by_alpha(report.arms, record)

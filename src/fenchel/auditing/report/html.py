@@ -178,6 +178,7 @@ _NAMES = {
     "estimated_seconds": "time expected after the first batch",
     "alpha": "α (reliability)",
     "embeds": "without a language-model head: swaps compare embeddings",
+    "classifies": "a classifier: swaps can measure the loss",
     "even_so": "although the model uses another closeness",
 }
 
