@@ -217,7 +217,7 @@ _CAPTION = (
 
 
 def show(table: RenderableType, *sentences: str) -> None:
-    """Print a table, then sentences without markup, in the first process only."""
+    """Print a table, then sentences without markup."""
     console = _standard_output()
     console.print(table)
     for sentence in filter(None, sentences):
