@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fenchel.arguments import KIND_NAMES, Kind
+from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
@@ -25,7 +25,7 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, unt
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
-from fenchel.integrations.sites import AttentionCall, AttentionSite
+from fenchel.integrations.sites import AttentionCall, AttentionSite, numbers_of_kinds
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
@@ -274,11 +274,8 @@ class AuditRun:
             counts[site.kind] = max(site.num_heads, counts.get(site.kind, 0))
         missing = sorted(head for head in self.options.heads or () if head > max(counts.values()))
         if missing:
-            existing = ", ".join(
-                f"{name.lower()} 1 to {counts[kind]}" for kind, name in KIND_NAMES.items() if kind in counts
-            )
             raise InputError(
-                f"heads {missing} do not exist in {type(self.model).__name__}, which has {existing}."
+                f"heads {missing} do not exist in {type(self.model).__name__}, which has {numbers_of_kinds(counts)}."
             )
 
     def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:

@@ -207,7 +207,7 @@ def open_documents(
         _refuse(f"dataset {name!r}", whole_file=whole_file)
         return Documents(name, lambda: _dataset_rows(name), "row", columns, label=label_column)
     readable_file(path)
-    ending = next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
+    ending = _ending(path)
     if ending in _TABLE_ENDINGS:
         raise InputError(
             f"{name} is a table ({ending}), which cannot be read as text. Give its texts as plain text (one document "
@@ -232,7 +232,12 @@ def has_columns(source: str) -> bool:
         >>> has_columns("films.parquet"), has_columns("films.jsonl.gz"), has_columns("films.txt")
         (True, True, False)
     """
-    return source.lower().removesuffix(".gz").endswith((".parquet", *_JSONL_ENDINGS))
+    return _ending(Path(source)) in (".parquet", *_JSONL_ENDINGS)
+
+
+def _ending(path: Path) -> str:
+    """The ending of a file, less that of its compression."""
+    return next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
 
 
 def _is_dataset(source: str, path: Path) -> bool:
