@@ -94,7 +94,11 @@ def _templates() -> Environment:
 
 def _command(name: str) -> str:
     command: Any = typer.main.get_command(application).commands[name]  # pyright: ignore[reportAttributeAccessIssue]
-    shown = [one for one in command.params if one.param_type_name == "option" and one.name != "help"]
+    shown = [
+        one
+        for one in command.params
+        if one.param_type_name == "option" and not one.hidden and one.name != "help"
+    ]
     return made("options.md", options=shown)
 
 

@@ -70,6 +70,7 @@ class Option:
         rule_in_unit: Rule of that number; None for the rule of the values.
         required: Whether it is required on the command line.
         recorded: Whether it is kept in the manifest: always, never, or (None) if it is not the default.
+        hidden: Whether the command accepts it without listing it in its help.
     """
 
     default: Any
@@ -84,6 +85,7 @@ class Option:
     rule_in_unit: Rule | None = None
     required: bool = False
     recorded: bool | None = False
+    hidden: bool = False
 
     @property
     def rule(self) -> Rule:
@@ -422,7 +424,7 @@ class AuditOptions(SourceOptions):
         default_text="softmax",
         recorded=None,
     )
-    even_so: bool = _option(False, "Measure under --closeness even if the model uses another.")
+    even_so: bool = _option(False, "Measure under --closeness although the model was trained with another.")
     alpha: float = _option(1.0, "Reliability of the evidence, above 0.", recorded=True)
     tol: float = _option(2e-4, "Relative tolerance of the exact solver.", recorded=True)
     memory_budget: int = _option(
@@ -448,9 +450,7 @@ class AuditOptions(SourceOptions):
         command_default=None,
         default_text="RANK/WORLD_SIZE, else 0/1",
     )
-    keep_queries: bool = _option(
-        False, "Has no effect: every audit keeps its queries. Accepted for old command lines."
-    )
+    keep_queries: bool = _option(False, "Has no effect: every audit keeps its queries.", hidden=True)
 
     @model_validator(mode="after")
     def _with_templates_to_scale(self) -> Self:

@@ -201,6 +201,7 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     for name in ("no output", "mean output", "equal weights", "preference alone"):
         assert f"With {name} in place of one head, the loss per token is highest for layer" in ablated.finding
+    assert ablated.finding.count(", and lowest for layer") == 4
     lines = ablated.finding.splitlines()
     assert [line.split(" in place of")[0] for line in lines if line.startswith("With ")] == [
         f"With {name}" for name in ("no output", "mean output", "equal weights", "preference alone")

@@ -99,7 +99,9 @@ def test_measurements_of_other_arms_are_another_swap(folder: Path, saved: dict[s
     table.add([rows.with_columns(fewer)])
     table.write()
     write_document(folder / STATE_FILE, STATE_FORM, {**saved, "parts": table.names})
-    with pytest.raises(InputError, match=r"another swap than .*; they differ in number of arms: 3 there, 4"):
+    with pytest.raises(
+        InputError, match=r"another swap than .*; they differ in number of conditions: 3 there, 4"
+    ):
         resumed(folder, kind)
 
 

@@ -86,6 +86,7 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
         metavar=option.placeholder or None,
         help=f"{option.meaning}{default_text}",
         show_default=default is not None and kind is not bool,
+        hidden=option.hidden,
     )
     return inspect.Parameter(
         name,
@@ -181,7 +182,7 @@ _Text = Annotated[
     ),
 ]
 _Folders = Annotated[
-    list[str], typer.Argument(metavar="DIR...", help="Folders of finished audits.", show_default=False)
+    list[str], typer.Argument(metavar="DIR", help="Folders of finished audits.", show_default=False)
 ]
 _Swap = Annotated[
     str | None,

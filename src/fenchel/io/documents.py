@@ -211,7 +211,7 @@ def open_documents(
     if ending in _TABLE_ENDINGS:
         raise InputError(
             f"{name} is a table ({ending}), which cannot be read as text. Give its texts as plain text (one document "
-            "per line), jsonl or parquet."
+            "per line), jsonl or parquet, such as written by polars.read_csv(...).write_parquet(...)."
         )
     if ending == ".parquet":
         _refuse(f"parquet file {name}", whole_file=whole_file)

@@ -196,22 +196,25 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
 
 
 def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
-    """A sentence per ablation, with the most important head and the number of significant effects; and a warning."""
+    """A sentence per ablation, with the extreme heads and the number of significant effects; and a warning."""
     quality = results["quality"]
-    ranked = [one for one in results.get("ranking", ()) if one["estimator"] in ABLATIONS and one["order"]]
+    ranked = [one for one in results.get("ranking", ()) if one["estimator"] in ABLATIONS]
     for record in ranked:
-        first, where = record["order"][0], record["where"]
+        order, where = [one for one in record["order"] if one["effect"] is not None], record["where"]
+        if not order:
+            continue
         measure = words.sentences.get(record["measure"]) or (
             "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
         )
-        place = place_name(first, words)
-        effects = [interval_of(one, "effect") for one in record["order"]]
-        shown = f"is {'highest' if quality == 'loss' else 'lowest'}" if quality else "change most"
+        effects = [interval_of(one, "effect") for one in order]
+        ends = ("highest", "lowest") if quality == "loss" else ("lowest", "highest")
+        most, least = (f"is {ends[0]}", ends[1]) if quality else ("change most", "least")
         sentence = (
-            f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{shown} for {place[0].lower()}{place[1:]}: "
-            f"{signed(first['effect'])}{within(effects[0]) or ' without an interval'}"
+            f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} {most} for "
+            f"{_effect_at(order[0], words)}"
         )
+        if len(order) > 1:
+            sentence += f", and {least} for {_effect_at(order[-1], words)}"
         known = sum(effect.low is not None for effect in effects)
         sure = sum(effect.direction != 0 for effect in effects)
         few = too_few(results, quality) if quality else ""
@@ -225,6 +228,14 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         yield f"{sentence}; {few}." if few else f"{sentence}."
     if any(len(record["order"]) > 1 for record in ranked):
         yield f"Effects of single {ranked[0]['where']}s do not add up: before removing several, measure them together."
+
+
+def _effect_at(record: Mapping[str, Any], words: Wording) -> str:
+    """The place of an ablation and its effect, in a sentence."""
+    place, effect = place_name(record, words), interval_of(record, "effect")
+    return (
+        f"{place[0].lower()}{place[1:]}: {signed(effect.estimate)}{within(effect) or ' without an interval'}"
+    )
 
 
 def directions(effects: Sequence[Interval], measure: str) -> str:

@@ -377,7 +377,7 @@ class SwapReport:
             head: Number of the only head that was swapped.
 
         Raises:
-            InputError: If there was no such arm.
+            InputError: If there was no such condition.
         """
         wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
         for record in self.arms:
@@ -385,7 +385,7 @@ class SwapReport:
                 return record
         where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
         raise InputError(
-            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
+            f"no condition {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
         )
 
     def save(self, directory: str | Path) -> Path:

@@ -318,9 +318,9 @@ def _check_room(arms: int, sentences: int, width: int) -> None:
     needed = 4 * arms * sentences * width
     if needed > _MOST_EMBEDDING_BYTES:
         raise InputError(
-            f"{arms} arms times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of embeddings; "
-            "expected at most 4. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose --layers and "
-            "--heads."
+            f"{arms} conditions times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of "
+            "embeddings; expected at most 4. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose "
+            "--layers and --heads."
         )
 
 
@@ -429,7 +429,7 @@ def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, 
         return SwapState(manifest, ParquetTable(directory / MEASUREMENTS))
     state = SwapState.read(directory)
     changes: Any = state.table.scan().collect_schema()["hidden"]
-    there = {**state.manifest, "number of arms": changes.shape[0]}
-    asked = {**manifest, "number of arms": arms}
+    there = {**state.manifest, "number of conditions": changes.shape[0]}
+    asked = {**manifest, "number of conditions": arms}
     SWAP.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
     return state
