@@ -53,7 +53,7 @@ from fenchel.swap.findings import (
     within,
     wording,
 )
-from fenchel.swap.statistics import effect_measure
+from fenchel.swap.statistics import by_effect
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -467,8 +467,7 @@ def terminal_table(report: SwapReport) -> RenderableType:
 
 def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tuple[str, list[list[Record]]]:
     """The heads or layers with the largest effect and with the smallest, in words and as records."""
-    measure, name, worse = effect_measure(group, quality)
-    order = sorted(group, key=lambda record: (record[name] is None, -worse * (record[name] or 0.0)))
+    measure, name, order = by_effect(group, quality)
     known = [record for record in order if record[name] is not None]
     what = words.sentences.get(measure, "the embeddings" if measure == "embedding_change" else "the output")
     if len(known) <= 2 * _MOST:
@@ -476,7 +475,7 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
     if quality is None:
         shown = f"the {_MOST} of {len(order)} that change {what} most, and the {_MOST} that change it least"
     else:
-        first, last = ("highest", "lowest") if worse > 0 else ("lowest", "highest")
+        first, last = ("highest", "lowest") if quality == "loss" else ("lowest", "highest")
         measured = what.removeprefix("the ")
         shown = f"the {_MOST} of {len(order)} with the {first} {measured}, and the {_MOST} with the {last}"
     return shown, [known[:_MOST], known[-_MOST:]]

@@ -172,20 +172,22 @@ def named(name: str, interval: Interval | None) -> Record:
     }
 
 
-def effect_measure(arms: Sequence[Record], quality: str | None) -> tuple[str, str, int]:
-    """The measure by which single heads or layers are ranked.
+def by_effect(arms: Sequence[Record], quality: str | None) -> tuple[str, str, list[Record]]:
+    """Order single heads or layers by their measured effect.
 
     Args:
         arms: The records of a swap.
         quality: The loss or score of the comparison; None to use the change of the output.
 
     Returns:
-        Its name, the name of the effect in a record, and 1 if a larger effect comes first, otherwise -1.
+        The measure, the name of the effect in a record, and the records, the most harmful first, or without a quality
+        the largest change first; those without an effect last.
     """
+    measure = name = "embedding_change" if "embedding_change" in arms[0] else "hidden_change"
     if quality is not None:
-        return quality, f"{quality}_difference", 1 if quality == "loss" else -1
-    measure = "embedding_change" if "embedding_change" in arms[0] else "hidden_change"
-    return measure, measure, 1
+        measure, name = quality, f"{quality}_difference"
+    sign = -1 if quality in (None, "loss") else 1
+    return measure, name, sorted(arms, key=lambda arm: (arm[name] is None, sign * (arm[name] or 0.0)))
 
 
 def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
@@ -197,16 +199,12 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
 
     Returns:
         A record per estimator or ablation: ``estimator``, ``where`` (``head`` or ``layer``), ``measure`` and ``order``,
-        the most harmful first, or without a quality the largest change first. Entries have ``layer``, ``head``,
-        ``module`` and ``effect``, the difference from the model, with ``effect_low`` and ``effect_high``.
+        that of :func:`by_effect`. Entries have ``layer``, ``head``, ``module`` and ``effect``, the difference from the
+        model, with ``effect_low`` and ``effect_high``.
     """
     alone = [arm for arm in arms if arm["where"] != "model" and not arm["control"]]
     where = "head" if any(arm["where"] == "head" for arm in alone) else "layer"
-    measure, name, worse = effect_measure(arms, quality)
-
-    def position(record: Record) -> tuple[bool, float]:
-        return record["effect"] is None, -worse * (record["effect"] or 0.0)
-
+    measure, name, ordered = by_effect(arms, quality)
     result = []
     for estimator in dict.fromkeys(arm["estimator"] for arm in alone):
         order = [
@@ -214,11 +212,10 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
                 **{key: arm[key] for key in ("layer", "head", "module")},
                 **{f"effect{end}": arm[f"{name}{end}"] for end in ("", "_low", "_high")},
             }
-            for arm in alone
+            for arm in ordered
             if arm["where"] == where and arm["estimator"] == estimator
         ]
-        ranked = {"estimator": estimator, "where": where, "measure": measure}
-        result.append({**ranked, "order": sorted(order, key=position)})
+        result.append({"estimator": estimator, "where": where, "measure": measure, "order": order})
     return result
 
 
