@@ -29,7 +29,7 @@ from fenchel.arguments import (
     whole,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
-from fenchel.io.runs import RunObserver, Shard, SilentObserver
+from fenchel.io.runs import WHOLE, RunObserver, Shard, SilentObserver
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -443,7 +443,7 @@ class AuditOptions(SourceOptions):
         command_default="auto",
     )
     shard: Shard = _option(
-        Shard(),
+        WHOLE,
         "Audit shard I (from 0) of N shards of the documents.",
         "I/N",
         Rule("a shard, such as (0, 4)", Shard.of),

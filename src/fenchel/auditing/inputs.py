@@ -10,13 +10,11 @@ from typing import Any
 from fenchel.errors import InputError
 from fenchel.io.documents import Documents, open_documents
 from fenchel.io.images import ImageBatches, ImageFiles, open_images
-from fenchel.io.runs import Shard
+from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, ReadingOptions
-
-_WHOLE = Shard()
 
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
@@ -108,7 +106,7 @@ def opened_batches(
 
 
 def batches_of(
-    source: Documents | ImageFiles, found: RunModel, options: ReadingOptions, *, shard: Shard = _WHOLE
+    source: Documents | ImageFiles, found: RunModel, options: ReadingOptions, *, shard: Shard = WHOLE
 ) -> ImageBatches | TokenWindows:
     """Create the batches of texts or images.
 

@@ -97,7 +97,7 @@ class PatchImages:
         return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-Measure = Callable[[Any], Tensor]
+OutputMeasure = Callable[[Any], Tensor]
 """From the output of a model for B rows to (B,) numbers."""
 
 
@@ -161,8 +161,8 @@ class Batch:
     pictures: PatchImages | None = field(default=None, repr=False)
     ids: Tensor | None = field(default=None, repr=False)
     ids_decoder: Tensor | None = field(default=None, repr=False)
-    loss: Measure | None = field(default=None, repr=False)
-    score: Measure | None = field(default=None, repr=False)
+    loss: OutputMeasure | None = field(default=None, repr=False)
+    score: OutputMeasure | None = field(default=None, repr=False)
 
     @property
     def has_decoder(self) -> bool:
@@ -573,9 +573,9 @@ class ReadyBatch:
             raise self._error(name, shown(numbers), f"{self.rows} whole numbers from 1")
         return tuple(numbers)
 
-    def measure(self, name: str) -> Measure | None:
+    def measure(self, name: str) -> OutputMeasure | None:
         """A function of the model's output."""
-        function: Measure | None = self._entries.get(name)
+        function: OutputMeasure | None = self._entries.get(name)
         if function is None or callable(function):
             return function
         raise self._error(

@@ -23,7 +23,7 @@ from fenchel.io.documents import (
     reading_parquet,
     text_of,
 )
-from fenchel.io.runs import Shard
+from fenchel.io.runs import WHOLE, Shard
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Endings of the files that are read as images."""
@@ -238,9 +238,6 @@ def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
     return tuple(map(float, values))
 
 
-_ONLY_SHARD = Shard()
-
-
 class ImageBatches:
     """Batches of images, processed by the model's image processor; each image is a document.
 
@@ -267,7 +264,7 @@ class ImageBatches:
         *,
         config: Any = None,
         batch_size: int = 8,
-        shard: Shard = _ONLY_SHARD,
+        shard: Shard = WHOLE,
     ) -> None:
         self._name = str(getattr(processor, "input_name", "pixel_values"))
         self._images, self._processor, self._config = images, processor, config

@@ -115,6 +115,10 @@ class Shard:
         return total // self.count + (self.index < total % self.count)
 
 
+WHOLE = Shard()
+"""The shard of a whole corpus."""
+
+
 class RunObserver(Protocol):
     """Receives the progress of a run."""
 

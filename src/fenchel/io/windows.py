@@ -27,7 +27,7 @@ from fenchel.io.batches import (
 )
 from fenchel.io.documents import Document, Documents
 from fenchel.io.images import patch_images
-from fenchel.io.runs import Shard
+from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.storage import tensors_digest
 
 _LONGEST_BY_DEFAULT = 512
@@ -38,8 +38,6 @@ _PIECE = 1 << 20
 _POSITIONS_AFTER_PADDING = frozenset(
     {"roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod"}
 )
-
-_ONLY_SHARD = Shard()
 
 
 class ReadyBatches:
@@ -80,7 +78,7 @@ class ReadyBatches:
         *,
         config: Any = None,
         max_tokens: int | None = None,
-        shard: Shard = _ONLY_SHARD,
+        shard: Shard = WHOLE,
         loader: str | None = None,
     ) -> None:
         self.description = "ready-made model inputs" if loader is None else f"what {loader} loads"
@@ -251,7 +249,7 @@ class TokenWindows:
         stride: int | None = None,
         batch_size: int = 16,
         max_tokens: int | None = None,
-        shard: Shard = _ONLY_SHARD,
+        shard: Shard = WHOLE,
     ) -> None:
         self.documents = documents
         self.tokenizer = tokenizer

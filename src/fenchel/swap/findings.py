@@ -280,7 +280,7 @@ def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], word
         quality,
         (", an improvement", ", not distinguishable from no change", ", for the worse"),
     )
-    return f"{taken}{verdict}. {_controlled(arm, results)}"
+    return f"{taken}{verdict}. {_against_controls(arm, results)}"
 
 
 def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) -> str:
@@ -288,7 +288,7 @@ def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) ->
     return words[1 + difference.direction * (1 if quality == "loss" else -1)]
 
 
-def _controlled(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+def _against_controls(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     quality, arms = results["quality"], results["arms"]
     compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
     if compared is None:

@@ -154,14 +154,14 @@ def render_html(report: SwapReport) -> str:
         stacks=stacks(report),
         maps=head_maps(report),
         rankings=rankings(report),
-        controlled=_controlled(report, "model"),
+        controlled=_has_controls(report, "model"),
         names={name: called[:1].upper() + called[1:] for name, called in ESTIMATORS.items()},
         kind_names=KIND_NAMES,
         entries=sorted(manifest_entries({**entries, "stacks": listed})),
     )
 
 
-def _controlled(report: SwapReport, *where: str) -> bool:
+def _has_controls(report: SwapReport, *where: str) -> bool:
     """Whether there are controls of the whole model, or of single layers and heads."""
     return any(arm["control"] and arm["where"] in where for arm in report.arms)
 
@@ -449,8 +449,8 @@ def terminal_table(report: SwapReport) -> RenderableType:
     """
     whole = [record for record in report.arms if record["where"] == "model"]
     units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
-    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", [whole], report, [])]
     words = wording(report.manifest)
+    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", [whole], report, words, [])]
     for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
         arms = [arm for arm in report.arms if arm["where"] == where and not arm["control"]]
         groups = {"swapped alone": [arm for arm in arms if arm["estimator"] not in ABLATIONS]}
@@ -459,7 +459,7 @@ def terminal_table(report: SwapReport) -> RenderableType:
         for called, group in groups.items():
             if group:
                 shown, ends = _both_ends(group, report.results["quality"], words)
-                parts.append(_table(f"One {where} {called}: {shown}", ends, report, labels))
+                parts.append(_table(f"One {where} {called}: {shown}", ends, report, words, labels))
     if whole[0].get("score_correlation", 0) is None:
         parts.append(("The model gives every pair the same similarity, so there is no ranking.", "bold"))
     return stacked(*parts)
@@ -481,10 +481,12 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
     return shown, [known[:_MOST], known[-_MOST:]]
 
 
-def _table(title: str, sections: list[list[Record]], report: SwapReport, labels: list[str]) -> Any:
+def _table(
+    title: str, sections: list[list[Record]], report: SwapReport, words: Wording, labels: list[str]
+) -> Any:
     from rich.text import Text
 
-    rows = [[list(_cells(record, report, labels)) for record in section] for section in sections]
+    rows = [[list(_cells(record, report, words, labels)) for record in section] for section in sections]
     headings = [heading for heading, _ in rows[0][0]]
     left = [heading for heading in headings if heading == "Attention" or "\n" in heading]
     broken = (heading if heading in left else heading.replace(" ", "\n", 1) for heading in headings)
@@ -496,9 +498,10 @@ def _table(title: str, sections: list[list[Record]], report: SwapReport, labels:
     return made
 
 
-def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tuple[str, str]]:
+def _cells(
+    record: Record, report: SwapReport, words: Wording, labels: list[str]
+) -> Iterator[tuple[str, str]]:
     """Headings and cells of a row of a table."""
-    words = wording(report.manifest)
     if labels and words.layers:
         kind, layer = words.layers[record["layer"]]
         place = ", ".join(map(str, [layer, *(record["head"] for _ in labels[1:])]))
@@ -515,7 +518,7 @@ def _cells(record: Record, report: SwapReport, labels: list[str]) -> Iterator[tu
         if compared:
             yield "Difference [95 %]", _difference(record, name)
     yield words.change.capitalize(), _number(record["hidden_change"])
-    if labels and _controlled(report, "layer", "head"):
+    if labels and _has_controls(report, "layer", "head"):
         same = by_alpha(report.arms, record)
         yield "The same by α", f"{short(same[0])} to {short(same[1])}" if same else MISSING
     if "embedding_change" in record:
