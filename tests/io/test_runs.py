@@ -63,13 +63,13 @@ def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def read(folder: Path) -> SimpleNamespace:
+def read(folder: Path, *, parts: bool = True) -> SimpleNamespace:
     cursor = SimpleNamespace(documents=1, tokens=40)
     finished = (folder / "state").read_text() == "finished"
     return SimpleNamespace(manifest={"model": "bert"}, cursor=cursor, finished=finished)
 
 
-KIND = RunKind("audit", "state", ("table", "page"), read)
+KIND = RunKind("audit", "state", ("table", "page"), read, {"python"})
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,25 @@ def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
     assert differences(there, asked, but={"alpha", "device", "batch_size"}) == []
     assert differences(there, dict(there)) == []
     assert differences({"seed": 0}, {"seed": 1}, said=("here", "in b")) == ["seed: 0 here, 1 in b"]
+
+
+@pytest.mark.parametrize("name", ["space", "closeness", None])
+def test_a_convention_is_named_where_nothing_says_why_it_differs(name: str | None) -> None:
+    there, asked = ({"convention": value, str(name): value} for value in "ab")
+    expected = [f"{name or 'convention'}: 'a' there, 'b' asked for"]
+    assert differences(there, asked, but={"None"}) == expected
+
+
+def test_a_run_is_resumed_if_it_is_there_and_the_same(tmp_path: Path) -> None:
+    for folder, overwrite in ((None, False), (tmp_path, False), (tmp_path, True)):
+        assert KIND.resumed(folder, {"model": "bert"}, overwrite=overwrite) is None
+    (tmp_path / "state").write_text("half")
+    assert KIND.resumed(tmp_path, {"model": "t5"}, overwrite=True) is None
+    assert KIND.resumed(tmp_path, {"model": "bert", "python": "3"}, overwrite=False) == read(tmp_path)
+    with pytest.raises(
+        InputError, match="another audit than the one asked for; they differ in model: 'bert' there"
+    ):
+        KIND.resumed(tmp_path, {"model": "t5"}, overwrite=False)
 
 
 def test_shards_share_documents_and_limits():

@@ -170,6 +170,7 @@ class AuditReport(AuditState):
         return notebook_html(self)
 
 
-AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), lambda folder: AuditState.read(folder, parts=False))
+# Other versions and devices may round differently, and files would differ from those of an uninterrupted audit.
+AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), AuditReport.read, OUTCOMES | {"python", "texts"})
 
 """Files of an audit in its folder."""

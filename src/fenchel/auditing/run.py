@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -15,10 +13,9 @@ from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
-from fenchel.auditing.manifest import OUTCOMES, check_model_closeness, describe, in_order
+from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sample_size, sampled_queries
 from fenchel.auditing.solution import Solving
-from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
@@ -28,7 +25,7 @@ from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite, numbers_of_kinds
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
-from fenchel.io.runs import Progress, ProgressClock, SavingPace, differences
+from fenchel.io.runs import Progress, ProgressClock, SavingPace
 from fenchel.io.tables import ParquetTable
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
 from fenchel.nn.inference import attention_layers
@@ -99,35 +96,6 @@ class SiteMeasures:
             self._examples.look(measured)
         self.longest = max(self.longest or 0, call.counted.shape[1])
         self.rows.append(query_rows(measured, self._tokens.texts))
-
-
-# Other versions and devices may round differently, and files would differ from those of an uninterrupted audit.
-_FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
-
-
-def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool) -> AuditReport:
-    """Load the state of an interrupted or finished audit from a folder, or create an empty one.
-
-    Args:
-        directory: The audit's folder, checked by ``AUDIT.refuse_occupied``.
-        manifest: The requested audit.
-        overwrite: Replace an existing audit.
-
-    Returns:
-        The state; ``finished`` if there is nothing left to do.
-
-    Raises:
-        InputError: If the folder holds another audit.
-    """
-    if overwrite or not (directory / STATE_FILE).exists():
-        return AuditReport(dict(manifest), AuditStatistics(ParquetTable(directory / QUERIES)))
-    state = AuditReport.read(directory)
-    there, asked = state.manifest, manifest
-    # The convention follows from space and closeness: name only these where they differ.
-    same = all(there.get(name) == asked.get(name) for name in ("space", "closeness"))
-    but = _FREE_TO_RESUME if same else {*_FREE_TO_RESUME, "convention"}
-    AUDIT.refuse_other(directory, differences(there, asked, but=but))
-    return state
 
 
 class AuditRun:
@@ -348,13 +316,14 @@ def audit(
         require_fewer(size, batches.max_length)
         asked = asked.model_copy(update={"queries": size or "all"})
         manifest = describe(result, batches, asked, loaded)
-        state = AuditReport(manifest)
-        if folder is not None:
-            state = open_state(folder, manifest, overwrite=asked.overwrite)
-            if state.finished:
-                if not state.is_written(folder):
-                    state.write_files(folder)
-                return state
+        state: AuditReport | None = AUDIT.resumed(folder, manifest, overwrite=asked.overwrite)
+        if state is None:
+            table = None if folder is None else ParquetTable(folder / QUERIES)
+            state = AuditReport(manifest, AuditStatistics(table))
+        if folder is not None and state.finished:
+            if not state.is_written(folder):
+                state.write_files(folder)
+            return state
         run = AuditRun(result.model, batches, state, asked)
         run.run()
         if state.cursor.tokens == 0 and asked.shard.count == 1:

@@ -252,7 +252,8 @@ def differences(
         said: Words after a value of the first manifest and of the second.
 
     Returns:
-        A phrase for each key that differs, in the order of the manifests; keys with spaces for underscores.
+        A phrase for each key that differs, in the order of the manifests; keys with spaces for underscores. The
+        convention is left out where the space or the closeness differs, from which it follows.
 
     Example:
         >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, but={"tokens"})
@@ -264,10 +265,12 @@ def differences(
     def written(value: Any, key: str) -> str:
         return ABSENT.get(key, "the default") if value is None else repr(value)
 
+    keys = [key for key in {**there, **asked} if key not in but and there.get(key) != asked.get(key)]
+    follows = {"convention"} if {"space", "closeness"} & {*keys} else set[str]()
     return [
         f"{key.replace('_', ' ')}: {written(there.get(key), key)} {said[0]}, {written(asked.get(key), key)} {said[1]}"
-        for key in {**there, **asked}
-        if key not in but and there.get(key) != asked.get(key)
+        for key in keys
+        if key not in follows
     ]
 
 
@@ -460,13 +463,15 @@ class RunKind:
         state: Name of the state file, from which a run is resumed.
         results: Names of files that are made from the state.
         read: Reads the state from a folder, which has a ``manifest``, a ``cursor`` and is ``finished`` or not; raises
-            ``InputError`` if it is damaged.
+            ``InputError`` if it is damaged. With ``parts=False`` it does not check the parts of tables.
+        free: Entries of the manifest that a resumed run may change.
     """
 
     name: str
     state: str
     results: tuple[str, ...]
-    read: Callable[[Path], Any]
+    read: Callable[..., Any]
+    free: Collection[str] = ()
 
     def saved(self, folder: Path) -> Any:
         """The state of the run in a folder; None if there is none.
@@ -474,7 +479,24 @@ class RunKind:
         Raises:
             InputError: If its state is damaged.
         """
-        return self.read(folder) if (folder / self.state).exists() else None
+        return self.read(folder, parts=False) if (folder / self.state).exists() else None
+
+    def resumed(self, folder: Path | None, asked: Mapping[str, Any], *, overwrite: bool) -> Any:
+        """The state of an interrupted or finished run in a folder, to continue it; None where there is none.
+
+        Args:
+            folder: The folder, checked by :meth:`claimed`; None for a run without one.
+            asked: Manifest of the requested run.
+            overwrite: Replace the run in the folder.
+
+        Raises:
+            InputError: If the folder holds another run of this kind, or a damaged one.
+        """
+        if folder is None or overwrite or not (folder / self.state).exists():
+            return None
+        state = self.read(folder)
+        self.refuse_other(folder, state.manifest, asked)
+        return state
 
     @contextlib.contextmanager
     def claimed(self, folder: Path | None, *, resume: bool, overwrite: bool) -> Iterator[None]:
@@ -518,7 +540,7 @@ class RunKind:
         if (folder / self.state).exists():
             if resume:
                 return
-            saved = self.read(folder)
+            saved = self.read(folder, parts=False)
             model, end = saved.manifest.get("model"), "finished" if saved.finished else "interrupted"
             article = "an" if self.name[0] in "aeiou" else "a"
             raise InputError(
@@ -531,17 +553,18 @@ class RunKind:
                 "--overwrite, or choose another folder."
             )
 
-    def refuse_other(self, folder: Path, differing: Sequence[str]) -> None:
+    def refuse_other(self, folder: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         """Raise if the run in the folder differs from the requested one.
 
         Args:
             folder: The folder.
-            differing: The differences between their manifests, see ``differences``.
+            there: Manifest of the run in the folder.
+            asked: Manifest of the requested run.
 
         Raises:
             InputError: If there is a difference.
         """
-        if differing:
+        if differing := differences(there, asked, but=self.free):
             raise InputError(
                 f"{folder} holds another {self.name} than the one asked for; they differ in {'; '.join(differing)}. "
                 "Give the same options, start anew with --overwrite, or choose another folder."

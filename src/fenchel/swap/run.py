@@ -15,12 +15,7 @@ from fenchel.auditing.manifest import described_model
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
 from fenchel.io.batches import BEGINNING, Cursor
-from fenchel.io.runs import (
-    ProgressClock,
-    RunKind,
-    SavingPace,
-    differences,
-)
+from fenchel.io.runs import ProgressClock, RunKind, SavingPace
 from fenchel.io.storage import (
     Field,
     Form,
@@ -48,9 +43,7 @@ MEASUREMENTS = "measurements"
 """Subfolder with the parts of the table of measurements."""
 
 # Known only at the end, or allowed to change when a swap is resumed.
-_FREE_TO_RESUME = frozenset(
-    {"documents", "tokens", "seconds", "stacks", "modules", "python", "texts", "pairs"}
-)
+_FREE_TO_RESUME = ("documents", "tokens", "seconds", "stacks", "modules", "python", "texts", "pairs")
 _STATE_SCHEMA = 4
 """Version of the state file."""
 
@@ -152,7 +145,7 @@ def swap(
             **asked.recorded,
             **task.description(),
         }
-        state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
+        state = _state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(run.model, task, arms, state, sites, asked).run()
         report = _reported(arms, task, state, asked)
@@ -405,31 +398,17 @@ class SwapState:
         return cls(saved["manifest"], table, Cursor(**saved["cursor"]), saved["finished"])
 
 
-SWAP = RunKind(
-    "swap", STATE_FILE, (*FILES, OLD_STATE_FILE), lambda folder: SwapState.read(folder, parts=False)
-)
+SWAP = RunKind("swap", STATE_FILE, (*FILES, OLD_STATE_FILE), SwapState.read, _FREE_TO_RESUME)
 """Files of a swap in its folder; a state of fenchel 0.2 is refused like results without their state."""
 
 
-def _open_state(directory: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:
-    """Load the state of a swap from a folder checked by ``SWAP.refuse_occupied``, or create an empty one.
-
-    Args:
-        directory: The folder, if any.
-        manifest: The requested swap.
-        arms: Number of arms.
-        overwrite: Replace an existing swap.
-
-    Raises:
-        InputError: If the folder contains another swap, or a damaged one.
-    """
-    if directory is None:
-        return SwapState(manifest, ParquetTable.temporary())
-    if overwrite or not (directory / STATE_FILE).exists():
-        return SwapState(manifest, ParquetTable(directory / MEASUREMENTS))
-    state = SwapState.read(directory)
+def _state(folder: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:
+    """The state from which a swap of a number of arms starts."""
+    state: SwapState | None = SWAP.resumed(folder, manifest, overwrite=overwrite)
+    if state is None or folder is None:
+        table = ParquetTable.temporary() if folder is None else ParquetTable(folder / MEASUREMENTS)
+        return SwapState(manifest, table)
     changes: Any = state.table.scan().collect_schema()["hidden"]
-    there = {**state.manifest, "number of conditions": changes.shape[0]}
-    asked = {**manifest, "number of conditions": arms}
-    SWAP.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
+    there, asked = ({"number of conditions": number} for number in (changes.shape[0], arms))
+    SWAP.refuse_other(folder, there, asked)
     return state
