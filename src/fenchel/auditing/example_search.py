@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +15,12 @@ from fenchel.auditing.examples import (
     MOST_TOKENS,
     AttentionMatrix,
     FarQueries,
+    FarQuery,
     HeadExample,
     Packing,
     Passage,
     Picture,
     TemplateWeight,
-    farthest,
     keep_the_farthest,
     keep_the_longest,
     least_variation,
@@ -83,10 +82,10 @@ _PASSAGE = 112  # tokens of a passage
 _MATRIX_TOL = 1e-3
 
 
-class _Candidate(NamedTuple):
-    """A query that may be kept, without words, with its row in the batch and its weights."""
+@dataclass(frozen=True, eq=False)
+class _Candidate(FarQuery):
+    """A query that may be kept, with its row in the batch and its weights."""
 
-    example: HeadExample
     row: int
     first_order: Tensor
     exact: Tensor
@@ -271,14 +270,14 @@ class ExampleSearch:
 
     def look(self, measured: MeasuredCall) -> None:
         """Search one attention call for queries that are farther than those kept."""
-        new: dict[HeadKey, list[_Candidate]] = defaultdict(list)
-        for candidate in self._candidates(measured):
-            new[candidate.example.key].append(candidate)
-        for key, candidates in new.items():
-            kept = farthest([*(one.example for one in candidates), *self.examples.get(key, ())])
-            for one in candidates:
-                if one.example in kept:
-                    self._examples.append(_with_words(one, *self._sides(measured, one.row)))
+        kept: dict[HeadKey, tuple[FarQuery, ...]] = {key: self.examples.get(key, ()) for key in measured.keys}
+        keep_the_farthest(kept, self._candidates(measured))
+        self._examples += [
+            _with_words(one, *self._sides(measured, one.row))
+            for queries in kept.values()
+            for one in queries
+            if isinstance(one, _Candidate)
+        ]
         self._matrices += self._longest(measured)
 
     def _sides(self, measured: MeasuredCall, row: int) -> tuple[WindowText, WindowText]:
@@ -330,16 +329,7 @@ class ExampleSearch:
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)
             place = batch.documents[row], batch.windows[row], position + 1
-            example = HeadExample(
-                *(keys[column], far, off, *place),
-                token="",
-                templates=(),
-                context="",
-                pattern=(query, left, reached),
-                context_token=None,
-                passage=None,
-            )
-            yield _Candidate(example, row, *weights)
+            yield _Candidate(keys[column], far, off, *place, (query, left, reached), row, *weights)
 
     def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
         """The matrices of the window that shows more of a sentence than those kept; empty where none does."""
@@ -364,13 +354,13 @@ def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowTex
     """The example with its tokens, its sentence and its heaviest templates."""
     both = torch.stack((candidate.first_order, candidate.exact))
     heavy = both.amax(0).argsort(descending=True, stable=True)[:NUM_TEMPLATES]
-    position = candidate.example.position - 1
+    position = candidate.position - 1
     # In cross-attention the query's position says nothing about the templates.
-    centre = int((both[0] - both[1]).abs().argmax()) if candidate.example.key.kind == "cross" else position
+    centre = int((both[0] - both[1]).abs().argmax()) if candidate.key.kind == "cross" else position
     span = templates.passage(centre, _PASSAGE)
     context, token = queries.context(position, _PASSAGE)
-    return replace(
-        candidate.example,
+    return HeadExample(
+        **{field.name: getattr(candidate, field.name) for field in fields(FarQuery)},
         token=queries.token(position),
         templates=tuple(
             TemplateWeight(place + 1, templates.token(place), attended, inferred)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -148,24 +148,17 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class HeadExample:
-    """An example query of one head.
+class FarQuery:
+    """A query of one head with a large total variation.
 
     Attributes:
         key: The head.
-        total_variation: Distance between the first-order and the exact weights; the largest of the head for this
-            pattern or in this window.
+        total_variation: Distance between the first-order and the exact weights.
         relative_deviation: Relative deviation of the query, possibly infinite.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
         position: Position in the window, from 1.
-        token: The query's token.
-        templates: The heaviest under either answer, heaviest first.
-        context: The sentence that contains the query, with "…" where text is left out.
         pattern: See ``Pattern``.
-        context_token: Start and end of the query's token in ``context``; None where it is not shown.
-        passage: The sentence that contains the templates, with all weights.
-        picture: The image whose patches are the templates, with all weights.
     """
 
     __pydantic_config__ = STRICT
@@ -176,18 +169,33 @@ class HeadExample:
     document: PositiveInt
     window: PositiveInt
     position: PositiveInt
-    token: str
-    templates: tuple[TemplateWeight, ...]
-    context: str
     pattern: Pattern
-    context_token: tuple[NonNegativeInt, NonNegativeInt] | None
-    passage: Passage | None
-    picture: Picture | None = None
 
     @property
     def rank(self) -> Rank:
         """Sort key among the queries of a head; unique."""
         return self.total_variation, -self.document, -self.window, -self.position
+
+
+@dataclass(frozen=True)
+class HeadExample(FarQuery):
+    """An example query of one head: its total variation is the largest of the head for its pattern or in its window.
+
+    Attributes:
+        token: The query's token.
+        templates: The heaviest under either answer, heaviest first.
+        context: The sentence that contains the query, with "…" where text is left out.
+        context_token: Start and end of the query's token in ``context``; None where it is not shown.
+        passage: The sentence that contains the templates, with all weights.
+        picture: The image whose patches are the templates, with all weights.
+    """
+
+    token: str
+    templates: tuple[TemplateWeight, ...]
+    context: str
+    context_token: tuple[NonNegativeInt, NonNegativeInt] | None
+    passage: Passage | None
+    picture: Picture | None = None
 
     @property
     def largest_weight(self) -> float:
@@ -225,6 +233,8 @@ class HeadExample:
         return check_json(cls, fields, "example")
 
 
+_Query = TypeVar("_Query", bound=FarQuery)
+
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
 
 """Kept queries of every head, farthest first: the farthest of each pattern and of each window.
@@ -234,26 +244,26 @@ largest.
 """
 
 
-def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
+def keep_the_farthest(kept: dict[HeadKey, tuple[_Query, ...]], others: Iterable[_Query]) -> None:
     """Update ``kept`` with those of ``others`` that are farther; the result does not depend on order or grouping.
 
     A query that is not among the farthest of some queries, by pattern or window, is not among the farthest of all.
     """
-    by_head: dict[HeadKey, list[HeadExample]] = {}
+    by_head: dict[HeadKey, list[_Query]] = {}
     for example in others:
         by_head.setdefault(example.key, []).append(example)
     for key, examples in by_head.items():
         kept[key] = tuple(farthest([*kept.get(key, ()), *examples]))
 
 
-def is_full(kept: tuple[HeadExample, ...]) -> bool:
+def is_full(kept: Sequence[FarQuery]) -> bool:
     """Whether queries nearer than the last of those kept cannot be kept."""
     patterns = {example.pattern for example in kept}
     windows = {(example.document, example.window) for example in kept}
     return len(patterns) >= MOST_PATTERNS and len(windows) >= MOST_WINDOWS
 
 
-def least_variation(kept: tuple[HeadExample, ...]) -> float:
+def least_variation(kept: Sequence[FarQuery]) -> float:
     """Least total variation with which a query can be kept beside these."""
     if not kept:
         return 0.0
@@ -261,7 +271,7 @@ def least_variation(kept: tuple[HeadExample, ...]) -> float:
     return max(LEAST_SHARE * kept[0].total_variation, nearest)
 
 
-def farthest(queries: Iterable[HeadExample]) -> list[HeadExample]:
+def farthest(queries: Iterable[_Query]) -> list[_Query]:
     """Select the queries of a head that are kept, farthest first."""
     by_rank = {query.rank: query for query in queries}
     in_order = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]

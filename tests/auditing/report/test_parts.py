@@ -99,7 +99,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
     weights = (TemplateWeight(9, "late", 0.1, 0.8), TemplateWeight(2, "early", 0.4, 0.2))
     report.far_queries[key] = (
         HeadExample(
-            key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late", ("", "", ""), None, None
+            key, 0.7, math.inf, 1, 1, 2, ("", "", ""), "early", weights, "early and late", None, None
         ),
     )
     (card,) = farthest_heads(report)
@@ -159,8 +159,10 @@ def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tup
 
 def far(document: int, position: int, leaves: str, variation: float) -> HeadExample:
     key = HeadKey("encoder_self", 1, 1)
-    place = document, 1, position, f"w{position}", (), f"sentence {document}"
-    return HeadExample(key, variation, 0.1, *place, ("rest", leaves, "rest"), None, None)
+    words = f"w{position}", (), f"sentence {document}"
+    return HeadExample(
+        key, variation, 0.1, document, 1, position, ("rest", leaves, "rest"), *words, None, None
+    )
 
 
 def test_the_queries_shown_are_of_different_sentences_patterns_and_places() -> None:
