@@ -102,7 +102,7 @@ class Bootstrap:
         """
         strata = [torch.arange(units)] if strata is None else strata
         estimate = float(statistic(torch.ones(1, units, dtype=torch.float64)))
-        if self.repetitions == 0 or min(map(len, strata)) < FEWEST:
+        if min(map(len, strata)) < FEWEST:
             return Interval(estimate)
         return self.around(estimate, self.samples(statistic, strata, units))
 

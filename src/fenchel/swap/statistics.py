@@ -351,22 +351,20 @@ class Tables:
             records.append(record)
         return records
 
-    def _samples(self, metric: Metric, arm: str) -> Tensor | None:
-        if metric.units < FEWEST or self._bootstrap.repetitions == 0:
-            return None
+    def _samples(self, metric: Metric, arm: str) -> Tensor:
+        """The metric of an arm in every resample; of too few units there are none."""
+        if metric.units < FEWEST:
+            return torch.empty(0)
         units = torch.arange(metric.units)
         return self._bootstrap.samples(lambda weights: metric.of(arm, weights), [units], metric.units)
 
-    def _quality(self, name: str, metric: Metric, arm: str, own: Tensor | None) -> Record:
+    def _quality(self, name: str, metric: Metric, arm: str, own: Tensor) -> Record:
         """A metric of an arm and its difference from the model's, on the same resamples."""
         value = metric.of_all(arm)
         difference = value - metric.of_all(self._keys[0])
         samples = own if arm == self._keys[0] else self._samples(metric, arm)
-        if samples is None or own is None:
-            level, apart = Interval(value), Interval(difference)
-        else:
-            level, apart = Bootstrap.around(value, samples), Bootstrap.around(difference, samples - own)
-        return named(name, level) | named(f"{name}_difference", apart)
+        apart = Bootstrap.around(difference, samples - own)
+        return named(name, Bootstrap.around(value, samples)) | named(f"{name}_difference", apart)
 
     def layers(self) -> list[Record]:
         """A record for every layer and model-wide arm."""
