@@ -343,7 +343,8 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     known = values_are_known(largest)
     if known and not bool((largest < torch.inf).all()):
         raise ProblemError(
-            "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
+            "log_preference (in a layer, its preference and attn_mask) contains NaN or +inf; expected finite log "
+            "weights, or -inf where masked"
         )
     if not known or bool(far.any()):
         if dtype in HALF:
