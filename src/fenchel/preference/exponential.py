@@ -146,18 +146,13 @@ class TruncatedExponential(AbstractProduct):
                     )
                 )
 
-    @property
-    def slope(self) -> Tensor:
-        """θ, elementwise."""
-        return self.theta
-
     def half(self) -> Tensor:
         """Half the width of the interval."""
         return (self.high - self.low) / 2
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
-        half, start = self.half(), self.slope
+        half, start = self.half(), self.theta
         x, origin = half * (start + lam), half * start
         series, beyond = log_sinhc_difference(x, origin, half * lam)
         near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
@@ -170,7 +165,7 @@ class TruncatedExponential(AbstractProduct):
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         half = self.half()
-        x = half * (self.slope + lam)
+        x = half * (self.theta + lam)
         small, near, far = _split(x)
         middle = (self.low + self.high) / 2 + half * (near * polynomial(near.square(), COEFFICIENTS))
         distance = half * end_distance(far)
@@ -180,7 +175,7 @@ class TruncatedExponential(AbstractProduct):
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        half, start, tiny = self.half(), self.slope, self._tiny(lam)
+        half, start, tiny = self.half(), self.theta, self._tiny(lam)
         shift = half * (langevin(half * (start + lam)) - langevin(half * start))
         if values_are_known(lam) and not bool(tiny.any()):
             return shift
@@ -194,11 +189,11 @@ class TruncatedExponential(AbstractProduct):
     @override
     def variance(self, lam: Tensor) -> Tensor:
         half = self.half()
-        return langevin_slope(half * (self.slope + lam), half)
+        return langevin_slope(half * (self.theta + lam), half)
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
-        half, start, tiny = self.half(), self.slope, self._tiny(lam)
+        half, start, tiny = self.half(), self.theta, self._tiny(lam)
         lost = half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
         if values_are_known(lam) and not bool(tiny.any()):
             return lost
@@ -211,12 +206,12 @@ class TruncatedExponential(AbstractProduct):
 
     @override
     def _tilted(self, lam: Tensor) -> TruncatedExponential:
-        return TruncatedExponential._of(low=self.low, high=self.high, theta=self.slope + lam)
+        return TruncatedExponential._of(low=self.low, high=self.high, theta=self.theta + lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         r"""By the inverse :math:`\log(1 + q(e^y - 1))/y`, y = 2wθ; differentiable in every parameter."""
         share = self.low.new_empty(shape).uniform_(generator=generator)
-        steepness = 2 * self.half() * self.slope
+        steepness = 2 * self.half() * self.theta
         small = steepness.abs() < 1e-6
         rising = steepness.where((steepness > 0) & ~small, 1)
         falling = steepness.where((steepness < 0) & ~small, -1)
@@ -231,7 +226,7 @@ class TruncatedExponential(AbstractProduct):
     def log_densities(self, points: Tensor) -> Tensor:
         half, middle = self.half(), (self.low + self.high) / 2
         inside = (points >= self.low) & (points <= self.high)
-        log = self.slope * (points - middle) - log_sinhc(half * self.slope) - torch.log(2 * half)
+        log = self.theta * (points - middle) - log_sinhc(half * self.theta) - torch.log(2 * half)
         return torch.where(inside, log, -torch.inf)
 
 
@@ -265,8 +260,8 @@ class Box(TruncatedExponential):
         self._set_between(low=low, high=high)
 
     @property
-    @override
-    def slope(self) -> Tensor:
+    def theta(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """θ = 0, elementwise."""
         return torch.zeros_like(self.low)
 
 
@@ -297,18 +292,13 @@ class AsymmetricLaplace(AbstractProduct):
     def __init__(self, location: Tensor, left: float | Tensor, right: float | Tensor) -> None:
         self._set(location=location, left=left, right=right, positive=("left", "right"))
 
-    def rates(self) -> tuple[Tensor, Tensor]:
-        """The rates below and above the location."""
-        return self.left, self.right
-
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        left, right = self.rates()
-        return -left, right
+        return -self.left, self.right
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
-        left, right = self.rates()
+        left, right = self.left, self.right
         # The product of both factors minus 1, without cancellation near λ = 0; for large λ factor by factor.
         excess = lam / left - lam / right - (lam / left) * (lam / right)
         near = excess.abs() < 0.5
@@ -320,46 +310,41 @@ class AsymmetricLaplace(AbstractProduct):
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        left, right = self.rates()
-        return self.location + (1 / (right - lam) - 1 / (left + lam))
+        return self.location + (1 / (self.right - lam) - 1 / (self.left + lam))
 
     def mean_rounding(self) -> Tensor:
         """The error of the means of both sides, which may cancel."""
-        left, right = self.rates()
-        size = (1 / left + 1 / right).expand(*self.lead, self.dim).norm(dim=-1)
+        size = (1 / self.left + 1 / self.right).expand(*self.lead, self.dim).norm(dim=-1)
         return ROUNDINGS * UNIT * size
 
     def tilted_shift(self, lam: Tensor) -> Tensor:
         """The sum of the shifts of both sides, each with the sign of λ."""
         self.check_point("lam", lam)
-        left, right = self.rates()
+        left, right = self.left, self.right
         return lam / (right * (right - lam)) + lam / (left * (left + lam))
 
     @override
     def variance(self, lam: Tensor) -> Tensor:
-        left, right = self.rates()
-        return (right - lam).square().reciprocal() + (left + lam).square().reciprocal()
+        return (self.right - lam).square().reciprocal() + (self.left + lam).square().reciprocal()
 
     def lost(self, lam: Tensor) -> Tensor:
         """Rates are rounded quotients, which matters if a side is nearly flat."""
-        left, right = self.rates()
+        left, right = self.left, self.right
         shift = self.tilted_shift(lam).abs()
         return shift * (1 + right / (right - lam).abs() + left / (left + lam).abs())
 
     @override
     def _tilted(self, lam: Tensor) -> AsymmetricLaplace:
-        left, right = self.rates()
-        return AsymmetricLaplace._of(location=self.location, left=left + lam, right=right - lam)
+        return AsymmetricLaplace._of(location=self.location, left=self.left + lam, right=self.right - lam)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """The difference of two exponential samples; differentiable in every parameter."""
-        left, right = self.rates()
         up, down = (self.location.new_empty(shape).exponential_(generator=generator) for _ in range(2))
-        return self.location + up / right - down / left
+        return self.location + up / self.right - down / self.left
 
     @override
     def log_densities(self, points: Tensor) -> Tensor:
-        left, right = self.rates()
+        left, right = self.left, self.right
         offset = points - self.location
         height = left.log() + right.log() - (left + right).log()
         return height - torch.where(offset >= 0, right, -left) * offset
@@ -396,7 +381,9 @@ class Laplace(AsymmetricLaplace):
     def __init__(self, location: float | Tensor, scale: float | Tensor) -> None:
         self._set(location=location, scale=scale, positive=("scale",))
 
-    @override
-    def rates(self) -> tuple[Tensor, Tensor]:
-        rate = 1 / self.scale
-        return rate, rate
+    @property
+    def left(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """1/b."""
+        return 1 / self.scale
+
+    right = left  # pyright: ignore[reportAssignmentType]

@@ -316,24 +316,21 @@ class Poisson(AbstractProduct):
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        return self._tilted_rate(lam)
+        return self.variance(lam)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         return self.cumulant(lam)
 
-    @override
     def variance(self, lam: Tensor) -> Tensor:
-        return self._tilted_rate(lam)
-
-    def _tilted_rate(self, lam: Tensor) -> Tensor:
+        """The rate of p(λ), which is also its mean."""
         root = (lam / 2).exp()
         return self.rate * root * root
 
     @override
     def _tilted(self, lam: Tensor) -> Poisson:
-        return self._changed(rate=self._tilted_rate(lam))
+        return self._changed(rate=self.variance(lam))
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Without gradient, as samples are discrete."""
