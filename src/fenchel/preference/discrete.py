@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,13 +29,39 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
-D = TypeVar("D", bound=Any)
-
 SMALL = 0.5
 """Potentials up to this, in units of the modulus, use formulas without cancellation."""
 
 
-class Discrete(AbstractPreference):
+class AbstractWeighted(AbstractPreference):
+    """A preference with log weights, which are normalised: rounded sums of what is given.
+
+    Attributes:
+        log_weights: Log w, normalised, (..., m or 1, n).
+    """
+
+    rows = ("log_weights", "_original")
+    log_weights: Tensor
+    _original: Tensor | None = None
+
+    def _set_weights(self, original: Tensor) -> None:
+        self.log_weights = original.log_softmax(-1)
+        if self.dtype != torch.float64:
+            # Normalising rounds; conversion to another dtype normalises the original log weights.
+            self._original = original.detach()
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        made = super().to(dtype)
+        if made is self:
+            return made
+        given = made._original
+        if given is None or (made.log_weights.requires_grad and torch.is_grad_enabled()):
+            given = made.log_weights
+        return made._changed(log_weights=given.log_softmax(-1), _original=None)
+
+
+class Discrete(AbstractWeighted):
     r"""The distribution u with weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
@@ -62,9 +88,6 @@ class Discrete(AbstractPreference):
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
 
-    rows = ("log_weights", "_original")
-    _original: Tensor | None = None
-
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         self.templates = checked_parameter(
             "templates", templates, "(..., n, d)", dims=2, remedy="including masked ones"
@@ -74,10 +97,7 @@ class Discrete(AbstractPreference):
             self.log_weights = self.templates.new_zeros(1, n).log_softmax(-1)
             return
         original = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
-        self.log_weights = original.log_softmax(-1)
-        if self.dtype != torch.float64:
-            # Normalising rounds; conversion to another dtype normalises the original log weights.
-            self._original = original.detach()
+        self._set_weights(original)
 
     @property
     @override
@@ -202,11 +222,6 @@ class Discrete(AbstractPreference):
     def width(self) -> int:
         return max(self.dim, self.support_size)
 
-    @override
-    def to(self, dtype: torch.dtype) -> Discrete:
-        made = super().to(dtype)
-        return self if made is self else normalised_again(made)
-
     def __repr__(self) -> str:
         return (
             f"Discrete(templates={tuple(self.templates.shape)}, log_weights={tuple(self.log_weights.shape)}, "
@@ -244,14 +259,6 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
             f"{where}): such a query has no solution; omit it, or unmask one of the {thing}"
         )
     return result
-
-
-def normalised_again(distribution: D) -> D:
-    """A distribution in another dtype, whose weights are normalised there from the log weights as given."""
-    given = distribution._original
-    if given is None or (distribution.log_weights.requires_grad and torch.is_grad_enabled()):
-        given = distribution.log_weights
-    return distribution._changed(log_weights=given.log_softmax(-1), _original=None)
 
 
 def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:

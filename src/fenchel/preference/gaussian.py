@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,13 +21,13 @@ from fenchel.preference.abstract import (
 )
 from fenchel.preference.covariance import checked_covariance
 from fenchel.preference.discrete import (
+    AbstractWeighted,
     center_of,
     checked_log_weights,
     counted_and_small,
     displacement,
     drawn_indices,
     log_mean_exp,
-    normalised_again,
     picked,
 )
 from fenchel.tensors import HALF, first_index, values_are_known
@@ -159,7 +158,7 @@ class Gaussian(AbstractPreference):
         return self._described(f"dim={self.dim}", f"covariance={kind}")
 
 
-class GaussianMixture(AbstractPreference):
+class GaussianMixture(AbstractWeighted):
     r"""The mixture :math:`u = \sum_k w_k\,\mathcal{N}(m_k, S_k)`.
 
     .. math:: \log M(\lambda) = \log\sum_k w_k
@@ -196,8 +195,6 @@ class GaussianMixture(AbstractPreference):
     """
 
     resolves_shift = True
-    rows = ("log_weights", "_original")
-    _original: Tensor | None = None
 
     def __init__(
         self,
@@ -211,11 +208,7 @@ class GaussianMixture(AbstractPreference):
         means = checked_parameter("means", means, "(..., K, d)", dims=2)
         result = checked_covariance(means, covariances, variances, factors, components=means.shape[-2])
         self.means, self._covariances = means, result
-        original = _checked_weights(log_weights, means)
-        self.log_weights = original.log_softmax(-1)
-        if self.dtype != torch.float64:
-            # Normalising rounds, as in Discrete.
-            self._original = original.detach()
+        self._set_weights(_checked_weights(log_weights, means))
         # Whether each query has its own components (..., m, K, d), as after a tilt.
         self._own = False
         batch = {"means": (*means.shape[:-2], 1), "covariances": (*result.lead[:-1], 1)}
@@ -401,11 +394,6 @@ class GaussianMixture(AbstractPreference):
         # Components first, as all rows share the matrix of each.
         of_each = each.log_density(rows.unsqueeze(-3) - self.means.unsqueeze(-2)).mT
         return self._back(torch.logsumexp(self.log_weights + of_each, -1, keepdim=True)).squeeze(-1)
-
-    @override
-    def to(self, dtype: torch.dtype) -> Self:
-        made = super().to(dtype)
-        return self if made is self else normalised_again(made)
 
     @override
     def queries(self, part: slice) -> GaussianMixture:
