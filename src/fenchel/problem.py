@@ -20,6 +20,7 @@ from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
 from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
+from fenchel.preference.abstract import check_together
 from fenchel.tensors import (
     check_device,
     check_tensor,
@@ -156,14 +157,8 @@ class Problem(Generic[P_co]):
             "evidence": self.evidence.shape[:-1],
             "alpha": self.alpha.shape,
         }
-        try:
-            shape = torch.broadcast_shapes(*parts.values())
-        except RuntimeError:
-            listed = ", ".join(f"{name} {tuple(part)}" for name, part in parts.items())
-            raise ProblemError(
-                f"leading dimensions do not broadcast to one shape (..., m): {listed} (templates without n and d, "
-                "log_weights without n, evidence without d)"
-            ) from None
+        note = " (templates without n and d, log_weights without n, evidence without d)"
+        shape = check_together(note, **parts)
         others = [name for name in parts if name not in ("templates", "evidence")]
         if shape[-1] != self.evidence.shape[-2]:
             raise ProblemError(

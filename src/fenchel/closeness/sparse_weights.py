@@ -41,6 +41,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from fenchel.arguments import shown
 from fenchel.blocks import part_of, spans
 from fenchel.errors import ProblemError
+from fenchel.preference.abstract import check_together
 from fenchel.tensors import HALF, check_entries, check_tensor, is_onnx_export, polynomial, values_are_known
 
 
@@ -91,24 +92,20 @@ def sparse_weights(
 
 def _check(potential: Any, log_preference: Any, a: Any) -> None:
     check_tensor("potential", potential, "(..., n)")
-    parts = {"potential": potential}
+    shapes = {"potential": potential.shape}
     if log_preference is not None:
         check_tensor("log_preference", log_preference, "that broadcasts to (..., n), or None")
-        parts["log_preference"] = log_preference
+        shapes["log_preference"] = log_preference.shape
     if isinstance(a, Tensor):
         sizes = (..., 1) if a.dim() else ()
         check_tensor("a", a, "a number, or one order for all scores of a row", sizes=sizes)
-        parts["a"] = a
+        shapes["a"] = a.shape
         check_entries("a", a, lambda x: (x >= 0) & (x <= 1), "orders less 1, from 0 to 1")
     elif not isinstance(a, (int, float)) or not 0 <= a <= 1:
         raise ProblemError(f"a is {shown(a)}; expected the order less 1, from 0 to 1")
     if not potential.dim():
         raise ProblemError("potential has shape (); expected (..., n), one score for each template")
-    try:
-        torch.broadcast_shapes(*(part.shape for part in parts.values()))
-    except RuntimeError:
-        listed = ", ".join(f"{name} {tuple(part.shape)}" for name, part in parts.items())
-        raise ProblemError(f"shapes do not broadcast to (..., n): {listed}") from None
+    check_together("", "shapes do not broadcast to (..., n)", **shapes)
 
 
 def curvature_weights(

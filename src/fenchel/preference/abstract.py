@@ -482,8 +482,18 @@ def sums(count: int) -> float:
     return (2 * summed(count) + 8) * UNIT
 
 
-def check_together(**shapes: tuple[int, ...]) -> torch.Size:
-    """The shape to which the leading shapes of parameters broadcast.
+def check_together(
+    note: str = "",
+    what: str = "leading dimensions do not broadcast to one shape (..., m)",
+    /,
+    **shapes: tuple[int, ...],
+) -> torch.Size:
+    """The shape to which several shapes broadcast, by default the leading ones of parameters.
+
+    Args:
+        note: Follows the shapes in the message.
+        what: The error, which precedes them.
+        **shapes: The shapes, by name.
 
     Raises:
         ProblemError: If they do not broadcast; the message has all of them.
@@ -492,7 +502,7 @@ def check_together(**shapes: tuple[int, ...]) -> torch.Size:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise ProblemError(f"leading dimensions do not broadcast to one shape (..., m): {listed}") from None
+        raise ProblemError(f"{what}: {listed}{note}") from None
 
 
 def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tuple[int, ...]:
