@@ -45,7 +45,7 @@ from tests.nn.preferences import HEADS as OURS
 from tests.wrong_calls.values import *
 
 HEADS = {"heads": 4}
-FROM_ZERO = without(WHOLE, "zero", "None_")
+FROM_ZERO = without(WHOLE, "zero")
 SCALE: dict[str, Makers] = {"scale": without(POSITIVE, "None_")}
 GRIDS = made(text="x", number=3, three=(1, 2, 3), zero=(0, 3), half=(2, 1.5), none=None)
 NETWORKS = made(text="x", kind=nn.Linear, function=len)

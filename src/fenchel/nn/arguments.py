@@ -13,7 +13,7 @@ from fenchel.errors import ProblemError
 from fenchel.tensors import check_floating, checked_argument
 
 # Rules of sizes that differ from the general one.
-_RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
+_RULES = {"width": "width", "heads": "head_count", "num_heads": "head_count", "reach": "reach"}
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:

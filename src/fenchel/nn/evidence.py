@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import checked
 from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import (
@@ -27,7 +26,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.calls import first_query_position
 from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
-from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type
+from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type, checked_argument
 
 __all__ = [
     "AbstractEvidence",
@@ -410,7 +409,7 @@ class RelativeKeys(AbstractPositionalEvidence):
 
     def __init__(self, heads: int, dim: int, max_distance: int, scale: float | None = None) -> None:
         super().__init__(scale, heads=heads, dim=dim)
-        checked("reach", max_distance, name="max_distance of RelativeKeys", error=ProblemError)
+        checked_argument("reach", max_distance, name="max_distance of RelativeKeys")
         self.heads, self.dim, self.max_distance = heads, dim, max_distance
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
@@ -456,9 +455,8 @@ class RelativeGridKeys(AbstractPositionalEvidence):
 
     def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
         check_positive("RelativeGridKeys", scale=scale)
-        super().__init__(scale, heads=heads, dim=dim)
+        super().__init__(scale, heads=heads, dim=dim, reach=reach)
         self.grid = check_grid("RelativeGridKeys", grid)
-        checked("reach", reach, name="reach of RelativeGridKeys", error=ProblemError)
         if dim % 2:
             raise ProblemError(
                 f"dim of RelativeGridKeys is {dim}; expected an even number: half is for rows, half for columns."

@@ -136,8 +136,7 @@ class GridWindow(AbstractGridPreference):
     """
 
     def __init__(self, grid: tuple[int, int], reach: int) -> None:
-        super().__init__(grid)
-        checked("reach", reach, name="reach of GridWindow", error=ProblemError)
+        super().__init__(grid, reach=reach)
         self.reach = reach
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
