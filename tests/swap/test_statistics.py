@@ -1,5 +1,6 @@
 """Ranks, intervals and the choice of a control: against scipy, by simulation, and on data whose answer is known."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,7 +168,8 @@ def test_windows_of_a_document_are_drawn_together():
 
     def width(documents: torch.Tensor) -> tuple[float | None, dict[str, int]]:
         measured = {**windows, "documents": documents}
-        found = Tables(arms, measured, {"layers": 1}, None, Bootstrap(500), unit="windows").results()
+        task: Any = SimpleNamespace(unit="windows")
+        found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(500)).results()
         low, high = (found["arms"][1][f"loss_difference_{end}"] for end in ("low", "high"))
         assert found["arms"][1]["loss_difference"] == pytest.approx(float(level.mean()))
         return None if low is None else high - low, found["units"]

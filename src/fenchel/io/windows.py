@@ -252,6 +252,7 @@ class TokenWindows:
         shard: Shard = WHOLE,
     ) -> None:
         self.documents = documents
+        self.description = documents.description
         self.tokenizer = tokenizer
         self.batch_size = checked("batch_size", batch_size)
         self.shard = shard
@@ -274,11 +275,6 @@ class TokenWindows:
         self._config = config
         self._padding = padding_token(tokenizer, config)
         self._decoder_start = decoder_start(config)
-
-    @property
-    def description(self) -> str:
-        """The source as the user gave it."""
-        return self.documents.description
 
     @property
     def text_sha256(self) -> str | None:

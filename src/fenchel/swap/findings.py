@@ -190,7 +190,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     else:
         others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
         measured = [_changed(name, arm, results, words)]
-        measured += (f"{_taken(name, other, arm, arms[0], words)}{_spread(arm, other)}." for other in others)
+        measured += (f"{_taken(name, other, arm, arms[0], words)}." for other in others)
     smoothed = [] if smoothing is None else [_smoothed(smoothing, results, words)]
     return "\n".join([" ".join([*measured, *smoothed]), *removed])
 
@@ -255,31 +255,27 @@ def _level(value: float | None) -> str:
 
 
 def _taken(name: str, quality: str, arm: Mapping[str, Any], model: Mapping[str, Any], words: Wording) -> str:
+    """The values of a loss or score in the model and in an arm, and their difference with its interval."""
+    difference = interval_of(arm, f"{quality}_difference")
     return (
         f"{name} changes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
-        f"{signed(arm[f'{quality}_difference'])}"
+        f"{signed(difference.estimate)}{within(difference)}"
     )
-
-
-def _spread(arm: Mapping[str, Any], quality: str) -> str:
-    return within(interval_of(arm, f"{quality}_difference"))
 
 
 def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
     quality = results["quality"]
     unit, number = resampled(results, quality)
-    taken, spread = _taken(name, quality, arm, results["arms"][0], words), _spread(arm, quality)
-    if not spread:
+    taken = _taken(name, quality, arm, results["arms"][0], words)
+    difference = interval_of(arm, f"{quality}_difference")
+    if difference.low is None:
         few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
         return f"{taken}; {few} no interval, so this may be chance."
-    taken = f"{taken}{spread} (95 % over {count(number)} {unit})"
+    taken = f"{taken} (95 % over {count(number)} {unit})"
     if few := too_few(results, quality):
         return f"{taken}: {few}."
-    verdict = _verdict(
-        interval_of(arm, f"{quality}_difference"),
-        quality,
-        (", an improvement", ", not distinguishable from no change", ", for the worse"),
-    )
+    verdicts = (", an improvement", ", not distinguishable from no change", ", for the worse")
+    verdict = _verdict(difference, quality, verdicts)
     return f"{taken}{verdict}. {_against_controls(arm, results)}"
 
 

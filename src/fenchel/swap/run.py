@@ -158,9 +158,8 @@ def swap(
 
 def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOptions) -> SwapReport:
     """Create the report from the measurements."""
-    pairs = task if isinstance(task, SentenceTask) else None
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = Tables(arms, state.measured(), state.manifest["stacks"], pairs, bootstrap, unit=task.unit)
+    tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap)
     return SwapReport(state.manifest, tables.results())
 
 

@@ -18,6 +18,7 @@ from fenchel.bootstrap import FEWEST, Bootstrap, Interval
 from fenchel.correlation import correlation, midranks, spearman
 from fenchel.errors import ModelError
 from fenchel.swap.conditions import Arm
+from fenchel.swap.observation import Task
 from fenchel.swap.tasks import SentenceTask
 
 Record = dict[str, Any]
@@ -226,9 +227,8 @@ class Tables:
         arms: The arms, the model itself first.
         measured: Measurements of ``SwapRun``, with units in the first dimension.
         stacks: Number of layers of each stack, that of the output last.
-        pairs: Task with the compared sentences; None for language modelling and for examples.
+        task: The task, which names the rows of the measurements. Documents are resampled with all of their rows.
         bootstrap: Bootstrap of the intervals.
-        unit: Name of the rows of the measurements, in the plural. Documents are resampled with all of their rows.
     """
 
     def __init__(
@@ -236,10 +236,8 @@ class Tables:
         arms: Sequence[Arm],
         measured: Mapping[str, Tensor],
         stacks: Mapping[str, int],
-        pairs: SentenceTask | None,
+        task: Task,
         bootstrap: Bootstrap,
-        *,
-        unit: str,
     ) -> None:
         self._arms, self._stacks, self._bootstrap = arms, stacks, bootstrap
         self._keys = [arm.key for arm in arms]
@@ -247,13 +245,13 @@ class Tables:
         # Without α = 1, which is the model itself.
         self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
-        self.units = {unit: len(measured["documents"])}
+        self.units = {task.unit: len(measured["documents"])}
         self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
         hidden = self._columns(measured["hidden"][:, :, -1])
         self._changes = {"hidden_change": token_mean(hidden, measured["tokens"][:, -1])}
-        if pairs is not None:
-            self._compare_embeddings(pairs, measured["embeddings"])
+        if isinstance(task, SentenceTask):
+            self._compare_embeddings(task, measured["embeddings"])
         counts = measured["counts"]
         if (losses := measured.get("losses")) is not None:
             self._qualities["loss"] = token_mean(self._columns(losses), measured.get("labels", counts))
