@@ -440,14 +440,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The contents of ``compare.json``; infinite and unknown numbers are None.
 
-        Returns:
-            ``audits`` (name and manifest of each), ``resampled`` (number of documents, and whether they are paired),
-            ``differing``, ``metrics`` (by name: rank correlations of last and first, number of heads whose intervals
-            lie above and below 0), ``heads`` (a record per head: queries, and for each metric ``NAME_mean`` and
-            ``NAME_p50``, a number per audit; ``NAME_mean_difference``, ``NAME_p50_difference``, ``NAME_p50_low``,
-            ``NAME_p50_high``, last minus first; ``NAME_moved``, 1 or −1 where the interval lies above or below 0),
-            ``layers`` (likewise, without intervals), and
-            ``steps`` (rank correlations from each audit to the next).
+        :meth:`fenchel.comparing.ComparisonReport.save` describes its entries.
         """
         steps = [
             {"from": one, "to": other}
@@ -510,6 +503,6 @@ class Comparison:
         result: dict[str, list[float | None]] = {}
         for metric in METRICS:
             shapes = [audit.distribution(metric, *place) for audit in self.audits]
-            result[f"{metric}_mean"] = [finite(shape.mean) for shape in shapes]
-            result[f"{metric}_p50"] = [finite(shape.median) for shape in shapes]
+            for statistic, name in STATISTICS.items():
+                result[f"{metric}_{statistic}"] = [finite(getattr(shape, name)) for shape in shapes]
         return result

@@ -238,60 +238,66 @@ class SentenceTask:
     ) -> None:
         self._documents, self._pairs, self._options = documents, pairs, options
         self._cut = CutTexts(documents, tokenizer, config, options)
-        bare = len(self._cut.prefix) + len(self._cut.suffix)
         self._numbers: dict[str, int] = {}
         self._ids: list[tuple[int, ...]] = []
+        read = sorted({self._number(text) for text in self._texts()})
+        sentences = () if pairs is None else pairs.sentences
+        scored = [[self._number(first), self._number(second)] for first, second in sentences]
+        self._check(read, scored)
+        by_length = sorted(
+            enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0])
+        )
+        self._cut.texts = dict(by_length)
+        self.scored = None if pairs is None else torch.tensor(scored)
+        self.scores = None if pairs is None else torch.tensor(pairs.scores, dtype=torch.float64)
+        # Whether the ranked pairs are of all sentences, so that sentences are resampled instead of pairs.
+        self.by_sentence = documents is not None
+        self.ranked = (
+            torch.tensor(read)[sampled_pairs(len(read), options.sample_pairs, options.seed)]
+            if self.by_sentence
+            else torch.tensor(scored)
+        )
 
-        def number(text: str) -> int:
-            if text not in self._numbers:
-                self._numbers[text] = len(self._ids)
-                self._ids.append(self._cut.cut(text))
-            return self._numbers[text]
-
-        read: set[int] = set()
-        for document in () if documents is None else self._cut.read():
+    def _texts(self) -> Iterator[str]:
+        """The sentences of the documents."""
+        for document in () if self._documents is None else self._cut.read():
             if document.target is not None:
                 raise InputError(
                     "a target column was given, but embedded sentences have no target. Leave it out."
                 )
-            read.add(number(document.text.strip()))
-        different = len(set(self._ids))
+            yield document.text.strip()
+
+    def _number(self, text: str) -> int:
+        """Index of a sentence, which is cut if it is new."""
+        if text not in self._numbers:
+            self._numbers[text] = len(self._ids)
+            self._ids.append(self._cut.cut(text))
+        return self._numbers[text]
+
+    def _check(self, read: list[int], scored: list[list[int]]) -> None:
+        """Raise if there are no similarities to rank, given the sentences of documents and of pairs."""
+        documents, pairs = self._documents, self._pairs
+        different = len({self._ids[index] for index in read})
         if documents is not None and different < 3:
             raise InputError(
                 f"{documents.description} has {number_of(different, 'sentence')} that the tokenizer "
                 "tells apart; a ranking of similarities needs at least 3, one per line. Give more, or scored pairs "
                 "(--pairs)."
             )
-        self.scored: Tensor | None = None
-        self.scores: Tensor | None = None
-        if pairs is not None:
-            self.scored = torch.tensor([[number(first), number(second)] for first, second in pairs.sentences])
-            self.scores = torch.tensor(pairs.scores, dtype=torch.float64)
-        by_length = sorted(
-            enumerate(self._ids, start=1), key=lambda sentence: (len(sentence[1]), sentence[0])
-        )
-        self._cut.texts = dict(by_length)
+        bare = len(self._cut.prefix) + len(self._cut.suffix)
         if not any(len(ids) > bare for ids in self._ids):
             source = " and ".join(given.description for given in (documents, pairs) if given is not None)
             raise InputError(
                 f"{source} has no token to embed: the tokenizer returns none for any sentence. Check the file and the "
                 "tokenizer."
             )
-        if pairs is not None and self.scored is not None:
-            compared = [frozenset(self._ids[index] for index in pair) for pair in self.scored.tolist()]
-            # Equal sentences always have similarity 1.
-            if len({pair if len(pair) == 2 else None for pair in compared}) < 2:
-                raise InputError(
-                    f"{pairs.description} repeats one pair of sentences, or pairs equal ones, as far as the tokenizer "
-                    "tells them apart, so there are no similarities to rank. Give different pairs."
-                )
-        # Whether the ranked pairs are of all sentences, so that sentences are resampled instead of pairs.
-        self.by_sentence = documents is not None
-        ranked = self.scored
-        if documents is not None:
-            ranked = torch.tensor(sorted(read))[sampled_pairs(len(read), options.sample_pairs, options.seed)]
-        assert ranked is not None  # noqa: S101 - there are texts, pairs or both
-        self.ranked = ranked
+        compared = [frozenset(self._ids[index] for index in pair) for pair in scored]
+        # Equal sentences always have similarity 1.
+        if pairs is not None and len({pair if len(pair) == 2 else None for pair in compared}) < 2:
+            raise InputError(
+                f"{pairs.description} repeats one pair of sentences, or pairs equal ones, as far as the tokenizer "
+                "tells them apart, so there are no similarities to rank. Give different pairs."
+            )
 
     @property
     def count(self) -> int:
