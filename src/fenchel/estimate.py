@@ -206,7 +206,7 @@ class Certificate:
         gap: Fact 1, for the returned weights.
         mean_error: Fact 2, :math:`\lVert h(\lambda)-h^\star\rVert \le \lVert\nabla\mathcal{D}(\lambda)\rVert`.
         dual_error: Fact 2, :math:`\lVert\lambda-\lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert`.
-        total_variation_error: Fact 2, at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of p(λ).
+        total_variation_error: Fact 2, at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of the returned p.
         reference: The norm that a relative tolerance refers to.
     """
 
@@ -257,10 +257,13 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     # A gap that underflows float64 is not 0.
     least = by_weights.clamp(max=torch.finfo(torch.float64).tiny)
     gap = alpha / 2 * by_weights.square() + 8 * weights_error**2 + least
+    of_solution = (alpha / modulus).sqrt() * size / 2
+    # Where nothing is strongly convex the bound is 1.
+    total_variation = of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error
     if weights is None and bool((rounded_dual.double() != dual).any()):
         # The distribution returned is that of the rounded dual point.
-        gap = certify(block, rounded_dual.double(), torch.float64).gap
-    of_solution = (alpha / modulus).sqrt() * size / 2
+        rounded = certify(block, rounded_dual.double(), torch.float64)
+        gap, total_variation = rounded.gap, rounded.total_variation_error
     return Certificate(
         rounded_dual,
         None if weights is None else weights.to(dtype),
@@ -268,8 +271,7 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
         gap=gap,
         mean_error=size + errors.mean + _moved(rounded_mean, mean),
         dual_error=alpha * size + _moved(rounded_dual, dual),
-        # Where nothing is strongly convex the bound is 1.
-        total_variation_error=of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error,
+        total_variation_error=total_variation,
         reference=reference_norm(length, _length(block.alpha * block.evidence)),
     )
 

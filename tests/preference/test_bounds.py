@@ -1,7 +1,6 @@
 """Bounds hold against answers of 60 digits, whatever the sizes of parameters, evidence and α."""
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -201,7 +200,12 @@ def test_bounds_hold_at_any_size(make: Callable[[Draw], Drawn], dtype: torch.dty
                     continue
                 assert abs(exact(found.dual) - dual) <= exact(found.dual_error) * (1 + mpf(10) ** -12)
                 assert abs(exact(found.mean) - answer) <= exact(found.mean_error) * (1 + mpf(10) ** -12)
-                assert math.isfinite(float(found.gap))
+                slope, lam = exact(z) + law(mpf(0))[1] - law(exact(found.dual))[1], exact(found.dual)
+                gap = exact(alpha) * (slope - lam / exact(alpha)) ** 2 / 2
+                assert gap <= exact(found.gap) * (1 + mpf(10) ** -6) < mp.inf
+                if make is gaussian:  # of the returned distribution, that of the rounded dual point
+                    apart = mp.erf(abs(lam - dual) * mp.sqrt(law(dual)[3] / 8))
+                    assert apart <= exact(found.total_variation_error)
 
 
 def test_means_that_cancel_are_off_by_more_than_their_own_roundings() -> None:

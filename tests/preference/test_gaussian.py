@@ -143,14 +143,6 @@ def weights_of(estimate: Estimate) -> Tensor:
     return mixture.weights()
 
 
-def test_without_covariances_it_is_softmax_attention() -> None:
-    z = drawn(M, 3, seed=4)
-    templates = InferenceProblem(Discrete(COMPONENTS, LOG), z).solve("exact", tol=1e-11)
-    mixture = InferenceProblem(GaussianMixture(COMPONENTS, 0.0, LOG), z).solve("exact", tol=1e-11)
-    torch.testing.assert_close(mixture.mean, templates.mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(weights_of(mixture), templates.weights, rtol=1e-8, atol=1e-10)
-
-
 def test_far_means_and_masked_components_do_not_cancel() -> None:
     z = 1e-5 * drawn(M, 3, seed=4)
     near = InferenceProblem(GaussianMixture(COMPONENTS, 0.3, LOG), z).solve("exact", tol=1e-8)
