@@ -4,13 +4,11 @@ import json
 import math
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fenchel.auditing.example_search import ExampleSearch, Sentences, passage_around
+from fenchel.auditing.example_search import Sentences, passage_around
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_PATTERNS,
@@ -29,12 +27,6 @@ from fenchel.auditing.examples import (
     unpacked,
 )
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.measure import OF_A_WINDOW, FarthestQueries, MeasuredCall, Measures
-from fenchel.auditing.solution import Solving
-from fenchel.auditing.weight_moves import TokenClasses, TokenClassifier, moves_by_class
-from fenchel.io.batches import BEGINNING, Batch
-from tests.auditing.test_measure import call
-from tests.io.test_windows import word_tokenizer
 
 KEY = HeadKey("cross", 1, 2)
 
@@ -149,91 +141,6 @@ def test_weights_survive_packing(packing: Packing, error: float) -> None:
     assert float((found - weights).abs().max()) < error
     # Small weights keep their order of magnitude where eight equal bits would lose them.
     assert float(found[weights > 0.001].min()) > 0.0005
-
-
-TOKENS = 5
-HEADS = (2, 4)
-
-
-def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) -> Batch:
-    ids = torch.arange(len(documents) * TOKENS).view(len(documents), TOKENS) + 4
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
-    return Batch(inputs, None, None, documents, windows, ids.numel(), BEGINNING, tokenizer=word_tokenizer())
-
-
-FIRST_ORDER, EXACT = [0.1, 0.45, 0.0, 0.2, 0.25], [0.1, 0.2, 0.0, 0.6, 0.1]
-
-
-def measured(variation: Tensor, counted: Tensor, classes: TokenClasses) -> Measures:
-    """Measures with that total variation and weights that do not depend on the query."""
-    deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
-    values, order = variation.masked_fill(~counted[:, None], -1).sort(dim=-1, descending=True, stable=True)
-    positions = order.masked_fill(values < 0, -1)[..., :OF_A_WINDOW]
-    first_order, exact = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
-    every_first, every_exact = (
-        torch.tensor(w).expand(*variation.shape, TOKENS) for w in (FIRST_ORDER, EXACT)
-    )
-    values = {"total_variation": variation, "relative_deviation": deviations}
-    values |= moves_by_class(every_first, every_first - every_exact, classes)
-    return Measures(values, FarthestQueries(positions, first_order, exact))
-
-
-def searched(*batches: tuple[Tensor, Tensor, Batch]) -> ExampleSearch:
-    """What is kept after batches of (counted, total variation, batch)."""
-    search = ExampleSearch({}, {}, Solving("key", alpha=1.0, tol=1e-6, memory_budget=2**24))
-    for counted, variation, batch in batches:
-        search.begin_batch()
-        classifier, given = TokenClassifier(), replace(call("none", n=TOKENS, key_heads=2), counted=counted)
-        classifier.begin_batch(batch)
-        classes = classifier.of(given, batch)
-        search.look(MeasuredCall(given, HEADS, batch, classes, measured(variation, counted, classes)))
-        search.end_batch()
-    return search
-
-
-def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> None:
-    variation = torch.zeros(2, 2, TOKENS)
-    variation[1, 0, 3] = 0.5
-    variation[0, 1, 2] = 0.25
-    variation[1, 1, 4] = 0.75  # is not counted
-    counted = torch.ones(2, TOKENS, dtype=torch.bool)
-    counted[1, 4] = False
-    examples = searched((counted, variation, batch_of((7, 7), (1, 2)))).examples
-    assert list(examples) == [HeadKey("encoder_self", 1, 2), HeadKey("encoder_self", 1, 4)]
-    first, second = (some[0] for some in examples.values())
-    assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
-    assert first.relative_deviation == pytest.approx(0.13)
-    assert (first.token, first.context) == ("w8", "w5 w6 w7 w8 w9")
-    assert first.context[slice(*(first.context_token or ()))] == "w8"
-    assert first.passage is not None
-    assert first.passage.pieces == ("w5", " w6", " w7", " w8", " w9")
-    assert unpacked(first.passage.exact, Packing.FINE) == pytest.approx(EXACT, abs=1e-5)
-    # Most leaves the second token, which is neither the first nor beside the fourth, and reaches the query's own.
-    assert first.pattern == ("rest", "rest", "itself")
-    shown = [(t.position, t.token, round(t.first_order, 4), round(t.exact, 4)) for t in first.templates]
-    assert shown == [(4, "w8", 0.2, 0.6), (2, "w6", 0.45, 0.2), (5, "w9", 0.25, 0.1), (1, "w5", 0.1, 0.1)]
-    assert (second.key.head, second.window, second.position, second.token) == (4, 1, 3, "w2")
-
-
-def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
-    counted = torch.ones(2, TOKENS, dtype=torch.bool)
-    variation = torch.rand(2, 2, TOKENS, generator=torch.Generator().manual_seed(0))
-    short = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    batches = [
-        (counted * short.bool(), variation, batch_of((1, 7), (1, 1), attention_mask=short)),
-        (counted, variation, batch_of((6, 5), (1, 1))),
-    ]
-    for order in (batches, batches[::-1]):
-        matrices = searched(*order).matrices
-        assert list(matrices) == [HeadKey("encoder_self", 1, 2), HeadKey("encoder_self", 1, 4)]
-        found: AttentionMatrix = matrices[HeadKey("encoder_self", 1, 4)]
-        assert (found.document, found.window, found.window_tokens) == (5, 1, 5)
-        assert found.queries == found.keys == ("w5", " w6", " w7", " w8", " w9")
-        given = call("none", n=TOKENS, key_heads=2)
-        scores = given.scaling * given.query[1, 3] @ given.key[1, 1].mT
-        first_order = torch.tensor(unpacked(found.first_order, Packing.ROUGH)).view(TOKENS, TOKENS + 1)
-        torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1).float(), atol=0.003, rtol=0)
-        assert float(first_order[:, -1].max()) < 1e-3
 
 
 def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import Packing, unpacked
 from fenchel.auditing.heads import METRICS, HeadKey, counted_in_words
 from fenchel.auditing.manifest import KEYS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.report import render_html
@@ -152,6 +153,50 @@ def test_examples_are_the_queries_with_the_largest_total_variation(
         assert distance == pytest.approx(example.total_variation, abs=2e-3)
         heaviest = [max(t.first_order, t.exact) for t in example.templates]
         assert heaviest == sorted(heaviest, reverse=True)
+
+
+def test_examples_and_matrices_have_the_weights_the_classes_and_the_texts_of_their_window(
+    tmp_path: Path,
+) -> None:
+    """Matrices are of the earliest of the longest windows."""
+    texts = ["w1 w2 w3", "w4 w5 w6 w7 w8", "w9 w10 w11 w12 w13", "w14"]
+    report = small_audit(texts, directory=tmp_path)
+    rows = {tuple(row[name] for name in PLACE): row for row in rows_of(tmp_path)}
+    model, tokenizer = small_model(), word_tokenizer()
+    model.set_attn_implementation("eager")
+    inputs = [tokenizer(text, return_tensors="pt") for text in texts]
+    with torch.no_grad():
+        attentions = [model(**one, output_attentions=True).attentions for one in inputs]
+    for key, examples in report.far_queries.items():
+        for example in examples:
+            row = rows[(*key, example.document, example.window, example.position)]
+            ends = [
+                max(KEY_CLASSES, key=lambda name: row[f"{side}_{name}"]) for side in ("leaves", "reaches")
+            ]
+            assert example.pattern == (row["class"], *ends)
+            words = texts[example.document - 1].split()
+            pieces = ["[CLS]", *(f" {word}" for word in words), " [SEP]"]
+            passage: Any = example.passage
+            assert [*passage.pieces] == pieces
+            assert (example.token, example.context) == (pieces[example.position - 1].strip(), " ".join(words))
+            first, exact = (unpacked(side, Packing.FINE) for side in (passage.first_order, passage.exact))
+            own = attentions[example.document - 1][key.layer - 1][0, key.head - 1, example.position - 1]
+            assert first == pytest.approx(own.tolist(), abs=1e-5)
+            moved = sum(abs(one - other) for one, other in zip(first, exact, strict=True)) / 2
+            assert moved == pytest.approx(row["total_variation"], abs=1e-4)
+            for shown in example.templates:
+                place = shown.position - 1
+                assert shown.token == pieces[place].strip()
+                assert (shown.first_order, shown.exact) == pytest.approx(
+                    (first[place], exact[place]), abs=1e-4
+                )
+        matrix = report.matrices[key]
+        assert (matrix.document, matrix.window, matrix.window_tokens) == (2, 1, 7)
+        assert matrix.queries == matrix.keys == ("[CLS]", " w4", " w5", " w6", " w7", " w8", " [SEP]")
+        first = torch.tensor(unpacked(matrix.first_order, Packing.ROUGH)).view(7, 8)
+        own = attentions[1][key.layer - 1][0, key.head - 1].float()
+        torch.testing.assert_close(first[:, :-1], own, atol=0.004, rtol=0)
+        assert float(first[:, -1].max()) < 1e-3
 
 
 @pytest.mark.parametrize(
