@@ -48,13 +48,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_being_interrupted_after_every_batch_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_IN_A_PART", 500)  # which a few batches fill
-    small_audit(directory=tmp_path / "whole")
+    monkeypatch.setattr(tables, "ROWS_IN_A_PART", 200)  # which a few batches fill
+    options: dict[str, Any] = {"queries": 4, "baseline": "twin"}
+    small_audit(directory=tmp_path / "whole", **options)
     resumed, error, tokens = tmp_path / "resumed", RuntimeError("out of memory"), [0]
     while True:
         observer = Interrupting(1, error)
         try:
-            last = small_audit(directory=resumed, resume=True, observer=observer)
+            last = small_audit(directory=resumed, resume=True, observer=observer, **options)
             break
         except RuntimeError:
             pass

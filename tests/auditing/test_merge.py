@@ -20,14 +20,16 @@ from tests.auditing.small_audits import (
 )
 
 COUNT = 3
+# With one window a batch, the model is called with the same tensors whoever has the window.
+SAMPLED: dict[str, Any] = {"batch_size": 1, "queries": 4, "baseline": "twin"}
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three finished shards; not to be changed."""
+    """A folder with three finished shards of a sample and its twin; not to be changed."""
     folder = tmp_path_factory.mktemp("shards")
     for index in range(COUNT):
-        small_audit(directory=folder, shard=(index, COUNT), batch_size=1)
+        small_audit(directory=folder, shard=(index, COUNT), **SAMPLED)
     return folder
 
 
@@ -36,10 +38,9 @@ def folders_of(shards: Path) -> list[Path]:
 
 
 def test_merged_shards_are_the_audit_of_the_whole(shards: Path, tmp_path: Path) -> None:
-    # With one window a batch, the model is called with the same tensors whoever has the window.
-    whole = small_audit(batch_size=1)
-    merged = merge(shards, tmp_path)
+    whole, merged = small_audit(**SAMPLED), merge(shards, tmp_path)
     assert_close(list(numbers_of(merged)), list(numbers_of(whole)))
+    assert_close(merged.twin_heads, whole.twin_heads)
     assert_close(merged.summary, whole.summary)
     differing = {key for key in whole.manifest if whole.manifest[key] != merged.manifest[key]}
     assert differing - {"seconds", "estimated_seconds"} == {"merged_from"}
@@ -59,9 +60,11 @@ def test_merging_in_any_order_and_in_steps_gives_the_same_bytes(shards: Path, tm
     assert files_of(tmp_path / "in steps") == expected
     assert {name for name in expected if "/" not in name} == {
         "examples.json", "heads.json", "heads.parquet", "manifest.json",
-        "report.html", "state.json", "summary.json",
+        "report.html", "state.json", "summary.json", "twin.json",
     }  # fmt: skip
-    assert sum(name.startswith("queries/") for name in expected) == COUNT
+    assert [sum(name.startswith(table) for name in expected) for table in ("queries/", "twin/")] == [
+        COUNT
+    ] * 2
 
 
 def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
@@ -103,16 +106,14 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
         ({"alpha": 2.0}, r"alpha: 1\.0 in the first, 2\.0 in the second"),
         ({"space": "input"}, r"space: 'key' in the first, 'input' in the second"),
         ({"texts": some_texts(seed=5)}, r"text sha256"),
-        ({"queries": 4}, "queries: all in the first, 4 in the second"),
+        ({"queries": "all"}, "queries: 4 in the first, all in the second"),
         ({"shard": (3, 4)}, r"number of shards: 3 in the first, 4 in the second"),
     ],
 )
 def test_audits_that_do_not_belong_together(
     shards: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    small_audit(
-        **{"texts": some_texts(3), "directory": tmp_path, "shard": (2, COUNT), "batch_size": 1, **options}
-    )
+    small_audit(**{**SAMPLED, "texts": some_texts(3), "directory": tmp_path, "shard": (2, COUNT), **options})
     [other] = tmp_path.iterdir()
     with pytest.raises(InputError, match=f"are not parts of one audit; they differ in .*{message}"):
         merge([*folders_of(shards)[:2], other])
@@ -123,9 +124,7 @@ def test_an_unfinished_shard_is_refused_and_says_how_to_go_on(shards: Path, tmp_
     shutil.copytree(shards, folder)
     shutil.rmtree(folder / "shard-1-of-3")
     with pytest.raises(KeyboardInterrupt):
-        small_audit(
-            directory=folder, shard=(1, 3), batch_size=1, observer=Interrupting(1, KeyboardInterrupt())
-        )
+        small_audit(directory=folder, shard=(1, 3), observer=Interrupting(1, KeyboardInterrupt()), **SAMPLED)
     message = r"shard-1-of-3 holds an audit that was interrupted after \d+ tokens\. Finish it with --resume"
     with pytest.raises(InputError, match=message):
         merge(folder)
@@ -133,7 +132,7 @@ def test_an_unfinished_shard_is_refused_and_says_how_to_go_on(shards: Path, tmp_
     with pytest.raises(InputError, match=r"shard-1-of-3 holds no audit: state\.json is missing"):
         merge(folder)
     assert not (folder / "report.html").exists()
-    small_audit(directory=folder, shard=(1, 3), batch_size=1, resume=True)
+    small_audit(directory=folder, shard=(1, 3), resume=True, **SAMPLED)
     merge(folder)
     merge(shards, tmp_path / "expected")
     assert_same_audit(tmp_path / "expected", folder)

@@ -16,7 +16,6 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.manifest import sample_words
 from fenchel.auditing.measure import SampledQueries, sample_size, sampled_queries
-from fenchel.auditing.merge import merge
 from fenchel.auditing.report import terminal_table
 from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.auditing.report.html import command
@@ -27,14 +26,9 @@ from fenchel.comparing.report import terminal_table as comparing_table
 from fenchel.errors import InputError
 from tests.auditing.small_audits import (
     PLACE,
-    Interrupting,
-    assert_close,
-    assert_same_audit,
-    numbers_of,
     rows_of,
     small_audit,
     small_model,
-    some_texts,
 )
 from tests.pages import assert_unabridged
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
@@ -49,10 +43,6 @@ def drawn(
     batch: Any = SimpleNamespace(documents=documents, windows=(1,) * len(documents))
     call: Any = SimpleNamespace(counted=counted, site=SimpleNamespace(kind=kind))
     return sampled_queries(call, batch, size, seed=seed)
-
-
-def positions_of(folder: Path) -> set[tuple[Any, ...]]:
-    return {tuple(row[name] for name in PLACE) for row in rows_of(folder)}
 
 
 def test_every_query_is_as_likely_as_any_other() -> None:
@@ -136,31 +126,6 @@ def test_a_query_stands_for_those_of_its_window(audits: tuple[Path, dict[str, Au
         for metric in METRICS:
             mean = np.average([row[metric] for row in own], weights=weights)
             assert record[f"{metric}_mean"] == pytest.approx(mean, rel=1e-6)
-
-
-def test_batches_shards_and_interruptions_leave_no_trace(tmp_path: Path) -> None:
-    options: dict[str, Any] = {**LONG, "queries": 4, "baseline": "twin", "texts": some_texts(4)}
-    one = small_audit(directory=tmp_path / "one", batch_size=1, **options)
-    small_audit(directory=tmp_path / "many", batch_size=16, **options)
-    assert positions_of(tmp_path / "one") == positions_of(tmp_path / "many")
-
-    for index in range(2):
-        small_audit(directory=tmp_path / "shards", shard=(index, 2), batch_size=1, **options)
-    merged = merge(tmp_path / "shards")
-    assert_close(list(numbers_of(merged)), list(numbers_of(one)))
-    assert_close(merged.twin_heads, one.twin_heads)
-    assert_close(merged.summary, one.summary)
-
-    again: dict[str, Any] = {
-        **options,
-        "batch_size": 1,
-        "checkpoint_seconds": 0.0,
-        "directory": tmp_path / "again",
-    }
-    with pytest.raises(KeyboardInterrupt):
-        small_audit(observer=Interrupting(3, KeyboardInterrupt()), **again)
-    small_audit(resume=True, **again)
-    assert_same_audit(tmp_path / "again", tmp_path / "one")
 
 
 def test_layers_and_the_twin_answer_the_same_queries_and_kinds_their_own(
