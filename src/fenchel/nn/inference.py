@@ -356,10 +356,8 @@ class AttendingLayer:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies and files do not have the temporary state.
-        inherited = getattr(super(), "__getstate__", None)
-        state = self.__dict__ if inherited is None else inherited()
-        return {name: value for name, value in state.items() if name not in ("captured", "other")}
+        # Copies and files have no temporary state, and no results of calls: a tensor with a graph cannot be copied.
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
@@ -514,6 +512,7 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
 
 
 _KEPT = {name: f"_{name}" for name in ("last_certificate", "last_gap", "last_norm_penalty")}
+_NOT_COPIED = ("captured", "other", *_KEPT.values())
 
 
 class LastCall:
@@ -556,7 +555,3 @@ class LastCall:
                 f"there is no {words} of a last call; set {option} = True on the layer, then call it"
             )
         return result
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies do not contain results of calls: a tensor with a graph cannot be copied.
-        return {name: value for name, value in self.__dict__.items() if name not in _KEPT.values()}
