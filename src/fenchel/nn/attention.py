@@ -42,7 +42,7 @@ from fenchel.nn.inference import (
     seen,
     shown_number,
 )
-from fenchel.nn.preference.abstract import AbstractPreference, check_set_up
+from fenchel.nn.preference.abstract import AbstractPreference, check_preference
 from fenchel.nn.templates import template_spread
 from fenchel.problem import tensors_of
 from fenchel.tensors import MASK, check_flags, check_tensor, check_type, column, without_causal_bias
@@ -457,10 +457,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
 def _check_problem(preference: Any, evidence: Any) -> None:
     """Raise unless preference and evidence have the right types."""
-    expected = "one of fenchel.nn.preference, such as Causal(), or None"
-    check_type("preference", preference, AbstractPreference | None, expected)
     if preference is not None:
-        check_set_up(preference)
+        check_preference("preference", preference, "one of fenchel.nn.preference, such as Causal(), or None")
     expected = "a module of fenchel.nn.evidence, or None"
     check_type("evidence", evidence, nn.Module | None, expected)
     if isinstance(evidence, AbstractPreference):

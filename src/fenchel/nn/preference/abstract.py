@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import chain
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -362,8 +362,7 @@ class Product(AbstractPreference):
         if not factors:
             raise ProblemError("Product got no factors; give at least one preference, or use Uniform().")
         for factor in factors:
-            check_type("factor of Product", factor, AbstractPreference, "one of fenchel.nn.preference")
-            check_set_up(factor)
+            check_preference("factor of Product", factor)
         self.factors = nn.ModuleList(_flattened(factors))
         self.depends_on_distance = all(factor.depends_on_distance for factor in self._parts)
 
@@ -409,16 +408,17 @@ def _joined(
     return lambda b, h, q, k: reduce(operation, (function(b, h, q, k) for function in terms))
 
 
-def check_set_up(preference: AbstractPreference) -> None:
-    """Raise unless ``super().__init__()`` was called.
+def check_preference(name: str, preference: Any, expected: str = "one of fenchel.nn.preference") -> None:
+    """Raise unless an argument is a preference whose ``super().__init__()`` was called.
 
     Raises:
-        ProblemError: With the class of the preference.
+        ProblemError: With the name of the argument, or the class of the preference.
     """
+    check_type(name, preference, AbstractPreference, expected)
     if "_modules" not in vars(preference):
-        name = type(preference).__name__
+        kind = type(preference).__name__
         raise ProblemError(
-            f"preference is a {name} that is not set up; call super().__init__() in its __init__"
+            f"preference is a {kind} that is not set up; call super().__init__() in its __init__"
         )
 
 
@@ -450,9 +450,7 @@ class Tempered(AbstractPreference):
 
     def __init__(self, preference: AbstractPreference, weight: float, learned: bool = False) -> None:
         super().__init__()
-        expected = "one of fenchel.nn.preference"
-        check_type("preference of Tempered", preference, AbstractPreference, expected)
-        check_set_up(preference)
+        check_preference("preference of Tempered", preference)
         if isinstance(weight, Tensor):
             raise ProblemError(
                 "weight is a tensor; expected a number above 0. For a learned power use Tempered(preference, start, "
