@@ -44,15 +44,12 @@ class CumulantFamily(Family):
     def width(self) -> int:
         return self.preference.width
 
-    def zero(self) -> Tensor:
-        """λ = 0, (..., m or 1, d)."""
-        u = self.preference
-        return torch.zeros((*u.lead, u.dim), dtype=u.dtype, device=u.device)
-
     @property
     @override
     def inverts(self) -> bool:
-        return CumulantPoint(self, self.zero()).resolvent(self.zero()[..., :1] + 1, self.zero()) is not None
+        u = self.preference
+        zero = torch.zeros((*u.lead, u.dim), dtype=u.dtype, device=u.device)
+        return CumulantPoint(self, zero).resolvent(zero[..., :1] + 1, zero) is not None
 
     @override
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> CumulantPoint:
@@ -60,7 +57,7 @@ class CumulantFamily(Family):
 
     @override
     def rest_mean(self) -> Tensor:
-        return self.preference.tilted_mean(self.zero())
+        return self.preference.mean()
 
     @override
     def value(self, lam: Tensor) -> Tensor:
