@@ -12,6 +12,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from fenchel import tensors
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.transport import Transport, checked_transport
 from fenchel.tensors import checked_argument, without_causal_bias
@@ -121,11 +122,7 @@ def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tu
     )
     if log_preference is None:
         log_preference = query.new_zeros(())
-    if log_preference.dtype == torch.bool:
-        log_preference = torch.zeros_like(log_preference, dtype=query.dtype).masked_fill(
-            ~log_preference, -torch.inf
-        )
-    full = log_preference.to(query.dtype).expand(shape)
+    full = tensors.log_weights(log_preference, query.dtype).expand(shape)
     live = (full > -torch.inf).any(-1, keepdim=True)
     return torch.where(live, full, 0.0).log_softmax(-1), live
 
