@@ -47,7 +47,7 @@ from fenchel.preference import AbstractPreference
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, Problem, QueryLayout
 from fenchel.tensors import UNIT, first_index, norm, reference_norm
 
-__all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_at", "estimate_of"]
+__all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_of"]
 
 BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
 """Bounds of an estimate on its distance from the solution."""
@@ -335,12 +335,3 @@ def estimate_of(
         conjugate=problem.conjugate,
     )
     return _refuse_unsettled(refuse_overflow(estimate), problem)
-
-
-def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
-    """The estimate at a dual point (..., m, d), with its bounds.
-
-    ``converged`` then says whether λ is the solution up to rounding in the problem's dtype.
-    """
-    tol = 64 * torch.finfo(problem.dtype).eps
-    return estimate_of(problem, tol, lambda _, lam: (lam, None), dual, memory_budget=memory_budget)

@@ -14,7 +14,7 @@ from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
-from fenchel.estimate import estimate_at, rounded_up
+from fenchel.estimate import estimate_of, rounded_up
 from fenchel.estimators import FirstOrder
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
@@ -134,7 +134,7 @@ class TransportInference(Inference):
                 given = checked_transport(self._call, self._variant, self._scale, wide)
                 evidence, _, _, alpha = self._call.problem_in(wide)
                 problem = self._problem(given, evidence, alpha)
-            result = estimate_at(problem, dual.to(wide))
+            result = estimate_of(problem, 1.0, lambda _, lam: (lam, None), dual.to(wide))
         bounds = (result.gap, result.mean_error, result.dual_error)
         return AttentionCertificate(*(rounded_up(bound, dual.dtype) for bound in bounds))
 
