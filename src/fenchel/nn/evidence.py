@@ -483,11 +483,8 @@ class RelativeGridKeys(AbstractPositionalEvidence):
             self.columns.unsqueeze(1).expand(-1, offsets, -1, -1),
         )
         relative = torch.cat(both, -1).flatten(1, 2).unsqueeze(0)
-        return (
-            query,
-            RelativeTemplates(key, relative.to(query.dtype), row * offsets + column),
-            self._scale(key),
-        )
+        templates = RelativeTemplates(key, relative.to(query.dtype), row * offsets + column)
+        return query, templates, self._scale(key)
 
 
 class TransformerXL(AbstractPositionalEvidence):
