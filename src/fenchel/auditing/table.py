@@ -67,7 +67,7 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
         texts: Texts of tokens, by id.
 
     Raises:
-        ProblemError: If a measure of a counted query is NaN or negative, or shapes do not match.
+        ProblemError: If a measure of a counted query is NaN or negative.
     """
     pl = polars_module()
     call, batch, tokens = measured.call, measured.batch, measured.tokens
@@ -75,14 +75,8 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
     rows, columns = counted.nonzero(as_tuple=True)
     positions = measured.positions.cpu()[rows, columns]
     count, several = len(rows), len(measured.heads)
-    expected = (len(counted), several, counted.shape[1])
 
     def counted_only(values: Tensor) -> Any:
-        if tuple(values.shape) != expected:
-            raise ProblemError(
-                f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
-                f"{tuple(counted.shape)} and {several} heads require {expected}."
-            )
         values = values.detach().cpu().transpose(0, 1)[:, rows, columns].flatten()
         return values.float() if values.is_floating_point() else values
 

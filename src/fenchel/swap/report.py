@@ -301,8 +301,7 @@ def rankings(report: SwapReport) -> list[Record]:
         ]
         result.append(
             {
-                "estimator": ranked["estimator"],
-                "where": ranked["where"],
+                **ranked,
                 "measure": _measure_in_words(measure, words),
                 "of_quality": measure in words.qualities,
                 "rows": rows,

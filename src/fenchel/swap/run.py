@@ -148,19 +148,14 @@ def swap(
         state = _state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(run.model, task, arms, state, sites, asked).run()
-        report = _reported(arms, task, state, asked)
+        bootstrap = Bootstrap(asked.bootstrap, asked.seed)
+        tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap)
+        report = SwapReport(state.manifest, tables.results())
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
             state.finished = True
             state.write(folder)
         return report
-
-
-def _reported(arms: Sequence[Arm], task: Task, state: SwapState, options: SwapOptions) -> SwapReport:
-    """Create the report from the measurements."""
-    bootstrap = Bootstrap(options.bootstrap, options.seed)
-    tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap)
-    return SwapReport(state.manifest, tables.results())
 
 
 @dataclass
