@@ -13,7 +13,7 @@ from fenchel.auditing.state import OLD_STATE_FILE, STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.errors import InputError, require_packages
-from fenchel.io.runs import RunKind, atomic_path, check_writable, differences, write_text
+from fenchel.io.runs import RunKind, atomic_path, check_writable, write_text
 from fenchel.io.storage import write_json
 from fenchel.io.tables import polars_module
 
@@ -67,18 +67,8 @@ class AuditReport(AuditState):
         require_extras()
         directory = Path(directory).expanduser()
         check_writable(directory)
-        if (directory / STATE_FILE).exists() and not overwrite:
-            differing = differences(
-                AuditState.read(directory, parts=False).manifest,
-                self.manifest,
-                but=OUTCOMES,
-                said=("there", "here"),
-            )
-            if differing:
-                raise InputError(
-                    f"{directory} holds another audit; they differ in {'; '.join(differing)}. "
-                    "Choose another folder, or save with overwrite=True."
-                )
+        if not overwrite and (there := AUDIT.saved(directory)) is not None:
+            AUDIT.refuse_other(directory, there.manifest, self.manifest, but=OUTCOMES)
         words, twin = self.statistics.words, self.twin
         state = replace(
             self,

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.auditing.audit_report import AuditReport, require_extras
+from fenchel.auditing.audit_report import AUDIT, AuditReport, require_extras
 from fenchel.auditing.examples import keep_the_farthest, keep_the_longest
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order, shards_of
-from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
 from fenchel.io.runs import check_writable, differences
@@ -144,9 +143,6 @@ def _together(tables: Sequence[ParquetTable]) -> ParquetTable:
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
     """Whether the folder holds an earlier merge of shards of the same audit, which may be replaced."""
-    if not (target / STATE_FILE).exists():
+    if (there := AUDIT.saved(target)) is None or there.manifest.get("merged_from") is None:
         return False
-    there = AuditReport.read(target, parts=False).manifest
-    return there.get("merged_from") is not None and not differences(
-        there, report.manifest, but=_FREE_TO_MERGE
-    )
+    return not differences(there.manifest, report.manifest, but=_FREE_TO_MERGE)

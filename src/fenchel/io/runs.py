@@ -495,7 +495,7 @@ class RunKind:
         if folder is None or overwrite or not (folder / self.state).exists():
             return None
         state = self.read(folder)
-        self.refuse_other(folder, state.manifest, asked)
+        self.refuse_other(folder, state.manifest, asked, but=self.free)
         return state
 
     @contextlib.contextmanager
@@ -553,18 +553,26 @@ class RunKind:
                 "--overwrite, or choose another folder."
             )
 
-    def refuse_other(self, folder: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    def refuse_other(
+        self,
+        folder: Path,
+        there: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        *,
+        but: Collection[str] = (),
+    ) -> None:
         """Raise if the run in the folder differs from the requested one.
 
         Args:
             folder: The folder.
             there: Manifest of the run in the folder.
             asked: Manifest of the requested run.
+            but: Entries that may differ.
 
         Raises:
             InputError: If there is a difference.
         """
-        if differing := differences(there, asked, but=self.free):
+        if differing := differences(there, asked, but=but):
             raise InputError(
                 f"{folder} holds another {self.name} than the one asked for; they differ in {'; '.join(differing)}. "
                 "Give the same options, start anew with --overwrite, or choose another folder."

@@ -104,11 +104,9 @@ def place_name(record: Mapping[str, Any], words: Wording) -> str:
     number, head = record["layer"], record["head"]
     several = number in words.layers
     kind, layer = words.layers.get(number, ("encoder_self", number))
-    name = (
-        layer_name(kind, layer, several_kinds=several)
-        if head is None
-        else head_name(HeadKey(kind, layer, head), several_kinds=several)
-    )
+    name = layer_name(kind, layer, several_kinds=several)
+    if head is not None:
+        name = head_name(HeadKey(kind, layer, head), several_kinds=several)
     return f"{name} (--layers {number})" if several else name
 
 
