@@ -27,6 +27,18 @@ def field(*path: str | int, to: Any) -> Change:
     return apply
 
 
+def ill_formed(record: Any, *optional: str, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Change]]:
+    """Each field of a record, but for optional ones, removed; and each of another type; of lists the first entry."""
+    entries = record.items() if isinstance(record, dict) else enumerate(record[:1])
+    for name, value in entries:
+        place = (*path, name)
+        if isinstance(name, str) and name not in optional:
+            yield f"no {place}", field(*place, to=KeyError)
+        yield f"another {place}", field(*place, to={"another": 1})
+        if isinstance(value, dict | list):
+            yield from ill_formed(value, *optional, path=place)
+
+
 def damaged_contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
     """The content with a byte changed, at seeded places and at both ends; cut short; and with more around it."""
     draw = random.Random(seed)  # noqa: S311

@@ -51,15 +51,18 @@ _METRICS = ("relative_deviation", "total_variation", "mean_error")
 _Id = Annotated[str, Field(pattern=r"^[0-9]{1,19}\z")]
 
 
-class _SavedTable(Record):
+class _SavedTwin(Record):
     parts: list[PartName]
-    words: dict[_Id, str] = Field(default_factory=dict)
+
+
+class _SavedTable(_SavedTwin):
+    words: dict[_Id, str]
 
 
 class _SavedAudit(Record):
     manifest: Manifest
     table: _SavedTable
-    twin: _SavedTable | None
+    twin: _SavedTwin | None
     examples: list[dict[str, Any]]
     matrices: list[dict[str, Any]]
     modules: list[AttentionModule]
