@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from fenchel.auditing.example_search import WindowText
 from fenchel.errors import InputError
 from fenchel.io.batches import PADDING, TokenTexts
 from fenchel.io.runs import Shard
 from fenchel.io.windows import ReadyBatches
+from tests.io.test_windows import text_of
 
 TEXTS = [["[CLS]", "un", "##told", "tales"], ["[CLS]", "tales"]]
 
@@ -37,8 +39,8 @@ def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -
         assert (batch.counted, batch.tokens, batch.loss) == (None, len(documents), None)
         assert (batch.tokens_of(decoder=False), batch.has_decoder) == (None, False)
         assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
-    assert batches[0].token(0, 3) == "position 4"
-    assert batches[0].pieces(0) == batches[0].special(0) == ()
+    told = WindowText(batches[0], 0, decoder=False, length=4)
+    assert (told.token(3), told.pieces, told.special) == ("position 4", (), [False] * 4)
     assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
     many = ReadyBatches([{"x": torch.zeros(2, 4)}] * 100, max_tokens=4)
     assert [batch.fraction for batch in many.batches()] == [0.5, 1.0]
@@ -55,26 +57,25 @@ def test_inputs_with_a_mask_count_what_it_says_and_the_decoders_ids_are_read() -
     batch = only(inputs)
     assert batch.counted.tolist() == [[True, True, False]]
     assert (batch.counted_decoder.tolist(), batch.tokens) == ([[True, True]], 2)
-    assert (batch.token(0, 1), batch.pieces(0)) == ("6", (" 5", " 6"))
+    assert (text_of(batch).token(1), text_of(batch).pieces) == ("6", (" 5", " 6"))
     batch = only({"inputs": inputs, "tokens": [["a", "b"]]})
-    assert (batch.pieces(0), batch.pieces(0, decoder=True)) == (("a", " b"), ("5", " 6"))
+    assert (text_of(batch).pieces, text_of(batch, decoder=True).pieces) == (("a", " b"), ("5", " 6"))
 
 
 def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
     batch = read(tokens=TEXTS)
     assert batch.counted.tolist() == [[True] * 4, [True, True, False, False]]
     assert batch.tokens == 6
-    assert batch.pieces(0) == ("[CLS]", " un", "told", " tales")
-    assert batch.pieces(1) == ("[CLS]", " tales")
-    assert batch.special(0) == (True, False, False, False)
-    assert [batch.token(0, place) for place in range(4)] == TEXTS[0]
-    assert batch.is_text_of(4)
-    assert not batch.is_text_of(3)
+    assert text_of(batch).pieces == ("[CLS]", " un", "told", " tales")
+    assert text_of(batch, 1).pieces == ("[CLS]", " tales")
+    assert text_of(batch).special == [True, False, False, False]
+    assert list(map(text_of(batch).token, range(4))) == TEXTS[0]
+    assert WindowText(batch, 0, decoder=False, length=3).pieces == ()
     assert not batch.has_decoder
     for space in " ▁Ġ":  # with which words may begin
         spaced = read(tokens=[["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]])
-        assert spaced.pieces(0) == ("<s>", " un", "told", " tales")
-        assert spaced.special(1) == (True, False)
+        assert text_of(spaced).pieces == ("<s>", " un", "told", " tales")
+        assert text_of(spaced, 1).special == [True, False]
     one, other = TokenTexts(), TokenTexts()  # whose numbers depend on the texts alone
     other.ids([["first", "of", "all"]], 3)
     ids = one.ids(TEXTS, 4)
@@ -98,8 +99,7 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     assert (batch.documents, batch.windows, batch.tokens) == ((7, 7), (1, 2), 4)
     assert (batch.after.document, batch.after.documents, batch.after.tokens) == (1, 1, 4)
     assert batch.has_decoder
-    assert batch.pieces(1, decoder=True) == ("b", " c")
-    assert batch.is_text_of(3, decoder=True)
+    assert WindowText(batch, 1, decoder=True, length=3).pieces == ("b", " c")
     assert (batch.loss, batch.score) == (measures["loss"], measures["score"])
     parts = batch.of_sequences(4)
     assert parts.tokens_of(decoder=False) is None

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fenchel.auditing.example_search import WindowText
 from fenchel.errors import InputError
 from fenchel.io import windows as tokenization
 from fenchel.io.batches import Batch, Cursor, text_pieces
@@ -53,6 +54,13 @@ def windows(texts: Any, tokenizer: Any, **options: Any) -> TokenWindows:
 def only(windows: TokenWindows) -> Any:
     (batch,) = windows.batches()
     return batch
+
+
+def text_of(batch: Batch, row: int = 0, *, decoder: bool = False) -> WindowText:
+    """The text of a row whose input is text."""
+    ids = batch.tokens_of(decoder=decoder)
+    assert ids is not None
+    return WindowText(batch, row, decoder=decoder, length=ids.shape[1])
 
 
 def counted_ids(batches: list[Batch]) -> list[int]:
@@ -278,7 +286,7 @@ def test_decoder_reads_the_same_window_shifted_right(tokenizer):
     assert torch.equal(batch.inputs["decoder_attention_mask"], batch.inputs["attention_mask"])
     assert torch.equal(batch.counted_decoder, batch.counted)
     assert batch.counted.sum(1).tolist() == [5, 5]
-    assert batch.token(0, 2, decoder=True) == "w0"
+    assert text_of(batch, decoder=True).token(2) == "w0"
     assert decoder_start(SimpleNamespace(is_encoder_decoder=False)) is None
     assert decoder_start(SimpleNamespace(is_encoder_decoder=True, pad_token_id=0)) == 0
     with pytest.raises(InputError, match=r"set its decoder_start_token_id"):
@@ -364,11 +372,11 @@ def test_tokens_of_the_demo_are_read_as_its_tokenizer_makes_them():
     expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
     assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
     assert torch.equal(batch.inputs["attention_mask"], expected["attention_mask"])
-    assert batch.token(0, 3) == "loaf"
+    assert text_of(batch).token(3) == "loaf"
     spelled = ("[CLS]", " bees", " dance", ".", " [SEP]")
-    assert tuple(batch.pieces(1)[:5]) == spelled
-    assert batch.special(1)[:5] == (True, False, False, False, True)
-    assert "knead" in "".join(batch.pieces(0)).split(" needs ")[1][:6]
+    assert text_of(batch, 1).pieces[:5] == spelled
+    assert text_of(batch, 1).special[:5] == [True, False, False, False, True]
+    assert "knead" in "".join(text_of(batch).pieces).split(" needs ")[1][:6]
 
 
 class Tidying:

@@ -32,7 +32,7 @@ from fenchel.auditing.measure import MeasuredCall, SampledQueries
 from fenchel.auditing.solution import Solving, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides
 from fenchel.integrations.capture import AttentionCall
-from fenchel.io.batches import Batch
+from fenchel.io.batches import Batch, text_pieces, token_text
 
 
 def answers(
@@ -183,31 +183,39 @@ class WindowText:
     Attributes:
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
         length: Number of positions of the window, without padding.
-        token: Function from a position to the text of its token.
+        special: Whether each position is a special token.
+        token: Function from a position to the text of its token; to its name where the input is no text.
         passage: Function from a position and a maximum number of tokens to the passage around it.
     """
 
     def __init__(self, batch: Batch, row: int, *, decoder: bool, length: int) -> None:
-        self._batch, self._row, self._decoder = batch, row, decoder
-        self._is_text = batch.is_text_of(length, decoder=decoder)
-        self.pieces = batch.pieces(row, decoder=decoder) if self._is_text else ()
+        self._batch, self._row = batch, row
+        self._grid = None if batch.pictures is None else batch.pictures.grid(length)
+        ids, mask = batch.tokens_of(decoder=decoder), batch.real_tokens(decoder=decoder)
+        self._ids: list[int] = []
+        if ids is not None and ids.shape[1:] == (length,):
+            self._ids = ids[row].tolist()
+        real = self._ids
+        if mask is not None and mask.shape[1:] == (length,):
+            places = mask[row].nonzero()
+            real = real[: int(places.max()) + 1 if len(places) else 0]
+        self.pieces = text_pieces(batch.tokenizer, real)
         self.length = len(self.pieces) or length
-        special = batch.special(row, decoder=decoder) if self._is_text else ()
-        self._special = (*special, *[False] * (self.length - len(special)))
+        known = set(getattr(batch.tokenizer, "all_special_ids", ()))
+        self.special = [number in known for number in real] + [False] * (self.length - len(real))
         self._sentences = Sentences(self.pieces or (" ",) * self.length)
         self.token = cache(self._token)
         self.passage = cache(partial(passage_around, self._sentences))
         self._spelled = cache(self._spell)
 
     def _token(self, position: int) -> str:
-        if not self._is_text:
-            return self._batch.place(position, self.length)
-        return self._batch.token(self._row, position, decoder=self._decoder)
+        if self._ids:
+            return token_text(self._batch.tokenizer, self._ids[position])
+        return f"position {position + 1}" if self._grid is None else self._grid.name(position)
 
     def picture(self, first_order: Tensor, exact: Tensor) -> Picture | None:
         """The image with the weights of all positions; None where positions are not patches of an image."""
-        images = self._batch.pictures
-        grid = None if images is None else images.grid(len(first_order))
+        images, grid = self._batch.pictures, self._grid
         if images is None or grid is None:
             return None
         weights = (packed(side, Packing.FINE) for side in (first_order, exact))
@@ -229,15 +237,15 @@ class WindowText:
 
     def _spell(self, span: range) -> tuple[str, dict[int, int]]:
         """The text of a passage and the start of each token in it."""
-        text = "… " if not all(self._special[: span.start]) else ""
+        text = "… " if not all(self.special[: span.start]) else ""
         starts: dict[int, int] = {}
         for place in span:
-            if not self._special[place]:
+            if not self.special[place]:
                 piece = self.pieces[place]
                 piece = piece if starts else piece.lstrip()
                 starts[place] = len(text) + len(piece) - len(piece.lstrip())
                 text += piece
-        return (f"{text} …" if not all(self._special[span.stop :]) else text), starts
+        return (f"{text} …" if not all(self.special[span.stop :]) else text), starts
 
 
 class ExampleSearch:

@@ -214,62 +214,6 @@ class Batch:
             pictures=None,
         )
 
-    def token(self, row: int, position: int, *, decoder: bool = False) -> str:
-        """The readable text of the token at a position.
-
-        Args:
-            row: Row of the batch, from 0.
-            position: Position in the row, from 0.
-            decoder: Whether the position is the decoder's, in an encoder-decoder model.
-
-        Returns:
-            The token's text; ``position k`` (from 1) if the input is not text.
-        """
-        ids = self.tokens_of(decoder=decoder)
-        if ids is None:
-            return f"position {position + 1}"
-        return token_text(self.tokenizer, int(ids[row, position]))
-
-    def place(self, position: int, length: int) -> str:
-        """The name of a position (from 0) of ``length`` that is no token: a patch of an image, or its number."""
-        grid = None if self.pictures is None else self.pictures.grid(length)
-        return f"position {position + 1}" if grid is None else grid.name(position)
-
-    def is_text_of(self, length: int, *, decoder: bool = False) -> bool:
-        """Whether the input is text with a token for each of ``length`` positions, padding included."""
-        ids = self.tokens_of(decoder=decoder)
-        return ids is not None and tuple(ids.shape[1:]) == (length,)
-
-    def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
-        """The text of a row without padding, cut into its tokens.
-
-        Args:
-            row: Row of the batch, from 0.
-            decoder: Whether the tokens are the decoder's, in an encoder-decoder model.
-
-        Returns:
-            A text for each token, special tokens included; ids if there is no tokenizer, nothing if the input is not
-            text.
-        """
-        ids = self._real_ids(row, decoder)
-        if self.tokenizer is None:
-            return tuple(f" {number}" for number in ids)
-        return text_pieces(self.tokenizer, ids)
-
-    def special(self, row: int, *, decoder: bool = False) -> tuple[bool, ...]:
-        """Whether each token of a row is a special one, without padding."""
-        known = set(getattr(self.tokenizer, "all_special_ids", ()))
-        return tuple(number in known for number in self._real_ids(row, decoder))
-
-    def _real_ids(self, row: int, decoder: bool) -> list[int]:
-        ids, mask = self.tokens_of(decoder=decoder), self.real_tokens(decoder=decoder)
-        if ids is None:
-            return []
-        if mask is None or mask.shape[1:] != ids.shape[1:]:
-            return ids[row].tolist()
-        real = mask[row].nonzero()
-        return ids[row, : int(real.max()) + 1 if len(real) else 0].tolist()
-
 
 def token_text(tokenizer: Any, number: int) -> str:
     """The readable text of a token; its id if there is no tokenizer."""
@@ -288,12 +232,15 @@ def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     is added by the last of them.
 
     Args:
-        tokenizer: Decodes ids.
+        tokenizer: Decodes ids; None if there is none.
         ids: The tokens, without padding.
 
     Returns:
-        A text for each token, the first without a leading space; special tokens are spelled out.
+        A text for each token, the first without a leading space; special tokens are spelled out. Without a tokenizer
+        the ids.
     """
+    if tokenizer is None:
+        return tuple(f" {number}" for number in ids)
     pieces: list[str] = []
     # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
     start = known = 0

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fenchel.arguments import checked, number_of, shown
 from fenchel.auditing.inputs import batches_of, require_one_source
 from fenchel.errors import InputError, ModelError
-from fenchel.io.batches import Batch
+from fenchel.io.batches import Batch, model_inputs
 from fenchel.io.documents import (
     Documents,
     check_text,
@@ -344,8 +344,8 @@ def _refuse_stride(options: SwapOptions, why: str) -> None:
 
 def own_measures(batches: Iterable[Any]) -> dict[str, Measure]:
     """The loss and the score of ready-made batches, as far as the first one has them."""
-    first = next(iter(batches), None)
-    if not isinstance(first, Mapping) or not isinstance(first.get("inputs"), Mapping):
+    first: Any = next(iter(batches), None)
+    if model_inputs(first) is first:
         return {}
     return {name: partial(_own_measure, name) for name in ("loss", "score") if first.get(name) is not None}
 
@@ -384,9 +384,7 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, An
             content, target = batch
         if isinstance(content, Tensor):
             content = {_first_argument(model): content}
-        tensors = content
-        if isinstance(content, Mapping) and isinstance(content.get("inputs"), Mapping):
-            tensors = content["inputs"]
+        tensors = model_inputs(content)
         if not isinstance(tensors, Mapping) or not all(
             isinstance(value, Tensor) for value in tensors.values()
         ):
