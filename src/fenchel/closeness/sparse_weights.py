@@ -175,28 +175,6 @@ def _is_pushed_forward_twice() -> bool:
     return applied.count(_functorch.TransformType.Jvp) > 1
 
 
-def _forward(ctx: Any, tangents: tuple[Tensor | None, ...]) -> Tensor:
-    """The change of the weights: the curvature times the total change of the potential."""
-    if _is_pushed_forward_twice():
-        # torch would treat saved tensors as constants.
-        raise ProblemError(
-            "sparse weights do not support a forward derivative of a forward derivative, which torch computes "
-            "incompletely; expected one of the two in reverse mode: torch.func.hessian, or jacfwd of grad"
-        )
-    weights, log_preference, order = ctx.saved_tensors
-    a = ctx.fixed if order is None else order
-    potential, preference, of_a = tangents[:3]
-    factors = _as_potential(
-        weights, log_preference, a, ctx.csiszar, (preference is not None, of_a is not None)
-    )
-    change = torch.zeros_like(weights) if potential is None else potential
-    for factor, tangent in zip(factors, (preference, of_a), strict=True):
-        if factor is not None and tangent is not None:
-            change = change + factor * tangent
-    # Weights of 0 do not change, and tangents of masked entries may not be finite.
-    return _of_potential(change.masked_fill(weights == 0, 0), weights, log_preference, a, ctx.csiszar)
-
-
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     weights, log_preference, order = ctx.saved_tensors
     a = ctx.fixed if order is None else order
@@ -225,11 +203,27 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _forward(ctx, tangents)
+        """The change of the weights: the curvature times the total change of the potential."""
+        if _is_pushed_forward_twice():
+            # torch would treat saved tensors as constants.
+            raise ProblemError(
+                "sparse weights do not support a forward derivative of a forward derivative, which torch computes "
+                "incompletely; expected one of the two in reverse mode: torch.func.hessian, or jacfwd of grad"
+            )
+        weights, log_preference, order = ctx.saved_tensors
+        a = ctx.fixed if order is None else order
+        potential, preference, of_a = tangents[:3]
+        factors = _as_potential(
+            weights, log_preference, a, ctx.csiszar, (preference is not None, of_a is not None)
+        )
+        change = torch.zeros_like(weights) if potential is None else potential
+        for factor, tangent in zip(factors, (preference, of_a), strict=True):
+            if factor is not None and tangent is not None:
+                change = change + factor * tangent
+        # Weights of 0 do not change, and tangents of masked entries may not be finite.
+        return _of_potential(change.masked_fill(weights == 0, 0), weights, log_preference, a, ctx.csiszar)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _backward(ctx, *gradients)
+    backward = staticmethod(_backward)  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:

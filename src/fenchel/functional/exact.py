@@ -174,18 +174,10 @@ def with_gradient(
 
     class Differentiable(torch.autograd.Function):
         generate_vmap_rule = True
+        forward = staticmethod(operator)
+        setup_context = staticmethod(remember)  # pyright: ignore[reportAssignmentType]
 
-        @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return operator(*inputs)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            remember(ctx, inputs, output)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            return backward(ctx, *gradients)
+    Differentiable.backward = staticmethod(backward)
 
     def call(*inputs: Any) -> Any:
         return Differentiable.apply(*inputs) if is_transformed() else operator(*inputs)
