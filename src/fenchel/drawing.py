@@ -120,8 +120,8 @@ def _of_finite(written: Callable[[float], str]) -> Callable[[float | None], str]
     return extended
 
 
-def _scientific(value: float) -> str:
-    mantissa, exponent = f"{value:.1e}".split("e")
+def _scientific(value: float, digits: int = 1) -> str:
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
@@ -197,10 +197,7 @@ def short_size(value: float | None) -> str:
     if value is None or value == 0:
         return MISSING if value is None else "0"
     size = abs(value)
-    if size < 1e-3:
-        mantissa, exponent = f"{size:.0e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    return short(size).removeprefix("0")
+    return _scientific(size, 0) if size < 1e-3 else short(size).removeprefix("0")
 
 
 def signed_short(value: float | None) -> str:

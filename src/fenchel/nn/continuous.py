@@ -191,9 +191,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         """The preference u of every head, in a dtype."""
         mean, width = (x.to(dtype).unsqueeze(1) for x in (self.preference_mean, self.preference_log_width))
         places = Gaussian(mean, variance=(2 * width).exp())
-        return (
-            Continuous1d("quadratic", places) if self.dimensions == 1 else Continuous2d("quadratic", places)
-        )
+        kind = Continuous1d if self.dimensions == 1 else Continuous2d
+        return kind("quadratic", places)
 
     def forward(
         self,

@@ -240,11 +240,8 @@ class MixtureAttention(MultiheadAttention):
         assert inputs.key_inputs is not None  # noqa: S101 -- the layer's own call has them
         # Of rows: compiled by aot_eager, torch mispredicts the strides of softplus's gradient, which matter elsewhere.
         variances = nn.functional.softplus(self.variance_proj(inputs.key_inputs.flatten(0, 1)))
-        return (
-            variances.unflatten(0, inputs.key_inputs.shape[:2])
-            .unflatten(-1, (self.num_heads, -1))
-            .transpose(1, 2)
-        )
+        by_key = variances.unflatten(0, inputs.key_inputs.shape[:2])
+        return by_key.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
         """Options that the child modules do not show."""
