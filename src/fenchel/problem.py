@@ -24,7 +24,6 @@ from fenchel.preference.abstract import check_together
 from fenchel.tensors import (
     check_device,
     check_tensor,
-    checked_argument,
     has,
     positive_tensor,
     values_are_known,
@@ -145,10 +144,8 @@ class Problem(Generic[P_co]):
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
-        dtype, device = self.dtype, self.preference.device
-        if not isinstance(alpha, Tensor):
-            return torch.tensor(checked_argument("alpha", alpha), dtype=dtype, device=device)
-        return positive_tensor("alpha", alpha, device, dtype, "that broadcasts to (..., m)").to(dtype)
+        form, device = "that broadcasts to (..., m)", self.preference.device
+        return positive_tensor("alpha", alpha, device, self.dtype, form).to(self.dtype)
 
     def _query_shape(self) -> torch.Size:
         """The shape (..., m) of a tensor with one number for each query."""

@@ -256,17 +256,17 @@ def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
 
 def positive_tensor(
     argument: str,
-    value: Tensor,
+    value: float | Tensor,
     device: torch.device,
     dtype: torch.dtype,
     form: str,
     broadcast: Sequence[int] | None = None,
 ) -> Tensor:
-    """A tensor of numbers above 0 on a device; one number is moved there.
+    """A tensor of numbers above 0 on a device, to which one number is moved.
 
     Args:
         argument: Its name in ``ARGUMENTS``, whose rule holds for every entry.
-        value: The tensor.
+        value: The tensor, or a number, which becomes one of the dtype.
         device: The expected device.
         dtype: The dtype of computations, in which entries have to be above 0 and finite.
         form: The expected shape in words.
@@ -275,6 +275,8 @@ def positive_tensor(
     Raises:
         ProblemError: If it is not such a tensor.
     """
+    if not isinstance(value, Tensor):
+        return torch.tensor(checked_argument(argument, value), dtype=dtype, device=device)
     check_tensor(argument, value, form, broadcast=broadcast)
     if value.dim() or value.is_meta:
         check_device(argument, value, device)
@@ -535,10 +537,8 @@ def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
 UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
 
-
 LINEAR = 0.1
 """Errors of logarithms up to this are relative errors of their arguments, to a tenth."""
-
 
 SQUARED = (1e-15, 1e15)
 """Range of lengths whose squares float32 can hold."""

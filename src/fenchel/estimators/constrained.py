@@ -12,7 +12,7 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.tensors import checked_argument, first_index, positive_tensor
+from fenchel.tensors import first_index, positive_tensor
 
 LARGEST_EXPONENT = 60.0
 """α is searched within a factor e^±60 of its first guess; a radius not reached there is infeasible."""
@@ -39,7 +39,9 @@ def within_radius(
         max_steps: Maximum number of solves in the search.
         throw: Whether to raise if the tolerance is not met.
     """
-    bound = _checked_radius(radius, problem)
+    kind = problem.evidence.device, problem.dtype
+    bound = positive_tensor("radius", radius, *kind, "that broadcasts to (..., m)", problem.shape)
+    bound = bound.to(problem.dtype).expand(problem.shape).double()
     binding = problem.evidence.double().norm(dim=-1).expand(problem.shape) > bound
     # If the constraint is inactive, the solution is u, as without evidence.
     problem = problem.with_evidence(torch.where(binding.unsqueeze(-1), problem.evidence, 0))
@@ -66,16 +68,6 @@ def within_radius(
         )
     alpha = alpha.masked_fill(~binding, 0).to(problem.dtype)
     return replace(estimate, alpha=alpha, converged=estimate.converged & ~missed)
-
-
-def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
-    dtype, device = problem.dtype, problem.evidence.device
-    if not isinstance(radius, Tensor):
-        bound = torch.tensor(checked_argument("radius", radius), dtype=dtype, device=device)
-    else:
-        form = "that broadcasts to (..., m)"
-        bound = positive_tensor("radius", radius, device, dtype, form, problem.shape).to(dtype)
-    return bound.expand(problem.shape).double()
 
 
 def _root(
