@@ -34,7 +34,6 @@ from fenchel.swap.conditions import as_first_order, has_own_layers
 from fenchel.swap.observation import Task, mapped
 from fenchel.swap.tasks import (
     ExampleTask,
-    LabelledTexts,
     LanguageTask,
     Measure,
     ScoredPairs,
@@ -42,6 +41,7 @@ from fenchel.swap.tasks import (
     class_numbers,
     classes_of,
     classified,
+    labelled_texts,
 )
 from fenchel.tensors import widened
 
@@ -308,10 +308,9 @@ class Given:
         if documents is not None and labelled:
             _refuse_stride(options, "texts with labels are read one by one")
             _check_classifies(model, "texts")
-            texts = LabelledTexts(documents, tokenizer, model.config, options)
-            return found, ExampleTask(
-                texts, unit="texts", **classified(texts.labels), described=texts.described
-            )
+            texts, labels = labelled_texts(documents, tokenizer, model.config, options)
+            described = {"max_length": texts.max_length, "truncated": texts.truncated}
+            return found, ExampleTask(texts, unit="texts", **classified(labels), described=described)
         head = language_head(type(model).__name__) if scored is None else None
         if head is not None and documents is not None:
             windows = batches_of(documents, found, options)

@@ -357,8 +357,10 @@ def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
     return torch.tensor(sorted(result))
 
 
-class LabelledTexts(CutTexts):
-    """Texts with the class of each.
+def labelled_texts(
+    documents: Documents, tokenizer: Any, config: Any, options: SwapOptions
+) -> tuple[CutTexts, Tensor]:
+    """Texts, and the index of the class of each.
 
     Args:
         documents: The texts, with labels for targets: names of classes, or their numbers.
@@ -366,25 +368,15 @@ class LabelledTexts(CutTexts):
         config: The model's configuration, which names its classes.
         options: As for ``SentenceTask``.
 
-    Attributes:
-        labels: Class index of each text.
-
     Raises:
         InputError: If a label is not a class of the model.
     """
-
-    def __init__(self, documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> None:
-        super().__init__(documents, tokenizer, config, options)
-        labels: dict[str, str | None] = {}
-        for number, document in enumerate(self.read(), start=1):
-            self.texts[number] = self.cut(document.text)
-            labels[f"document {document.number}"] = document.target
-        self.labels = class_numbers(labels, config)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """Further entries of the manifest."""
-        return {"max_length": self.max_length, "truncated": self.truncated}
+    result = CutTexts(documents, tokenizer, config, options)
+    labels: dict[str, str | None] = {}
+    for number, document in enumerate(result.read(), start=1):
+        result.texts[number] = result.cut(document.text)
+        labels[f"document {document.number}"] = document.target
+    return result, class_numbers(labels, config)
 
 
 def classes_of(config: Any) -> dict[str, int]:
