@@ -44,7 +44,17 @@ def captured(
         assert (first.inputs is None) == (second.inputs is None)
         if first.inputs is not None and second.inputs is not None:
             assert torch.equal(first.inputs, second.inputs)
+        assert_no_larger_than_it_varies(first.log_preference)
     return calls[half:]
+
+
+def assert_no_larger_than_it_varies(log_preference: Tensor | None) -> None:
+    """A preference has size one where it is constant, and is None where it is constant altogether."""
+    if log_preference is not None:
+        assert log_preference.numel() > 1
+        for dim, size in enumerate(log_preference.shape):
+            first = log_preference.narrow(dim, 0, 1).expand_as(log_preference)
+            assert size == 1 or not torch.equal(log_preference, first), dim
 
 
 def per_query_head(heads: Tensor, call: AttentionCall) -> Tensor:
@@ -110,25 +120,6 @@ def test_rows_that_see_nothing_are_finite_and_not_counted(family: str) -> None:
         assert torch.equal(call.counted, mask == 1)
         if call.site.kind == "decoder_self":
             assert not sees.all()
-
-
-def shapes(family: str, *, padding: str) -> dict[str, tuple[int, ...] | None]:
-    return {
-        call.site.kind: None if call.log_preference is None else tuple(call.log_preference.shape)
-        for call in captured(family, tiny_inputs(family, padding=padding))
-    }
-
-
-def test_the_preference_is_no_larger_than_it_varies() -> None:
-    n, m = TOKENS, TOKENS - 2
-    assert shapes("bert", padding="right") == {"encoder_self": (3, 1, 1, n)}
-    assert shapes("bert", padding="none") == {"encoder_self": None}
-    assert shapes("vit", padding="none") == {"encoder_self": None}
-    assert shapes("gpt2", padding="right") == {"decoder_self": (3, 1, n, n)}
-    assert shapes("gpt2", padding="none") == {"decoder_self": (1, 1, n, n)}
-    encoder_decoder = shapes("t5", padding="none")
-    assert encoder_decoder == {"encoder_self": (1, 4, n, n), "decoder_self": (1, 4, m, m), "cross": None}
-    assert shapes("t5", padding="right")["cross"] == (3, 1, 1, n)
 
 
 def test_swins_shift_mask_stays_a_weight() -> None:
@@ -274,21 +265,7 @@ def test_rotary_keys_are_found_out_after_a_first_batch_of_single_tokens() -> Non
             capture.run(tiny_inputs("llama"))
 
 
-def test_a_site_that_is_skipped_later_is_an_error() -> None:
-    model = tiny_model("albert")
-    with Capture(model, space="key", consume=lambda call: None) as capture:
-        capture.run(tiny_inputs("albert"))
-        model.config.num_hidden_layers = 2
-        model.encoder.config.num_hidden_layers = 2
-        with pytest.raises(CaptureError, match="did not attend in this forward"):
-            capture.run(tiny_inputs("albert"))
-
-
-def test_a_module_shared_by_layers_is_a_layer_each_time_and_only_some_are_consumed() -> None:
-    calls = captured("albert", tiny_inputs("albert"), space="input")
-    assert [call.site.layer for call in calls] == [1, 2, 3]
-    assert len({call.site.name for call in calls}) == 1
-    assert not torch.equal(calls[0].query, calls[1].query)
+def test_layers_of_every_kind_that_are_chosen_are_consumed_and_all_are_known() -> None:
     seen: list[tuple[str, int]] = []
     consume = lambda call: seen.append((call.site.kind, call.site.layer))  # noqa: E731
     with Capture(tiny_model("marian"), space="input", consume=consume, layers=[3, 1]) as capture:

@@ -57,7 +57,7 @@ def test_numbers_are_those_of_every_query_by_definition(name: str | None, space:
 
 def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     model = small_model()
-    with pytest.raises(ModelError, match=r"uses softmax, but the audit measures"):
+    with pytest.raises(ModelError, match=r"uses softmax, but the audit measures.*--even-so"):
         small_audit(model=model, closeness="entmax15")
     before = model.config._attn_implementation
     texts = some_texts(3)
@@ -134,9 +134,6 @@ def test_the_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - 
     base = ["audit", saved(tmp_path / "model", "bert"), *SMALL["audit"].split()]
     (tmp_path / "text.txt").write_text("\n".join(some_texts(3)))
     base += ["--text", tmp_path / "text.txt"]
-    refused = command(*base, "--closeness", "entmax15", "--out", tmp_path / "refused")
-    assert refused.code != 0
-    assert "--even-so" in refused.line
     forced = command(*base, "--closeness", "entmax15", "--even-so", "--out", tmp_path / "forced")
     assert forced.code == 0, forced.err
     # A model says in its configuration what it was trained with; save_pretrained leaves that out.
@@ -146,6 +143,3 @@ def test_the_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - 
     assert json.loads((tmp_path / "own" / "manifest.json").read_text())["closeness"] == "tsallis:1.5"
     page = (tmp_path / "own" / "report.html").read_text()
     assert "--closeness tsallis:1.5" in text_of(page)
-    wrong = command(*base, "--closeness", "tsallis:3", "--out", tmp_path / "wrong")
-    assert wrong.code == 3
-    assert "expected tsallis:ORDER" in wrong.line
