@@ -35,26 +35,7 @@ from tests.nn.small_layers import (
 ESTIMATORS = ("first_order", "second_order", "exact")
 
 
-def by_hand(layer: MultiheadAttention, x: Tensor, **options: Any) -> Tensor:
-    output = functional.reference.attention(*heads(layer, x), estimator=layer.estimator, **options)
-    return layer.out_proj(output.transpose(1, 2).flatten(2))
-
-
 # ---- preferences
-
-
-def test_preference_multiplies_masks_and_learns():
-    preference = Importance()
-    layer, x = build(preference=preference), tokens()
-    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
-    padding[:, -1] = True
-    mask = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(2)
-    output, _ = layer(x, x, x, key_padding_mask=padding, attn_mask=mask)
-    allowed = ~mask & ~padding[:, None, None]
-    log_u = torch.where(allowed, preference(preference.seen), -torch.inf)
-    torch.testing.assert_close(output, by_hand(layer, x, log_preference=log_u))
-    output.square().sum().backward()
-    assert gradient(preference.score.weight).abs().max() > 0
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
