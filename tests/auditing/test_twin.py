@@ -116,15 +116,6 @@ def test_a_twin_that_cannot_be_built_is_one_line(model: Any, message: str) -> No
         untrained_twin(model, 0)
 
 
-def test_where_it_cannot_be_built_only_who_asked_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model()
-    monkeypatch.setattr(type(model), "__module__", "transformers_modules.somebody")
-    report = small_audit(model=model, baseline="auto")
-    assert report.manifest["twin"].startswith("not audited: BertModel is custom code of the model")
-    with pytest.raises(ModelError, match=r"BertModel is custom code .*--baseline none"):
-        small_audit(model=model, baseline="twin")
-
-
 def test_a_folder_has_it_unless_it_is_given_up_which_leaves_no_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
