@@ -175,14 +175,14 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
         "Neural machine translation by jointly learning to align and translate",
         "section 3.1 and appendix A.1.2",
     ),
-    formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
+    formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j + b)),  b = 0 in the paper",
     templates="h_j, without effect",
-    preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
+    preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j + b))",
     evidence="0",
     values="h_j",
     because=(
         "A nonlinear score of both is not evidence on templates shared by queries. On templates of pairs, tanh(W "
-        "s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
+        "s_{i−1} + U h_j + b), v would be evidence: the same weights at first order, other exact ones."
     ),
     exact_differs=False,
     exact_because="With z = 0 the result is u itself.",
@@ -193,7 +193,7 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
 def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Additive) -> Tensor:
     """A network scores each word of the source from the word and the previous state of the decoder.
 
-    All of it is preference. A bias inside tanh is allowed, which the paper's formulas leave out.
+    All of it is preference.
     """
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
     belief = believed(network, query, values, query_inputs=state, key_inputs=annotations)

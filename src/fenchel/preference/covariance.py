@@ -240,9 +240,14 @@ class Full(AbstractCovariance):
 
     @override
     def check_definite(self) -> None:
-        failed = torch.linalg.cholesky_ex(self.dense.detach()).info != 0
-        if bool(failed.any()):
-            where = first_index(failed)
+        dense = self.dense.detach()
+        factor, failed = torch.linalg.cholesky_ex(dense)
+        variances, left = (x.diagonal(dim1=-2, dim2=-1) for x in (dense, factor.square()))
+        # What the other coordinates leave of a variance may be only rounding, whatever the units.
+        rounding = 8 * self.width * torch.finfo(dense.dtype).eps * variances
+        singular = (failed != 0) | (left <= rounding).any(-1)
+        if bool(singular.any()):
+            where = first_index(singular)
             at = f" at index {where}" if where else ""
             raise ProblemError(
                 f"{self._name} {has(self._name)} a singular matrix{at} and no density; expected positive definite "

@@ -267,7 +267,7 @@ class ContextNetwork(nn.Module):
 
 
 class Additive(AbstractPreference):
-    r"""Bahdanau's additive score, :math:`\log u_{hij} = v_h^\top \tanh(W_h x_i + U_h y_j + c_h)`.
+    r"""Bahdanau's additive score, :math:`\log u_{hij} = v_h^\top \tanh(W_h x_i + U_h y_j + b_h)`.
 
     :math:`x_i` is the query's input and :math:`y_j` the key's, both before projection. With evidence 0 this is
     Bahdanau's attention; with the layer's usual evidence the two are multiplied.
