@@ -165,6 +165,12 @@ def arm_name(record: Mapping[str, Any]) -> str:
     return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
 
 
+def main_arm(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The whole model under the exact estimator, or the last one if exact was not requested; None without any."""
+    whole = [arm for arm in results["arms"] if arm["where"] == "model" and not arm["control"]]
+    return next((arm for arm in whole if arm["estimator"] == "exact"), whole[-1] if len(whole) > 1 else None)
+
+
 def finding(results: Mapping[str, Any], words: Wording) -> str:
     """Results of the exact estimator, or of the last one if exact was not requested, and of ablations.
 
@@ -176,11 +182,8 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         A few sentences, a line for the estimator and one per ablation; empty if there are neither.
     """
     removed = list(_removed(results, words))
-    arms = [arm for arm in results["arms"] if arm["where"] == "model"]
-    estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
-    if not estimators:
+    if (arm := main_arm(results)) is None:
         return "\n".join(removed)
-    arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
     name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
     if (quality := results["quality"]) is None:
@@ -188,7 +191,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     else:
         others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
         measured = [_changed(name, arm, results, words)]
-        measured += (f"{_taken(name, other, arm, arms[0], words)}." for other in others)
+        measured += (f"{_taken(name, other, arm, results, words)}." for other in others)
     smoothed = [] if smoothing is None else [_smoothed(smoothing, results, words)]
     return "\n".join([" ".join([*measured, *smoothed]), *removed])
 
@@ -252,9 +255,11 @@ def _level(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
 
 
-def _taken(name: str, quality: str, arm: Mapping[str, Any], model: Mapping[str, Any], words: Wording) -> str:
+def _taken(
+    name: str, quality: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording
+) -> str:
     """The values of a loss or score in the model and in an arm, and their difference with its interval."""
-    difference = interval_of(arm, f"{quality}_difference")
+    model, difference = results["arms"][0], interval_of(arm, f"{quality}_difference")
     return (
         f"{name} changes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
         f"{signed(difference.estimate)}{within(difference)}"
@@ -264,7 +269,7 @@ def _taken(name: str, quality: str, arm: Mapping[str, Any], model: Mapping[str, 
 def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
     quality = results["quality"]
     unit, number = resampled(results, quality)
-    taken = _taken(name, quality, arm, results["arms"][0], words)
+    taken = _taken(name, quality, arm, results, words)
     difference = interval_of(arm, f"{quality}_difference")
     if difference.low is None:
         few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"

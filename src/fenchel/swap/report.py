@@ -47,6 +47,7 @@ from fenchel.swap.findings import (
     directions,
     finding,
     interval_of,
+    main_arm,
     place_name,
     share_left_in_words,
     too_few,
@@ -128,7 +129,6 @@ def render_html(report: SwapReport) -> str:
     Raises:
         MissingExtraError: If jinja2 is not installed.
     """
-    swaps = [arm for arm in report.arms if arm["where"] == "model" and _role(arm) == "swap"]
     layers = report.manifest.get("stacks", {}).items()
     listed = [f"{name}: {count} layers" for name, count in layers if name != "output"]
     words = wording(report.manifest)
@@ -147,9 +147,8 @@ def render_html(report: SwapReport) -> str:
         words=words,
         quality=report.results["quality"],
         smoothing=report.results["smoothing"],
-        # The exact estimator, or the last one if exact was not requested.
-        main=next((arm for arm in swaps if arm["estimator"] == "exact"), swaps[-1] if swaps else None),
-        model=next(arm for arm in report.arms if _role(arm) == "model"),
+        main=main_arm(report.results),
+        model=report.arms[0],
         tables=arm_tables(report),
         stacks=stacks(report),
         maps=head_maps(report),
