@@ -376,20 +376,6 @@ def test_what_is_never_called_is_an_error() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"kind": "self"}, InputError, "kind is 'self'; expected one of encoder_self, decoder_self, cross"),
-        ({"layers": "encoder"}, InputError, "layers is 'encoder'; expected whole numbers from 1 or names"),
-        ({"layers": [True]}, InputError, r"layers is \[True\]; expected"),
-        ({"space": "head"}, InputError, "space is 'head'; expected"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(options: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        fenchel.Capture(tiny_model("bert"), **options)
-
-
 def test_layers_that_do_not_exist_and_functions_that_are_none_are_refused() -> None:
     model, inputs = tiny_model("bert"), tiny_inputs("bert")
     unknown = fenchel.Capture(model, layers=["encoder"])

@@ -190,35 +190,27 @@ def hub_error(kind: str) -> Exception:
     return found.__new__(found, "no")
 
 
+NO_NETWORK = OSError("Name or service not known")
+
+
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("error", "message"),
     [
-        ("RepositoryNotFoundError", "no model 'some/model'.*Check the spelling"),
-        ("RevisionNotFoundError", "some/model has no revision 'v9'"),
-        ("GatedRepoError", "some/model is gated.*log in"),
+        (hub_error("RepositoryNotFoundError"), "no model 'some/model'.*Check the spelling"),
+        (hub_error("RevisionNotFoundError"), "some/model has no revision 'v9'"),
+        (hub_error("GatedRepoError"), "some/model is gated.*log in"),
+        (NO_NETWORK, r"no model 'some/model'.*does not answer \(Name or service not known\)"),
+        (None, "as pickle only"),
     ],
 )
-def test_what_the_hub_says_is_one_line(monkeypatch: pytest.MonkeyPatch, kind: str, message: str) -> None:
-    Hub(monkeypatch, error=hub_error(kind))
+def test_what_the_hub_says_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, message: str
+) -> None:
+    """Also without a network and a cache, and of pickled weights, before they are fetched."""
+    Hub(monkeypatch, "config.json", "pytorch_model.bin", error=error)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", error is NO_NETWORK)
     with pytest.raises(ModelError, match=message):
         load_model("some/model", revision="v9")
-
-
-def test_without_network_and_cache_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    Hub(monkeypatch, error=OSError("Name or service not known"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        ModelError, match=r"no model 'some/model'.*does not answer \(Name or service not known\)"
-    ):
-        load_model("some/model")
-
-
-def test_a_hub_model_with_pickled_weights_is_refused_before_it_is_fetched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Hub(monkeypatch, "config.json", "pytorch_model.bin")
-    with pytest.raises(ModelError, match="as pickle only"):
-        load_model("some/model")
 
 
 def test_every_file_of_a_hub_model_comes_from_one_commit(
