@@ -123,17 +123,6 @@ def test_ready_made_inputs_need_no_tokenizer() -> None:
     assert single.heads == report.heads
 
 
-def test_an_encoder_decoder_has_three_kinds() -> None:
-    report = audit(tiny_model("t5"), None, [tiny_inputs("t5")])
-    kinds = [record["kind"] for record in report.heads]
-    assert kinds == ["encoder_self"] * 8 + ["decoder_self"] * 8 + ["cross"] * 8
-    assert {record["queries"] for record in report.heads if record["kind"] == "encoder_self"} == {9 + 7 + 5}
-    assert {record["queries"] for record in report.heads if record["kind"] != "encoder_self"} == {7 + 5 + 3}
-    assert list(report.summary["kinds"]) == ["encoder_self", "decoder_self", "cross"]
-    example = report.examples[HeadKey("cross", 1, 1)]
-    assert all(template.position <= 9 for template in example.templates)
-
-
 def test_examples_are_the_queries_with_the_largest_total_variation(
     kept: tuple[AuditReport, list[dict[str, Any]]],
 ) -> None:
