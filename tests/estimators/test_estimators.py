@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import ConvergenceError, Discrete, Gaussian, InferenceProblem, ProblemError, Tsallis
+from fenchel import (
+    ConvergenceError,
+    Discrete,
+    Gaussian,
+    GaussianMixture,
+    InferenceProblem,
+    ProblemError,
+    Tsallis,
+)
 from fenchel.preference import Tilted
 from fenchel.reliability import alpha_from_noise, noise_from_alpha
 from tests.conformance.toys import Exponential
@@ -220,6 +228,13 @@ def test_a_row_that_stops_early_says_so() -> None:
 def test_float32_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(ConvergenceError, match="give the problem in float64"):
         random_problem(dtype=torch.float32).solve("exact", tol=1e-10)
+    far = InferenceProblem(GaussianMixture(torch.tensor([[-1e4], [1e4]]), 1e8), torch.full((1, 1), 3e4))
+    for dtype, remedy in (
+        (torch.float32, "rounding is the limit"),
+        (torch.float64, "float64 cannot certify"),
+    ):
+        with pytest.raises(ConvergenceError, match=f"raise tol: {remedy}"):  # float64 would not help
+            far.to(dtype).solve("exact")
 
 
 def test_what_float64_cannot_certify_is_not_claimed() -> None:

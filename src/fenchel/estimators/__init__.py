@@ -241,8 +241,10 @@ class Iterative(Estimator):
             error = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
             if bool((estimate.steps >= max_steps)[~estimate.converged].any()):
                 remedy = "raise max_steps, or tol if more steps change nothing (rounding is then the limit)"
-            elif problem.dtype == torch.float32:
+            elif problem.dtype == torch.float32 and tol < torch.finfo(torch.float32).eps:
                 remedy = "raise tol, or give the problem in float64"
+            elif problem.dtype == torch.float32:
+                remedy = "raise tol: rounding is the limit"
             else:
                 remedy = "raise tol: float64 cannot certify more on this problem"
             remedy = f"{remedy}; or pass throw=False and check estimate.converged"
