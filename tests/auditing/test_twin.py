@@ -116,6 +116,13 @@ def test_a_twin_that_cannot_be_built_is_one_line(model: Any, message: str) -> No
         untrained_twin(model, 0)
 
 
+def test_one_that_cannot_be_built_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    monkeypatch.setattr(type(model), "__module__", _Remote.__module__)
+    manifest = few(model=model, baseline="auto").manifest
+    assert twin_line(manifest).endswith("which is not run to build an untrained twin.")
+
+
 def test_a_folder_has_it_unless_it_is_given_up_which_leaves_no_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fenchel.errors import ProblemError
 from fenchel.functional.flex import identity
+from fenchel.nn import MultiheadAttention
 from fenchel.nn.calls import IndexFunction, combined
 from fenchel.nn.preference import (
     AbstractPreference,
@@ -203,6 +204,23 @@ def test_a_tensor_instead_of_a_function_of_indices_is_refused(method: str) -> No
     )
     with pytest.raises(ProblemError, match=expected):
         (Causal() * Constant())(attention_inputs())
+    setattr(Constant, method, lambda self, inputs: lambda b, h, q, k: 0.0)
+    with pytest.raises(ProblemError, match=rf"Constant\.{method} gives 0\.0; expected a tensor of "):
+        Constant()(attention_inputs())
+
+
+def test_a_tensor_of_another_shape_is_named_in_a_product_and_beside_a_mask() -> None:
+    class Square(AbstractPreference):
+        def forward(self, inputs):
+            return torch.zeros(3, 3)
+
+    with pytest.raises(
+        ProblemError, match=r"Square\(inputs\) has shape \(3, 3\); expected one that broadcasts to"
+    ):
+        (Causal() * Square())(attention_inputs())
+    layer, x = MultiheadAttention(8, 2, preference=Square()), torch.zeros(5, 1, 8)
+    with pytest.raises(ProblemError, match=r"answer of preference has shape \(3, 3\); .* = \(1, 2, 5, 5\)"):
+        layer(x, x, x, key_padding_mask=torch.zeros(1, 5, dtype=torch.bool))
 
 
 def test_a_user_can_write_a_preference_of_indices():

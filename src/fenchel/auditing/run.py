@@ -18,7 +18,7 @@ from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sampl
 from fenchel.auditing.solution import Solving
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, query_rows
-from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
+from fenchel.auditing.twin import AUDITED, NOT_AUDITED, NOT_BUILT, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
@@ -147,17 +147,18 @@ class AuditRun:
         if state.manifest["twin"] not in (None, AUDITED):
             return None
         reason = too_large(self.model) if control == "auto" else None
+        outcome = NOT_AUDITED if reason is None else f"{NOT_AUDITED}: {reason}"
         if control != "none" and reason is None:
             try:
                 twin = untrained_twin(self.model, self.options.seed)
             except ModelError as error:
                 if control == "twin":
                     raise ModelError(f"{error}. Leave --baseline out, or give --baseline none.") from error
-                reason = str(error)
+                outcome = f"{NOT_BUILT}: {error}"
             else:
                 state.twin = state.twin or state.new_twin()
                 return twin
-        state.manifest["twin"] = NOT_AUDITED if reason is None else f"{NOT_AUDITED}: {reason}"
+        state.manifest["twin"] = outcome
         return None
 
     def _run(self, twin: nn.Module | None) -> None:

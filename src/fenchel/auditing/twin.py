@@ -67,6 +67,10 @@ NOT_AUDITED = "not audited"
 
 """Entry of the manifest where it was not, followed by the reason if there is one."""
 
+NOT_BUILT = "not built"
+
+"""Entry of the manifest where it cannot be built, followed by the reason."""
+
 LONGEST_SECONDS = 60.0
 
 """Longest time of a twin that was not requested explicitly."""
@@ -189,4 +193,5 @@ def twin_line(manifest: Mapping[str, Any]) -> str:
             "An untrained twin, the same configuration with random weights "
             f"(seed {manifest.get('seed')}), was audited on the same {manifest.get('reads', 'text')} beside the model."
         )
-    return f"The untrained twin was {outcome}. To include it, pass --baseline twin."
+    advice = "" if outcome.startswith(NOT_BUILT) else " To include it, pass --baseline twin."
+    return f"The untrained twin was {outcome}.{advice}"

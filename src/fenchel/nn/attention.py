@@ -374,7 +374,9 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             return None
         name = "the answer of preference"
         prior = without_causal_bias(name, prior, inputs.queries, inputs.keys, inputs.device)
-        check_tensor(name, prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK)
+        full = (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
+        form = "that broadcasts to (N, num_heads, L, S)"
+        check_tensor(name, prior, form, dtypes=MASK, broadcast=full)
         return prior[..., inputs.keys - held :] if prior.shape[-1] > held else prior
 
     def _refined(self, problem: Problem, inputs: AttentionInputs, call: TorchCall) -> Problem:

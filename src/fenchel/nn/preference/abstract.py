@@ -16,7 +16,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_arguments
 from fenchel.nn.calls import AttentionInputs, IndexFunction, combined, unchanged
-from fenchel.tensors import check_flags, check_type, checked_argument
+from fenchel.tensors import MASK, check_flags, check_tensor, check_type, checked_argument
 
 
 def on_grid(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
@@ -184,7 +184,7 @@ class AbstractPreference(nn.Module):
         """:meth:`log_weight` with checked results, in the dtype of the inputs or a wider one.
 
         Raises:
-            ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
+            ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor or none.
         """
         advice = "floating-point log-weights. A mask belongs in mask_mod, True = attend"
         return self._checked("log_weight", self.log_weight(inputs), inputs.dtype, advice)
@@ -193,7 +193,7 @@ class AbstractPreference(nn.Module):
         """:meth:`mask_mod` with checked results: any log-weight other than 0 would count as True.
 
         Raises:
-            ProblemError: As :meth:`mask_mod`; when the function is called, if its result is not bool.
+            ProblemError: As :meth:`mask_mod`; when the function is called, if its result is not a bool tensor.
         """
         advice = "bool, True = attend. Log-weights belong in log_weight"
         return self._checked("mask_mod", self.mask_mod(inputs), None, advice)
@@ -213,8 +213,9 @@ class AbstractPreference(nn.Module):
 
         def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             result = function(b, h.new_zeros((1,) * h.dim()) if is_shared else h, q, k)
-            if (result.dtype == torch.bool) is not (dtype is None):
-                raise ProblemError(f"{name}.{method} gives {result.dtype}; expected {expected}.")
+            got = result.dtype if isinstance(result, Tensor) else shown(result)
+            if not isinstance(result, Tensor) or (result.dtype == torch.bool) is not (dtype is None):
+                raise ProblemError(f"{name}.{method} gives {got}; expected a tensor of {expected}.")
             return result if dtype is None else result.to(torch.promote_types(result.dtype, dtype))
 
         return checked
@@ -370,7 +371,7 @@ class Product(AbstractPreference):
         """The sum of the factors' log-weights, with -inf where a mask is False."""
         if self.depends_on_distance and not torch.compiler.is_compiling():
             return super().forward(inputs)
-        return combined([factor(inputs) for factor in self._parts])
+        return combined([self._factor(factor, inputs) for factor in self._parts])
 
     @property
     def lowers(self) -> bool:
@@ -389,6 +390,15 @@ class Product(AbstractPreference):
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where every factor's mask is."""
         return _joined(torch.logical_and, [factor.checked_mask(inputs) for factor in self._parts])
+
+    @staticmethod
+    def _factor(factor: AbstractPreference, inputs: AttentionInputs) -> Tensor | None:
+        log_u = factor(inputs)
+        if log_u is not None:
+            name, full = type(factor).__name__, (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
+            form = "that broadcasts to (batch, heads, queries, keys)"
+            check_tensor(f"{name}(inputs)", log_u, form, dtypes=MASK, broadcast=full)
+        return log_u
 
     @property
     def _parts(self) -> list[AbstractPreference]:
