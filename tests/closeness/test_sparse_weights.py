@@ -11,6 +11,7 @@ from torch import Tensor, func
 from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
 from tests.compiling import compiled_afresh
+from tests.normal import drawn
 from tests.side_effects import assert_checkpointed, assert_unchanged
 
 ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]
@@ -19,18 +20,13 @@ both_forms = pytest.mark.parametrize("csiszar", [False, True], ids=["bregman", "
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
-def scores(*shape: int, seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (scale * torch.randn(shape, dtype=torch.float64, generator=generator)).to(dtype)
-
-
 def log_weights(kind: str, rows: int, n: int, dtype: torch.dtype) -> Tensor | None:
     if kind == "uniform":
         return None
-    drawn = scores(rows, n, seed=7, scale=2.0)
+    log_u = drawn(rows, n, seed=7, scale=2.0)
     if kind == "masked":
-        drawn = drawn.masked_fill(torch.arange(n) % 3 == 1, -torch.inf)
-    return drawn.log_softmax(-1).to(dtype)
+        log_u = log_u.masked_fill(torch.arange(n) % 3 == 1, -torch.inf)
+    return log_u.log_softmax(-1).to(dtype)
 
 
 def by_bisection(f: np.ndarray, u: np.ndarray, a: float, csiszar: bool) -> np.ndarray:
@@ -62,7 +58,7 @@ def by_bisection(f: np.ndarray, u: np.ndarray, a: float, csiszar: bool) -> np.nd
 def test_weights_are_those_of_bisection(a: float, csiszar: bool, dtype: torch.dtype, kind: str) -> None:
     log_u = log_weights(kind, 4, 31, dtype)
     for scale, tied in ((1.0, False), (10.0, False), (3.0, True), (1e5, False)):
-        f = scores(4, 31, scale=scale).to(dtype)
+        f = drawn(4, 31, scale=scale).to(dtype)
         if tied:
             f = f.round()
         found = sparse_weights(f, log_u, a, csiszar=csiszar)
@@ -84,7 +80,7 @@ def test_weights_are_those_of_bisection(a: float, csiszar: bool, dtype: torch.dt
 
 @both_dtypes
 def test_uniform_weights_are_those_of_entmax(dtype: torch.dtype) -> None:
-    f = torch.cat([scores(40, 100, scale=3), scores(5, 100, scale=1e5), scores(5, 100).round()]).to(dtype)
+    f = torch.cat([drawn(40, 100, scale=3), drawn(5, 100, scale=1e5), drawn(5, 100).round()]).to(dtype)
     for a, theirs in ((1.0, entmax.sparsemax), (0.5, entmax.entmax15)):
         torch.testing.assert_close(sparse_weights(f, None, a), theirs(f, dim=-1), rtol=0, atol=1e-6)
     for a in (0.25, 0.75):
@@ -97,7 +93,7 @@ def test_uniform_weights_are_those_of_entmax(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", ["uniform", "masked"])
 def test_a_level_that_all_scores_share_costs_no_digits(kind: str, csiszar: bool, a: float) -> None:
     """Scores are multiples of 1/64, so that adding the level rounds nothing."""
-    f = (scores(6, 21, scale=64).round() / 64).float()
+    f = (drawn(6, 21, scale=64).round() / 64).float()
     log_u = log_weights(kind, 6, 21, torch.float32)
     expected = sparse_weights(f, log_u, a, csiszar=csiszar)
     for level in (-33_000.0, 33_000.0):
@@ -108,7 +104,7 @@ def test_a_level_that_all_scores_share_costs_no_digits(kind: str, csiszar: bool,
 @both_forms
 @every_order
 def test_masked_is_removed_and_a_score_of_minus_infinity_is_masked(a: float, csiszar: bool) -> None:
-    f, log_u = scores(4, 9), scores(1, 9, seed=3)
+    f, log_u = drawn(4, 9), drawn(1, 9, seed=3)
     kept = torch.tensor([True, False, True, True, False, True, True, True, False])
     masked = log_u.masked_fill(~kept, -torch.inf).log_softmax(-1)
     found = sparse_weights(f, masked, a, csiszar=csiszar)
@@ -126,7 +122,7 @@ def test_masked_is_removed_and_a_score_of_minus_infinity_is_masked(a: float, csi
 @both_forms
 @pytest.mark.parametrize("a", [0.0, 0.05, 0.3, 0.5, 1.0])
 def test_every_gradient_is_that_of_finite_differences(a: float, csiszar: bool) -> None:
-    f, log_u = scores(5, 8), scores(5, 8, seed=1)
+    f, log_u = drawn(5, 8), drawn(5, 8, seed=1)
     order = torch.full((5, 1), a, dtype=torch.float64)
     inputs = [f.requires_grad_(), log_u.requires_grad_(), order.requires_grad_()]
 
@@ -134,11 +130,11 @@ def test_every_gradient_is_that_of_finite_differences(a: float, csiszar: bool) -
         masked = log_u.masked_fill(torch.arange(8) == 2, -torch.inf).log_softmax(-1)
         return sparse_weights(f, masked, order, csiszar=csiszar)
 
-    direction = scores(5, 8, seed=2)
+    direction = drawn(5, 8, seed=2)
     gradients = torch.autograd.grad((weighted(*inputs) * direction).sum(), inputs)
     fixed = [part.detach() for part in inputs]
     for at, gradient in enumerate(gradients):
-        along = scores(*fixed[at].shape, seed=at + 5)
+        along = drawn(*fixed[at].shape, seed=at + 5)
         if at == 2 and a in (0.0, 1.0):
             along = along.abs() * (1 - 2 * a)
         step, ends = 1e-6, []
@@ -154,14 +150,14 @@ def test_every_gradient_is_that_of_finite_differences(a: float, csiszar: bool) -
 @both_forms
 def test_second_derivatives(csiszar: bool) -> None:
     order = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
-    f, log_u = scores(3, 4, scale=0.2).requires_grad_(), scores(3, 4, seed=1, scale=0.2).requires_grad_()
+    f, log_u = drawn(3, 4, scale=0.2).requires_grad_(), drawn(3, 4, seed=1, scale=0.2).requires_grad_()
     assert torch.autograd.gradgradcheck(
         lambda f, u, a: sparse_weights(f, u.log_softmax(-1), a, csiszar=csiszar), (f, log_u, order)
     )
 
 
 def test_orders_differ_by_row_and_broadcast() -> None:
-    f, log_u = scores(3, 4, 6), scores(4, 6, seed=1).log_softmax(-1)
+    f, log_u = drawn(3, 4, 6), drawn(4, 6, seed=1).log_softmax(-1)
     orders = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)[:, None, None]
     found = sparse_weights(f, log_u, orders)
     for head in range(3):
@@ -171,7 +167,7 @@ def test_orders_differ_by_row_and_broadcast() -> None:
 
 
 def test_transforms_of_functions() -> None:
-    f, log_u = scores(5, 6), scores(5, 6, seed=1).log_softmax(-1)
+    f, log_u = drawn(5, 6), drawn(5, 6, seed=1).log_softmax(-1)
     mapped = torch.func.vmap(lambda f, u: sparse_weights(f, u, 0.5))(f, log_u)
     torch.testing.assert_close(mapped, sparse_weights(f, log_u, 0.5))
     gradient = torch.func.grad(lambda f: sparse_weights(f, log_u[0], 0.5)[0])
@@ -192,7 +188,7 @@ forward_mode = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecat
 @pytest.mark.parametrize("a", [0.05, 0.5, 0.7, 1.0])
 @pytest.mark.parametrize("kind", ["uniform", "any", "masked"])
 def test_forward_mode_agrees_with_backward_mode(kind: str, a: float, csiszar: bool) -> None:
-    f, log_u = scores(3, 6, scale=0.6), log_weights(kind, 3, 6, torch.float64)
+    f, log_u = drawn(3, 6, scale=0.6), log_weights(kind, 3, 6, torch.float64)
     order = torch.tensor(a, dtype=torch.float64)
     given: tuple[Tensor, ...] = (f, order) if log_u is None else (f, order, log_u)
 
@@ -205,7 +201,7 @@ def test_forward_mode_agrees_with_backward_mode(kind: str, a: float, csiszar: bo
     for one, other in zip(forwards, backwards, strict=True):
         torch.testing.assert_close(one, other.nan_to_num(), rtol=1e-9, atol=1e-12)
         assert bool((one != 0).any())
-    along = tuple(scores(*part.shape, seed=at + 3) for at, part in enumerate(given))
+    along = tuple(drawn(*part.shape, seed=at + 3) for at, part in enumerate(given))
     value, change = func.jvp(weights, given, along)[:2]
     torch.testing.assert_close(value, weights(*given))
     expected = sum(
@@ -223,7 +219,7 @@ def test_forward_mode_agrees_with_backward_mode(kind: str, a: float, csiszar: bo
 @both_forms
 @pytest.mark.parametrize("a", [0.3, 0.5, 1.0])
 def test_hessians_agree_in_every_mode(a: float, csiszar: bool) -> None:
-    f, log_u = scores(6, scale=0.6), scores(6, seed=1).log_softmax(-1)
+    f, log_u = drawn(6, scale=0.6), drawn(6, seed=1).log_softmax(-1)
 
     def loss(f: Tensor, log_u: Tensor) -> Tensor:
         return (sparse_weights(f, log_u, a, csiszar=csiszar) * (f + 2 * log_u).sin()).sum()
@@ -239,7 +235,7 @@ def test_hessians_agree_in_every_mode(a: float, csiszar: bool) -> None:
 
 @forward_mode
 def test_a_forward_derivative_of_a_forward_derivative_is_refused() -> None:
-    f = scores(6)
+    f = drawn(6)
     twice = func.jacfwd(func.jacfwd(lambda f: sparse_weights(f, None, 0.5)))
     with pytest.raises(ProblemError, match=r"torch\.func\.hessian, or jacfwd of grad"):
         twice(f)
@@ -250,7 +246,7 @@ def test_a_forward_derivative_of_a_forward_derivative_is_refused() -> None:
 
 def test_a_training_step_compiled() -> None:
     order = 0.5
-    f, log_u = scores(4, 10), scores(4, 10, seed=1).log_softmax(-1)
+    f, log_u = drawn(4, 10), drawn(4, 10, seed=1).log_softmax(-1)
     a = torch.tensor(order, dtype=torch.float64)
 
     def loss(f: Tensor, log_u: Tensor, a: Tensor) -> Tensor:
@@ -268,7 +264,7 @@ def test_a_training_step_compiled() -> None:
 
 @pytest.mark.parametrize("a", [0.0, 0.3, 0.5, 1.0])
 def test_an_infinite_score_has_no_answer_in_its_row_alone(a: float) -> None:
-    f = scores(2, 5)
+    f = drawn(2, 5)
     f[0, 1] = torch.inf
     found = sparse_weights(f, None, a)
     assert bool(found[0].isnan().all())
@@ -276,7 +272,7 @@ def test_an_infinite_score_has_no_answer_in_its_row_alone(a: float) -> None:
 
 
 def test_half_types_are_computed_in_float32() -> None:
-    f = scores(3, 20).bfloat16()
+    f = drawn(3, 20).bfloat16()
     found = sparse_weights(f, None, 0.5)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, sparse_weights(f.float(), None, 0.5).bfloat16())
@@ -291,7 +287,7 @@ def test_nothing_in_nothing_out_and_one_template() -> None:
 @both_forms
 @pytest.mark.parametrize("a", [0.05, 0.3, 0.5, 0.7, 1.0])
 def test_inputs_are_left_as_they_are_and_checkpointing_changes_nothing(a: float, csiszar: bool) -> None:
-    f, log_u = scores(4, 7, scale=3.0).requires_grad_(), scores(4, 7, seed=1, scale=3.0).requires_grad_()
+    f, log_u = drawn(4, 7, scale=3.0).requires_grad_(), drawn(4, 7, seed=1, scale=3.0).requires_grad_()
     assert_checkpointed(lambda f, u: sparse_weights(f, u.log_softmax(-1), a, csiszar=csiszar), [f, log_u])
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         inputs = {name: x.detach().to(dtype).requires_grad_() for name, x in (("f", f), ("log_u", log_u))}

@@ -28,26 +28,6 @@ def meant(name: str, queries: int, keys: int) -> Tensor:
     return torch.tensor([[j <= i + last for j in range(keys)] for i in range(queries)])
 
 
-@pytest.mark.parametrize("key_heads", [4, 2])
-@pytest.mark.parametrize(("queries", "keys"), [(6, 6), (3, 7), (7, 7)])
-@pytest.mark.parametrize("name", BIASES)
-def test_values_and_gradients_are_those_of_torchs_call(
-    name: str, queries: int, keys: int, key_heads: int
-) -> None:
-    query = drawn(2, 4, queries, 5).requires_grad_()
-    key, value = (drawn(2, key_heads, keys, 5, seed=seed).requires_grad_() for seed in (1, 2))
-    tensors = (query, key, value)
-    bias, grouped = BIASES[name](queries, keys), key_heads != 4
-    found = F.attention(query, key, value, log_preference=bias, enable_gqa=grouped)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, enable_gqa=grouped
-    )
-    torch.testing.assert_close(found, expected)
-    weight = drawn(*found.shape, seed=9)
-    given, wanted = (torch.autograd.grad((out * weight).sum(), tensors) for out in (found, expected))
-    torch.testing.assert_close(given, wanted)
-
-
 def test_queries_that_a_lower_right_bias_leaves_nothing_get_zeros() -> None:
     query, key = drawn(1, 2, 5, 4), drawn(1, 2, 3, 4, seed=1)
     with pytest.warns(UserWarning, match="Lower right causal bias"):
@@ -57,12 +37,13 @@ def test_queries_that_a_lower_right_bias_leaves_nothing_get_zeros() -> None:
     assert bool((found[:, :, 2:] != 0).all())
 
 
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if "preference" in op.takes])
 @pytest.mark.parametrize("name", BIASES)
-def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str) -> None:
-    tensors = {part: x.detach() for part, x in OPS[op].call().items()}
+def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str, estimator: str) -> None:
+    tensors = {part: x.detach() for part, x in OPS[op].call(key_heads=2).items()}
     found, expected = (
-        infer(OPS[op], {**tensors, "log_preference": u}, "second_order")
+        infer(OPS[op], {**tensors, "log_preference": u}, estimator)
         for u in (BIASES[name](5, 7), meant(name, 5, 7))
     )
     for part in ("output", "weights", "certificate", "gap"):
@@ -140,8 +121,6 @@ def test_what_can_be_used_is() -> None:
         torch.zeros(7, dtype=torch.float64),
     ):
         torch.testing.assert_close(F.attention(query, key, key, log_preference=log_preference), plain)
-    torch.testing.assert_close(F.attention(query, key, key, alpha=1, scale=3**-0.5), plain)
-    assert F.attention(query[:, :, :0], key, key).shape == (2, 4, 0, 3)
 
 
 LEADING = [

@@ -274,13 +274,6 @@ def test_an_offset_is_read_and_not_compiled_in():
 A, B, C = Causal(), perturbed(QuadraticPosition(HEADS)), perturbed(ALiBi(1, learned=True))
 
 
-def test_log_weights_add():
-    inputs = attention_inputs()
-    product = as_log_weights((A * B * C)(inputs), inputs)
-    expected = sum(as_log_weights(u(inputs), inputs) for u in (A, B, C))
-    torch.testing.assert_close(product, expected)
-
-
 def test_multiplication_is_associative_and_flat():
     inputs = attention_inputs()
     left, right = (A * B) * C, A * (B * C)
