@@ -34,7 +34,8 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     assert (manifest["model"], manifest["space"], manifest["reads"]) == (str(run), "key", "examples")
     assert (manifest["loader"], manifest["documents"], manifest["tokens"]) == (str(loader), 12, 54)
     assert manifest["loader_sha256"] == found.sha256
-    assert "uses the exact estimator" in manifest["convention"]
+    assert "uses the exact estimator" in manifest["estimator"]
+    assert "estimator" not in manifest["convention"], "of the model; other audits are compared with it"
     assert {head["queries"] for head in report.heads} == {54}
     assert f"--loader {loader}" in command(manifest)
     example = next(iter(report.far_queries.values()))[0]

@@ -145,8 +145,8 @@ class Manifest(OpenRecord):
 
     ``reads`` is omitted for text, ``embeds`` unless a swap compares sentences, ``classifies`` unless
     a swap can measure the loss of its classes; ``template_scale``, ``closeness``,
-    ``even_so``, ``queries``, ``whole_file`` and the columns are there only if given; ``estimated_seconds`` is the
-    estimate of ``seconds`` after the first batch, if there was one.
+    ``even_so``, ``queries``, ``whole_file`` and the columns are there only if given, ``estimator`` only if the model's
+    is not first order; ``estimated_seconds`` is the estimate of ``seconds`` after the first batch, if there was one.
     """
 
     version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
@@ -163,6 +163,7 @@ class Manifest(OpenRecord):
     template_scale: Literal["model", "sqrt_d"] = "model"
     closeness: NonEmptyStr = ""
     even_so: bool = False
+    estimator: NonEmptyStr = ""
     alpha: PositiveFloat
     tol: PositiveFloat
     max_length: PositiveInt | None
@@ -235,11 +236,11 @@ def describe(
     sentences = (
         _SQRT_D if options.template_scale == "sqrt_d" else conventions[options.space],
         closeness_sentence(options.closeness),
-        _own_estimators(model),
     )
     only_if_given = {
         "queries": options.queries if isinstance(options.queries, int) else None,
         "even_so": options.even_so and attends_otherwise(model, options.closeness),
+        "estimator": _own_estimators(model),
         "reads": None if reads == "text" else reads,
         "embeds": reads == "text" and _embeds(found),
         "classifies": (reads if reads == "images" else "texts") in map(names_classes, found.class_names),
@@ -304,8 +305,8 @@ def _own_estimators(model: Any) -> str:
     if not others:
         return ""
     return (
-        f"The model itself uses the {' and '.join(others).replace('_', ' ')} estimator: attention here is the "
-        "first-order solution of the problems of its own forward pass."
+        f"the model uses the {' and '.join(others).replace('_', ' ')} estimator; attention here is the "
+        "first-order solution of the problems of its own forward pass"
     )
 
 
