@@ -225,8 +225,8 @@ KEPT = {"certificate": "last_certificate", "gap": "last_gap", "norm penalty": "l
 
 
 @pytest.mark.parametrize("what", KEPT)
-def test_what_was_not_kept_is_not_there(what):
-    layer = build()
+def test_what_is_kept_is_there_from_a_call_that_keeps_it_to_one_that_does_not(what):
+    layer, x = build(), tokens()
     assert not hasattr(layer, KEPT[what])
     assert getattr(layer, KEPT[what], "nothing") == "nothing"
     with pytest.raises(
@@ -237,11 +237,6 @@ def test_what_was_not_kept_is_not_there(what):
         getattr(layer, KEPT[what])
     with pytest.raises(AttributeError, match="has no attribute 'last_word'"):
         _ = layer.last_word
-
-
-@pytest.mark.parametrize("what", KEPT)
-def test_what_was_kept_is_there_until_a_call_that_does_not_keep_it(what):
-    layer, x = build(), tokens()
     switch = f"keep_{what.replace(' ', '_')}"
     setattr(layer, switch, True)
     layer(x, x, x)
