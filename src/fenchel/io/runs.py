@@ -230,15 +230,14 @@ class ProgressClock:
 
 
 ABSENT = {
-    **{
-        "queries": "all",
-        "layers": "all",
-        "heads": "all",
-        "max_tokens": "no limit",
-        "reads": "text",
-        "estimator": "first order",
-    },
-    **{"revision": "not given", "text_sha256": "not known"},
+    "queries": "all",
+    "layers": "all",
+    "heads": "all",
+    "max_tokens": "no limit",
+    "reads": "text",
+    "estimator": "first order",
+    "revision": "not given",
+    "text_sha256": "not known",
 }
 """Names of values that a manifest has as None, or not at all, where an option was not given."""
 

@@ -208,8 +208,8 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
             "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
         )
         effects = [interval_of(one, "effect") for one in order]
-        ends = ("highest", "lowest") if quality == "loss" else ("lowest", "highest")
-        most, least = (f"is {ends[0]}", ends[1]) if quality else ("change most", "least")
+        worst, best = worst_and_best(quality)
+        most, least = (f"is {worst}", best) if quality else ("change most", "least")
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} {most} for "
             f"{_effect_at(order[0], words)}"
@@ -229,6 +229,16 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         yield f"{sentence}; {few}." if few else f"{sentence}."
     if any(len(record["order"]) > 1 for record in ranked):
         yield f"Effects of single {ranked[0]['where']}s do not add up: before removing several, measure them together."
+
+
+def worst_and_best(quality: str | None) -> tuple[str, str]:
+    """Words for the most and the least harmful value of a loss or score.
+
+    Example:
+        >>> worst_and_best("loss"), worst_and_best("accuracy")
+        (('highest', 'lowest'), ('lowest', 'highest'))
+    """
+    return ("highest", "lowest") if quality == "loss" else ("lowest", "highest")
 
 
 def _effect_at(record: Mapping[str, Any], words: Wording) -> str:

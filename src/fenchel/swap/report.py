@@ -53,6 +53,7 @@ from fenchel.swap.findings import (
     too_few,
     within,
     wording,
+    worst_and_best,
 )
 from fenchel.swap.statistics import by_effect
 
@@ -473,7 +474,7 @@ def _both_ends(group: list[Record], quality: str | None, words: Wording) -> tupl
     if quality is None:
         shown = f"the {_MOST} of {len(order)} that change {what} most, and the {_MOST} that change it least"
     else:
-        first, last = ("highest", "lowest") if quality == "loss" else ("lowest", "highest")
+        first, last = worst_and_best(quality)
         measured = what.removeprefix("the ")
         shown = f"the {_MOST} of {len(order)} with the {first} {measured}, and the {_MOST} with the {last}"
     return shown, [known[:_MOST], known[-_MOST:]]
