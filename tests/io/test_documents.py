@@ -20,21 +20,21 @@ def texts(documents: Documents) -> list[tuple[int, int, str]]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Callable[[str, bytes | str], Path]:
-    def write(name: str, content: bytes | str) -> Path:
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file of text, bytes or, of a dictionary, columns."""
+
+    def write(name: str, content: Any, row_group_size: int = 100) -> Path:
         path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        if isinstance(content, dict):
+            import pyarrow as pa
+            from pyarrow import parquet
+
+            parquet.write_table(pa.table(content), path, row_group_size=row_group_size)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
     return write
-
-
-def parquet_file(path: Path, columns: dict[str, Any], row_group_size: int = 100) -> Path:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    parquet.write_table(pa.table(columns), path, row_group_size=row_group_size)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,14 @@ def test_hash_is_that_of_the_file_and_of_strings_with_where_each_ends(file):
 
 
 @pytest.mark.parametrize("form", ["txt", "jsonl", "txt.gz", "jsonl.gz", "parquet"])
-def test_every_form_gives_its_texts_with_their_places_and_targets(tmp_path, form):
+def test_every_form_gives_its_texts_with_their_places_and_targets(file, form):
     rows = [{"text": f"text {number}", "body": f"body {number}"} for number in range(700)]
-    path = tmp_path / f"some.{form}"
     if form == "parquet":
-        columns = {name: [row[name] for row in rows] for name in ("text", "body")}
-        parquet_file(path, columns, row_group_size=90)
+        content: Any = {name: [row[name] for row in rows] for name in ("text", "body")}
     else:
         lines = [row["text"] if form.startswith("txt") else json.dumps(row) for row in rows]
         content = "\n".join(["", *lines]).encode()
-        path.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+    path = file(f"some.{form}", gzip.compress(content) if form.endswith("gz") else content, row_group_size=90)
     first = 1 if form == "parquet" else 2
     expected = [(n, n + first, f"text {n}") for n in range(700)]
     documents = open_documents(path)
@@ -81,11 +79,11 @@ def test_every_form_gives_its_texts_with_their_places_and_targets(tmp_path, form
         assert texts(open_documents(path, whole_file=True)) == [(0, 1, path.read_text())]
 
 
-def test_fraction_reaches_one_and_never_falls(file, tmp_path):
+def test_fraction_reaches_one_and_never_falls(file):
     sources = [
         file("some.txt", "a\nbb\n\nccc\n"),
         file("some.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50)),
-        parquet_file(tmp_path / "some.parquet", {"text": ["a", "b"]}),
+        file("some.parquet", {"text": ["a", "b"]}),
         ["a", "b", "c"],
     ]
     for source in sources:
@@ -97,77 +95,59 @@ def test_fraction_reaches_one_and_never_falls(file, tmp_path):
     assert next(iter(open_documents(iter("a")))).fraction_at(0.5) is None
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"caf\xe9\n", r"some\.txt is not UTF-8: line 1 has byte 0xe9 at offset 3"),
-        (b"ok\n\xff\xfeh\x00", r"line 2 has byte 0xff at offset 3.*iconv"),
-        (b"good\n" * 100_000 + b"\xff bad\n", "line 100001 has byte 0xff at offset 500000"),
-        (b"", r"some\.txt is empty"),
-        (b"\xef\xbb\xbf", r"some\.txt is empty"),
-        (b"\n  \n\t\n", r"no text in .*some\.txt: every document is blank"),
-    ],
-)
-def test_bad_plain_text(file, content, message):
-    with pytest.raises(InputError, match=message):
-        list(open_documents(file("some.txt", content)))
-
-
-@pytest.mark.parametrize("name", ["texts.csv", "texts.CSV", "texts.tsv", "texts.csv.gz"])
-@pytest.mark.parametrize("whole_file", [False, True])
-def test_a_table_is_not_taken_for_text(file, name, whole_file):
-    path = file(name, b'text,label\n"hello, world",1\n')
-    with pytest.raises(InputError, match=r"is a table \(\.[ct]sv\), which cannot be read as text"):
-        open_documents(path, whole_file=whole_file)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"text": "a"}\n{"text": \n', r"line 2 of .*some\.jsonl is not JSON: .* at character"),
-        ('["a", "b"]\n', r"line 1 of .* is a JSON list, not an object"),
-        ('{"body": "a", "title": "b"}\n', r"line 1 of .* has no column 'text'; it has 'body', 'title'"),
-        ("{}\n", r"has no column 'text'; it has none"),
-        ('{"text": "a"}\n{"text": null}\n', r"line 2 of .*: column 'text' is null, not text"),
-        ('{"text": 7}\n', r"line 1 of .*: column 'text' is of type int, not text"),
-        ("12", r"line 1 of .* is a JSON int"),
-        (
-            '{"text": "w1 \\ud800 w2"}',
-            r"line 1 of .* is not valid text: character 4 .* an unpaired surrogate",
-        ),
-        ('{"text": "w1", "n": ' + "9" * 5000 + "}", r"line 1 of .* has a number with thousands of digits"),
-        ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", r"line 1 of .* is nested too deeply"),
-        (json.dumps({f"k{k}": 1 for k in range(20_000)}), r"has no column 'text'; .* and 19990 more"),
-    ],
-    ids=lambda value: repr(value[:12]),
-)
-def test_bad_jsonl(file, content, message):
-    with pytest.raises(InputError, match=message):
-        list(open_documents(file("some.jsonl", content)))
+TABLE = b'text,label\n"hello, world",1\n'
+NOT_TEXT = r"is a table \(\.[ct]sv\), which cannot be read as text"
+INCOMPLETE = r"some\.txt\.gz is not a complete gzip file"
+WHOLE: dict[str, Any] = {"whole_file": True}
+UNREADABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
+    ("some.txt", b"ok\n\xff\xfeh\x00", {}, r"some\.txt is not UTF-8: line 2 has byte 0xff at offset 3.*iconv"),
+    ("some.txt", b"good\n" * 100_000 + b"\xff bad\n", {}, "line 100001 has byte 0xff at offset 500000"),
+    ("some.txt", b"", {}, r"some\.txt is empty"),
+    ("some.txt", b"\xef\xbb\xbf", {}, r"some\.txt is empty"),
+    ("some.txt", b"\n  \n\t\n", {}, r"no text in .*some\.txt: every document is blank"),
+    *((name, TABLE, {}, NOT_TEXT) for name in ("texts.csv", "texts.CSV", "texts.tsv", "texts.csv.gz")),
+    ("texts.csv", TABLE, WHOLE, NOT_TEXT),
+    *(
+        ("some.txt.gz", content, options, INCOMPLETE)
+        for content in (b"plain", gzip.compress(b"hello world")[:-6])
+        for options in ({}, WHOLE)
+    ),
+    ("some.jsonl", '{"text": "a"}\n{"text": \n', {}, r"line 2 of .*some\.jsonl is not JSON: .* at character"),
+    ("some.jsonl", '["a", "b"]\n', {}, r"line 1 of .* is a JSON list, not an object"),
+    ("some.jsonl", '{"b": "a", "c": "b"}\n', {}, r"line 1 of .* has no column 'text'; it has 'b', 'c'"),
+    ("some.jsonl", "{}\n", {}, r"has no column 'text'; it has none"),
+    ("some.jsonl", '{"text": "a"}\n{"text": null}\n', {}, r"line 2 of .*: column 'text' is null, not text"),
+    ("some.jsonl", '{"text": 7}\n', {}, r"line 1 of .*: column 'text' is of type int, not text"),
+    ("some.jsonl", '{"text": "w1 \\ud800 w2"}', {}, r"line 1 of .*: character 4 .* an unpaired surrogate"),
+    ("some.jsonl", '{"n": ' + "9" * 5000 + "}", {}, r"line 1 of .* has a number with thousands of digits"),
+    ("some.jsonl", '{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", {}, r"line 1 of .* is nested too deeply"),
+    ("some.jsonl", json.dumps({f"k{k}": 1 for k in range(20_000)}), {}, r"no column 'text'; .* and 19990 more"),
+    ("some.parquet", {"body": ["a"]}, {}, r"some\.parquet has no column 'text'; it has 'body'"),
+    ("some.parquet", {"text": ["a", None]}, {}, r"row 2 of .*: column 'text' is null"),
+    ("some.parquet", {"text": [1]}, {}, r"row 1 of .*: column 'text' is of type int"),
+    ("some.parquet", {"text": ["", " "]}, {}, r"no text in"),
+    ("some.parquet", {"text": ["a"], "label": [None]}, {"label_column": "label"}, "'label' is null, not text or"),
+    ("some.parquet", b"PAR1" + b"\0" * 50, {}, "is not a complete parquet file"),
+    ("some.txt", "a", {"text_column": "text"}, "plain text file .* has no columns"),
+    ("some.jsonl", "a", WHOLE, "jsonl file .* cannot be read as a whole file"),
+    ("some.parquet", "a", WHOLE, "parquet file .* cannot be read as a whole file"),
+    ("ag_news", None, WHOLE, "dataset 'ag_news' cannot be read as a whole file"),
+    (["a"], None, {"text_column": "body"}, "Python strings has no columns"),
+    (["a", 7], None, {}, "text 2 is of type int, not a string"),
+    ("nowhere.txt", None, {}, r"nowhere\.txt does not exist"),
+    ("/", None, {}, "is a folder, not a file"),
+    ("/dev/null", None, {}, "/dev/null is not a regular file"),
+    ([], None, {}, "no text in Python strings"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"body": ["a"]}, r"some\.parquet has no column 'text'; it has 'body'"),
-        ({"text": ["a", None]}, r"row 2 of .*: column 'text' is null"),
-        ({"text": [1]}, r"row 1 of .*: column 'text' is of type int"),
-        ({"text": ["", " "]}, r"no text in"),
-    ],
+    ("source", "content", "options", "message"), UNREADABLE, ids=lambda value: repr(value)[:16]
 )
-def test_bad_parquet(tmp_path, columns, message):
+def test_what_cannot_be_read_says_where_and_why(file, source, content, options, message):
+    given = source if content is None else file(source, content)
     with pytest.raises(InputError, match=message):
-        list(open_documents(parquet_file(tmp_path / "some.parquet", columns)))
-    columns = {"text": ["a"], "label": [None]}
-    with pytest.raises(InputError, match="column 'label' is null, not text or a whole number"):
-        list(open_documents(parquet_file(tmp_path / "some.parquet", columns), label_column="label"))
-
-
-@pytest.mark.parametrize("whole_file", [False, True])
-def test_a_file_that_is_not_gzip(file, whole_file):
-    for content in (b"plain", gzip.compress(b"hello world")[:-6]):
-        with pytest.raises(InputError, match=r"some\.txt\.gz is not a complete gzip file"):
-            list(open_documents(file("some.txt.gz", content), whole_file=whole_file))
+        list(open_documents(given, **options))
 
 
 def test_a_small_file_that_unpacks_to_a_giant_is_not_unpacked(file, monkeypatch):
@@ -178,15 +158,9 @@ def test_a_small_file_that_unpacks_to_a_giant_is_not_unpacked(file, monkeypatch)
         list(open_documents(file("some.txt.gz", gzip.compress(b"\n" * (1 << 15)))))
 
 
-def test_parquet_with_damaged_pages(tmp_path):
-    path, refusals = (
-        parquet_file(tmp_path / "some.parquet", {"text": [f"w{k} w{k + 1}" for k in range(40)]}),
-        0,
-    )
-    whole = path.read_bytes()
-    path.write_bytes(b"PAR1" + b"\0" * 50)
-    with pytest.raises(InputError, match="is not a complete parquet file"):
-        list(open_documents(path))
+def test_parquet_with_damaged_pages(file):
+    path = file("some.parquet", {"text": [f"w{k} w{k + 1}" for k in range(40)]})
+    whole, refusals = path.read_bytes(), 0
     for place in (8, 45, 82, 119, 200, 300):
         changed = bytes([whole[place] ^ 0xFF, whole[place + 1] ^ 0x55])
         path.write_bytes(whole[:place] + changed + whole[place + 2 :])
@@ -197,34 +171,13 @@ def test_parquet_with_damaged_pages(tmp_path):
     assert refusals >= 4
 
 
-def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(tmp_path):
+def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(file):
     import pyarrow as pa
 
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["w1 " * 1_000_000]))
-    path = parquet_file(tmp_path / "some.parquet", {"text": texts}, row_group_size=5000)
+    path = file("some.parquet", {"text": texts}, row_group_size=5000)
     documents = iter(open_documents(path))  # 15 GB, were it unfolded
     assert len(next(documents).text) == len(next(documents).text) == 3_000_000
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        ("some.txt", {"text_column": "text"}, "plain text file .* has no columns"),
-        ("some.jsonl", {"whole_file": True}, "jsonl file .* cannot be read as a whole file"),
-        ("some.parquet", {"whole_file": True}, "parquet file .* cannot be read as a whole file"),
-        ("ag_news", {"whole_file": True}, "dataset 'ag_news' cannot be read as a whole file"),
-        (["a"], {"text_column": "body"}, "Python strings has no columns"),
-        (["a", 7], {}, "text 2 is of type int, not a string"),
-        ("nowhere.txt", {}, r"nowhere\.txt does not exist"),
-        ("/", {}, "is a folder, not a file"),
-        ("/dev/null", {}, "/dev/null is not a regular file"),
-        ([], {}, "no text in Python strings"),
-    ],
-)
-def test_options_that_do_not_suit_the_source(file, source, options, message):
-    given = file(source, "a") if str(source).startswith("some") else source
-    with pytest.raises(InputError, match=message):
-        list(open_documents(given, **options))
 
 
 @pytest.fixture
