@@ -1,6 +1,5 @@
 """``fenchel audit`` and ``fenchel swap``: files, options that change something, folders in use, runs that stop."""
 
-import contextlib
 import json
 import os
 import shlex
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,11 +120,9 @@ def test_columns_choose_the_text_and_the_target(command, tmp_path, name):
         assert queries["decoder_self"] == queries["cross"] == 6 + 3 != queries["encoder_self"]
 
 
-@pytest.mark.parametrize(("name", "there"), [("audit", True), ("swap", False)])
-def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name, there):
+@pytest.mark.parametrize("name", RUNS)
+def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name):
     out = tmp_path / "out"
-    if there:
-        out.mkdir()
     begun = run(name, "--resume")
     assert (begun.code, begun.err) == (0, "")
     file = {"audit": "report.html", "swap": "swap.html"}[name]
@@ -142,11 +138,8 @@ def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name, there):
         assert manifest(out)["revision"].startswith("sha256:")
         assert [record["estimator"] for record in records(out)] == ["model", "first_order", "exact"]
     before = files_of(out)
-    asks = run(name)
-    assert asks.code == 3
-    assert "--resume" in asks.line
-    assert "--overwrite" in asks.line
     for options, code, said in (
+        ("", 3, "Continue it with --resume"),
         ("--resume", 0, "nothing was measured again"),
         ("--resume --max-length 10", 3, "max length"),
         ("--resume --overwrite", 3, "contradict each other"),
@@ -167,40 +160,6 @@ def test_shards_by_option_and_by_environment(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run("audit")[:2] == (0, "")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"shard-0-of-2", "shard-1-of-2"}
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str):
-    """A file system of a few kilobytes, where this user may make one."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("only root may mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_disk_that_fills_up_while_writing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 40))
-    with small_disk(tmp_path / "disk", "400k") as disk:
-        done = run("audit", out="disk/out")
-        assert done.code == 6
-        assert "the disk is full" in done.line
-        left = {name: (disk / "out" / name).stat().st_size for name in files_of(disk / "out")}
-        assert "state.json" in left
-        assert "report.html" not in left
-        assert all(left.values())
-        assert not any(name.startswith(".") for name in left)
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        assert run("audit", "--resume", out="disk/out").code == 0
-        assert (disk / "out" / "report.html").stat().st_size > 0
-    monkeypatch.undo()
-    with small_disk(tmp_path / "small", "200k"):
-        done = run("audit", out="small/out")
-    assert done.code == 6
-    assert "bytes free" in done.line
 
 
 def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch):
@@ -264,9 +223,6 @@ def test_a_head_without_its_weights_is_an_error(run, tmp_path):
 
     folder = saved(tmp_path / "untied", "gpt2", head=True)
     weights = load_file(folder / "model.safetensors")
-    assert not any("lm_head" in name for name in weights), "tied weights are saved once"
-    tied = run("swap", of=folder, out="tied")
-    assert tied.code == 0, tied.err
     configured(folder, tie_word_embeddings=False)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     done = run("swap", of=folder)
@@ -294,7 +250,4 @@ def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, 
 def test_similarities_of_texts_are_a_sample(run, model, tmp_path):
     done = run("swap", "--sample-pairs", "8", of=model)
     assert done.code == 0, done.err
-    assert (manifest(tmp_path / "out")["task"], manifest(tmp_path / "out")["ranked_pairs"]) == (
-        "embedding",
-        8,
-    )
+    assert {"task": "embedding", "ranked_pairs": 8}.items() <= manifest(tmp_path / "out").items()

@@ -21,20 +21,18 @@ def only(inputs: Any) -> Any:
 
 
 def read(**known: Any) -> Any:
-    return only({"inputs": {"x": torch.zeros(2, 4, 8)}, **known})
+    return only(*with_known(**known))
 
 
 def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -> None:
     images = [{"pixel_values": torch.rand(count, 3, 4, 4)} for count in (2, 1)]
     batches = list(ReadyBatches(images).batches())
     assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
-    for index, (batch, documents, fraction) in enumerate(
-        zip(batches, [(1, 2), (3,)], [0.5, 1.0], strict=True)
-    ):
+    for index, (batch, documents) in enumerate(zip(batches, [(1, 2), (3,)], strict=True)):
         assert (batch.documents, batch.windows, batch.fraction) == (
             documents,
             (1,) * len(documents),
-            fraction,
+            (index + 1) / 2,
         )
         assert (batch.counted, batch.tokens, batch.loss) == (None, len(documents), None)
         assert (batch.tokens_of(decoder=False), batch.has_decoder) == (None, False)
@@ -44,8 +42,9 @@ def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -
     assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
     many = ReadyBatches([{"x": torch.zeros(2, 4)}] * 100, max_tokens=4)
     assert [batch.fraction for batch in many.batches()] == [0.5, 1.0]
-    batch = only({"inputs": torch.zeros(2, 4, 8)})
-    assert batch.inputs.keys() == {"inputs"}
+    assert only({"inputs": torch.zeros(2, 4, 8)}).inputs.keys() == {"inputs"}
+    no_image = {"pixel_values": torch.zeros(3, 16, 768), "spatial_shapes": torch.zeros(3, 2)}
+    assert only(no_image).documents == (1, 2, 3)
 
 
 def test_inputs_with_a_mask_count_what_it_says_and_the_decoders_ids_are_read() -> None:
@@ -105,56 +104,41 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     assert parts.tokens_of(decoder=False) is None
 
 
-@pytest.mark.parametrize(
-    ("known", "message"),
-    [
-        ({"token": TEXTS}, "batch 1 has 'token'; expected names among inputs, counted"),
-        ({"counted": torch.ones(2, 4)}, r"counted \(2, 4\) of torch.float32; expected a tensor \(2"),
-        ({"counted_decoder": [[True]]}, r"counted_decoder \[\[True\]\]; expected a tensor"),
-        ({"tokens": [["a"]]}, "tokens 1 rows; expected a list of token texts for each of 2 rows"),
-        ({"tokens": [["a"], [5]]}, r"tokens a row \[5\]"),
-        ({"tokens": "ab"}, "tokens 'ab'; expected a list"),
-        ({"tokens": TEXTS, "counted": torch.ones(2, 3, dtype=torch.bool)}, "a row of 4 tokens; expected at"),
-        ({"documents": [1]}, r"documents \[1\]; expected 2 whole numbers from 1"),
-        ({"documents": [0, 1]}, "documents .*from 1"),
-        ({"windows": [True, 1]}, "windows .*from 1"),
-        ({"loss": 5}, "loss 5; expected a function"),
-    ],
-)
-def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read(**known)
+def with_known(**known: Any) -> list[Any]:
+    return [{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([], r"yielded no model inputs"),
-        (["text"], r"model input 1 is a str, not a mapping"),
-        ([{"a": [1, 2]}], r"model input 1 is a dict, not a mapping of names to tensors"),
+        (with_known(token=TEXTS), "batch 1 has 'token'; expected names among inputs, counted"),
+        (with_known(counted=torch.ones(2, 4)), r"counted \(2, 4\) of torch.float32; expected a tensor \(2"),
+        (with_known(counted_decoder=[[True]]), r"counted_decoder \[\[True\]\]; expected a tensor"),
+        (with_known(tokens=[["a"]]), "tokens 1 rows; expected a list of token texts for each of 2 rows"),
+        (with_known(tokens=[["a"], [5]]), r"tokens a row \[5\]"),
+        (with_known(tokens="ab"), "tokens 'ab'; expected a list"),
+        (with_known(tokens=TEXTS, counted=torch.ones(2, 3) > 0), "a row of 4 tokens; expected at"),
+        (with_known(documents=[1]), r"documents \[1\]; expected 2 whole numbers from 1"),
+        (with_known(documents=[0, 1]), "documents .*from 1"),
+        (with_known(windows=[True, 1]), "windows .*from 1"),
+        (with_known(loss=5), "loss 5; expected a function"),
+        ([], "yielded no model inputs"),
+        (["text"], "model input 1 is a str, not a mapping"),
+        ([{"a": [1, 2]}], "model input 1 is a dict, not a mapping of names to tensors"),
         ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"different batch sizes, \{'a': 2, 'b': 3\}"),
+        ([{"pixel_values": torch.zeros(3, 16, 768)}], "no batch dimension"),
     ],
 )
-def test_bad_ready_inputs(inputs, message):
+def test_what_cannot_be_a_batch(inputs: list[Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         list(ReadyBatches(inputs).batches())
 
 
 def test_the_digest_is_of_all_that_is_given() -> None:
-    def digest(**known: Any) -> str | None:
-        return ReadyBatches([{"inputs": {"x": torch.zeros(2, 4)}, **known}]).text_sha256
-
     counted = torch.ones(2, 4, dtype=torch.bool)
-    some = [digest(), digest(counted=counted), digest(counted=~counted), digest(documents=[1, 2])]
-    some += [digest(documents=[2, 1]), digest(tokens=TEXTS), digest(tokens=[["a"], ["b"]])]
+    known: list[dict[str, Any]] = [{}, {"counted": counted}, {"counted": ~counted}, {"documents": [1, 2]}]
+    known += [{"documents": [2, 1]}, {"tokens": TEXTS}, {"tokens": [["a"], ["b"]]}]
+    some, again = ([ReadyBatches(with_known(**one)).text_sha256 for one in known] for _ in range(2))
     assert len({*some}) == len(some)
-    assert digest() == ReadyBatches([{"x": torch.zeros(2, 4)}]).text_sha256
-    assert digest(tokens=TEXTS) == digest(tokens=TEXTS)
-
-
-def test_three_rows_of_patches_are_no_image() -> None:
-    inputs = {"pixel_values": torch.zeros(3, 16, 768), "spatial_shapes": torch.zeros(3, 2)}
-    batch = only(inputs)
-    assert batch.documents == (1, 2, 3)
-    with pytest.raises(InputError, match="no batch dimension"):
-        list(ReadyBatches([{"pixel_values": torch.zeros(3, 16, 768)}]).batches())
+    assert again == some
+    assert ReadyBatches([{"x": torch.zeros(2, 4, 8)}]).text_sha256 == some[0]

@@ -70,12 +70,11 @@ def test_another_kind_another_version_and_wrong_values_are_told_apart(tmp_path: 
     [
         *(
             (content, "it is not valid JSON")
-            for content in (b"", b"{", b"{} {}", b"\xef\xbb\xbf{}", b"\0" * 99)
+            for content in (b"{", b"{} {}", b"\xef\xbb\xbf{}", b"PK\x03\x04")
         ),
-        *((content, "it is not valid JSON") for content in (b"\x80\x04\x95.", b"PK\x03\x04" * 32)),
         (b'"\xff"', "byte 0xff in position 1"),
         (b"[NaN]", "nan"),
-        *((content, "inf") for content in (b"[-Infinity]", b"[1e999]")),
+        (b"[1e999]", "inf"),
         (b"1" * 5_000, "5000 digits"),
         (b'["\\ud800"]', "surrogates"),
         *((content, "recursion") for content in (b"[" * 10**6, b'{"a":' * 100_000 + b"1" + b"}" * 100_000)),
@@ -92,24 +91,18 @@ def test_what_is_something_else_is_refused(tmp_path: Path, content: bytes, reaso
     assert reason in message
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_and_what_is_too_large_is_refused_unread(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "giant").open("wb") as file:
+        file.truncate(1 << 40)
     for name, message in (
         ("nothing", r"nothing cannot be read: No such file or directory\. Write it again"),
         (".", "is not a file"),
         ("pipe", "pipe is not a file"),
+        ("giant", "giant has 1099511627776 bytes; expected at most .* for a note"),
     ):
         with pytest.raises(InputError, match=message):
             read_document(tmp_path / name, NOTE)
-
-
-def test_a_giant_is_refused_unread(tmp_path: Path) -> None:
-    with (tmp_path / "giant.json").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(
-        InputError, match=r"giant\.json has 1099511627776 bytes; expected at most .* for a note"
-    ):
-        read_document(tmp_path / "giant.json", NOTE)
 
 
 def test_anybody_can_check_a_digest_as_the_documentation_says(tmp_path: Path) -> None:
@@ -125,27 +118,27 @@ def test_anybody_can_check_a_digest_as_the_documentation_says(tmp_path: Path) ->
 
 
 def test_another_layout_is_refused_and_other_line_ends_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "note.json"
-    path.write_text(json.dumps(json.loads(sealed_text(NOTE, VALUES))))
-    assert "changed after it was written" in refuses(path, lambda: read_document(path, NOTE))
-    path.write_text(sealed_text(NOTE, VALUES).replace('"weight": 0.1', '"weight": 0.2,\n "weight": 0.1'))
-    assert "changed after it was written" in refuses(path, lambda: read_document(path, NOTE))
-    path.write_bytes(sealed_text(NOTE, VALUES).replace("\n", "\r\n").encode())
+    path, sealed = tmp_path / "note.json", sealed_text(NOTE, VALUES)
+    twice = sealed.replace('"weight": 0.1', '"weight": 0.2,\n "weight": 0.1')
+    for text in (json.dumps(json.loads(sealed)), twice):
+        path.write_text(text)
+        assert "changed after it was written" in refuses(path, lambda: read_document(path, NOTE))
+    path.write_bytes(sealed.replace("\n", "\r\n").encode())
     assert read_document(path, NOTE) == VALUES
 
 
 def test_an_earlier_version_without_a_digest_is_read_only_where_it_may_be(tmp_path: Path) -> None:
     path = tmp_path / "note.json"
+
+    def said(unsealed: int | None = 1, **changes: Any) -> str:
+        path.write_text(json_text({"schema": 1, **VALUES, **changes}), encoding="utf-8")
+        return refuses(path, lambda: read_document(path, NOTE, unsealed_version=unsealed))
+
+    assert "of this version of fenchel: its digest is missing" in said(None)
+    assert "weight is -1; expected greater than 0" in said(weight=-1)
+    assert "its digest is missing" in said(schema=2)
     path.write_text(json_text({"schema": 1, **VALUES}), encoding="utf-8")
-    assert "of this version of fenchel: its digest is missing" in refuses(
-        path, lambda: read_document(path, NOTE)
-    )
     assert read_document(path, NOTE, unsealed_version=1) == VALUES
-    path.write_text(json_text({"schema": 1, **VALUES, "weight": -1}), encoding="utf-8")
-    message = refuses(path, lambda: read_document(path, NOTE, unsealed_version=1))
-    assert "weight is -1; expected greater than 0" in message
-    path.write_text(json_text({"schema": 2, **VALUES}), encoding="utf-8")
-    refuses(path, lambda: read_document(path, NOTE, unsealed_version=1))
 
 
 def test_json_has_one_text_and_neither_infinity_nor_nan(tmp_path: Path) -> None:
@@ -183,7 +176,6 @@ def test_a_file_is_replaced_whole_or_not_at_all_and_nothing_is_left_beside_it(tm
     [
         (errno.ENOSPC, r"cannot write .*numbers\.json: the disk is full\. Free some space"),
         (errno.EROFS, r"cannot write .*numbers\.json: Read-only file system\. Choose a folder"),
-        (errno.EACCES, r"cannot write .*numbers\.json: Permission denied\. Choose a folder"),
         (errno.EIO, r"cannot write .*numbers\.json: Input/output error\. Choose another folder"),
     ],
 )

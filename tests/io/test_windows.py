@@ -1,5 +1,6 @@
 """Windows hold every token once, batches can start anywhere, and shards and limits take what they should."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,17 +142,15 @@ def test_windows_are_what_they_are_defined_to_be(
     assert shard.count > 1 or fractions[-1] == pytest.approx(1.0)
 
 
-def same(first: list[Batch], second: list[Batch]) -> bool:
-    return len(first) == len(second) and all(
-        a.after == b.after
-        and a.documents == b.documents
-        and a.windows == b.windows
-        and a.tokens == b.tokens
-        and all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
-        and a.counted is not None
-        and b.counted is not None
-        and torch.equal(a.counted, b.counted)
-        for a, b in zip(first, second, strict=True)
+def said(batch: Batch) -> tuple[Any, ...]:
+    """All of a batch, to be compared."""
+    tensors = {**batch.inputs, "counted": batch.counted}
+    return (
+        batch.after,
+        batch.documents,
+        batch.windows,
+        batch.tokens,
+        {n: t.tolist() for n, t in tensors.items()},
     )
 
 
@@ -160,11 +159,11 @@ def test_going_on_from_any_boundary_gives_the_same_batches(tokenizer, options):
     texts = [text(length, length) for length in (3, 40, 1, 8, 25, 2, 17)]
     stream = windows(texts, tokenizer, max_length=10, batch_size=3, **options)
     everything = list(stream.batches())
-    assert len(everything) > 2
+    expected = [said(batch) for batch in everything]
+    assert len(expected) > 2
     for index, batch in enumerate(everything):
-        state = vars(batch.after)
-        assert same(list(stream.batches(Cursor(**state))), everything[index + 1 :])
-    assert not same(everything[1:], everything[:-1])
+        rest = stream.batches(Cursor(**vars(batch.after)))
+        assert [said(one) for one in rest] == expected[index + 1 :]
 
 
 def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeypatch):
@@ -207,19 +206,18 @@ def test_special_tokens_of_odd_tokenizers():
             ids = [7] if text == "<2>" else []
             return {"input_ids": [1, *ids, 2] if add_special_tokens else ids}
 
-    class Odd:
-        def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
-            return {"input_ids": [5, 1, 6] if add_special_tokens else [5, 6]}
-
     assert special_tokens(Digits()) == ((1,), (2,))
-    with pytest.raises(InputError, match=r"Odd does not put its special tokens around the text"):
-        special_tokens(Odd())
+
+    def odd(text: str, *, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
+        return {"input_ids": [5, 1, 6] if add_special_tokens else [5, 6]}
+
+    with pytest.raises(InputError, match=r"function does not put its special tokens around the text"):
+        special_tokens(odd)
 
 
 def test_padding_token_falls_back():
-    assert padding_token(SimpleNamespace(pad_token_id=5, eos_token_id=6)) == 5
-    assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=6)) == 6
-    assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=None)) == 0
+    for pad, end, expected in ((5, 6, 5), (None, 6, 6), (None, None, 0)):
+        assert padding_token(SimpleNamespace(pad_token_id=pad, eos_token_id=end)) == expected
     without = word_tokenizer(None, **{"pad_token": None, "eos_token": "[SEP]"})
     batch = only(windows([text(1), text(2)], without))
     assert batch.inputs["input_ids"].tolist() == [[4, 3], [4, 5]]
@@ -229,12 +227,8 @@ def test_padding_token_falls_back():
 @pytest.mark.parametrize(
     ("tokenizer_limit", "positions", "asked", "expected"),
     [
-        (int(1e30), None, None, 512),
-        (int(1e30), 64, None, 64),
-        (128, 512, None, 128),
-        (4096, 8192, None, 512),
-        (128, 512, 300, 300),
-        (int(1e30), None, 2048, 2048),
+        *((int(1e30), None, None, 512), (int(1e30), 64, None, 64), (128, 512, None, 128)),
+        *((4096, 8192, None, 512), (128, 512, 300, 300), (int(1e30), None, 2048, 2048)),
     ],
 )
 def test_longest_window(tokenizer_limit, positions, asked, expected):
@@ -294,8 +288,6 @@ def test_decoder_reads_the_same_window_shifted_right(tokenizer):
 
 
 def pairs(tmp_path: Any, *records: tuple[str, str]) -> Any:
-    import json
-
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(json.dumps({"text": source, "goal": goal}) for source, goal in records))
     return open_documents(path, target_column="goal")
@@ -350,7 +342,7 @@ def byte_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-@pytest.mark.parametrize("text", ["a naïve café, 你好!", "tab\tand 🙂 face", "é", ""])
+@pytest.mark.parametrize("text", ["a naïve café, 你好!\tand 🙂", ""])
 def test_pieces_of_bytes_are_the_text(text: str) -> None:
     tokenizer = byte_tokenizer()
     ids = tokenizer(text)["input_ids"]
@@ -379,12 +371,9 @@ def test_tokens_of_the_demo_are_read_as_its_tokenizer_makes_them():
     assert "knead" in "".join(text_of(batch).pieces).split(" needs ")[1][:6]
 
 
-class Tidying:
-    """A decoder that tidies up what it has said."""
+def test_a_decoder_that_tidies_up_what_it_said_loses_no_token() -> None:
+    class Tidying:
+        def decode(self, ids: list[int]) -> str:
+            return " ".join({1: "do", 2: "not", 3: "go"}[i] for i in ids).replace("do not", "Dn")
 
-    def decode(self, ids: list[int]) -> str:
-        return " ".join({1: "do", 2: "not", 3: "go"}[i] for i in ids).replace("do not", "Dn")
-
-
-def test_a_decoder_that_tidies_up_loses_no_token() -> None:
     assert text_pieces(Tidying(), [1, 2, 3]) == ("do", " not", " go")
