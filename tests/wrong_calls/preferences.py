@@ -1,5 +1,6 @@
 """Wrong calls of the preferences and the evidence of layers."""
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel import Discrete
 from fenchel.functional.flex import flex_attention
 from fenchel.nn import sinusoids
 from fenchel.nn.evidence import (
@@ -156,6 +158,12 @@ def algebra() -> Iterator[Target]:
         yield Target(
             f"{factor!r} ** weight", factor.__pow__, given(weight=2.0), {"weight": powers}
         )  # fmt: skip
+    others = made(number=2.0, kind=ALiBi, tensor=torch.ones(3), memories=Discrete(torch.eye(3)))
+    for sign, multiply in (("a * b", operator.mul), ("b * a", lambda a, b: b * a)):
+        wrong = {"factor": {kind: together(b=make()) for kind, make in others.items()}}
+        yield Target(sign, lambda a, b, by=multiply: by(a, b), given(a=Causal(), b=ALiBi(4)), wrong)
+    sums = {"joined by +": {"sum": together(by=operator.add)}}
+    yield Target("sum", lambda by: by(Causal(), ALiBi(4)), given(by=operator.mul), sums)
     parameter = nn.Parameter(torch.tensor(1.0))
     yield Target(
         "power", Causal().__pow__, given(weight=2.0), {"learned=True": {"tensor": together(weight=parameter)}}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import chain
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -253,13 +253,20 @@ class AbstractPreference(nn.Module):
                 "its tensor, preference(inputs), instead."
             )
 
+    def __add__(self, other: Any) -> NoReturn:
+        raise ProblemError(
+            "preferences are joined by +; expected *, which adds log-weights: Causal() * ALiBi(4)"
+        )
+
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
-        if not isinstance(other, AbstractPreference):
-            return NotImplemented
+        expected = "one of fenchel.nn.preference, as in Causal() * ALiBi(4)"
+        check_preference("factor of a preference", other, expected)
         parts = _flattened((self, other))
         if len(parts) > 1:
             return Product(*parts)
         return parts[0] if parts else Uniform()
+
+    __rmul__ = __mul__
 
     def __pow__(self, weight: float) -> AbstractPreference:
         power = Tempered(self, weight)
