@@ -14,7 +14,7 @@ from fenchel import KL, Discrete, InferenceProblem, ProblemError
 from fenchel import functional as F
 from fenchel.functional import output
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
-from fenchel.nn.preference import AbstractPreference
+from fenchel.nn.preference import AbstractPreference, KeyPadding
 from fenchel.tensors import log_weights
 from tests.compiling import compiled_afresh
 from tests.functional.ops import OPS, infer
@@ -85,8 +85,9 @@ def test_layers_read_it_as_the_mask_that_it_stands_for(name: str, kind: type) ->
     torch.testing.assert_close(layer(x, y, y, attn_mask=bias), layer(x, y, y, attn_mask=masked))
     if kind is not TransportAttention:
         expected = layer(x, y, y, attn_mask=masked)
-        layer.preference = Given(bias)
-        torch.testing.assert_close(layer(x, y, y), expected)
+        for preference in (Given(bias), Given(bias) * KeyPadding()):
+            layer.preference = preference
+            torch.testing.assert_close(layer(x, y, y), expected)
 
 
 def test_problems_read_it_as_the_mask_that_it_stands_for() -> None:

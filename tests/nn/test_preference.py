@@ -219,7 +219,7 @@ def test_a_tensor_of_another_shape_is_named_in_a_product_and_beside_a_mask() -> 
     ):
         (Causal() * Square())(attention_inputs())
     layer, x = MultiheadAttention(8, 2, preference=Square()), torch.zeros(5, 1, 8)
-    with pytest.raises(ProblemError, match=r"answer of preference has shape \(3, 3\); .* = \(1, 2, 5, 5\)"):
+    with pytest.raises(ProblemError, match=r"Square\(inputs\) has shape \(3, 3\); .* = \(1, 2, 5, 5\)"):
         layer(x, x, x, key_padding_mask=torch.zeros(1, 5, dtype=torch.bool))
 
 

@@ -42,10 +42,10 @@ from fenchel.nn.inference import (
     seen,
     shown_number,
 )
-from fenchel.nn.preference.abstract import AbstractPreference, check_preference
+from fenchel.nn.preference.abstract import AbstractPreference, check_preference, log_preference_of
 from fenchel.nn.templates import template_spread
 from fenchel.problem import tensors_of
-from fenchel.tensors import MASK, check_flags, check_tensor, check_type, column, without_causal_bias
+from fenchel.tensors import check_flags, check_tensor, check_type, column
 
 
 class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
@@ -369,15 +369,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     def _log_preference(self, inputs: AttentionInputs, held: int) -> Tensor | None:
         """The output of the preference, at the newest keys only if a cache has dropped the others."""
-        prior = None if self.preference is None else self.preference(inputs)
-        if prior is None:
-            return None
-        name = "the answer of preference"
-        prior = without_causal_bias(name, prior, inputs.queries, inputs.keys, inputs.device)
-        full = (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
-        form = "that broadcasts to (N, num_heads, L, S)"
-        check_tensor(name, prior, form, dtypes=MASK, broadcast=full)
-        return prior[..., inputs.keys - held :] if prior.shape[-1] > held else prior
+        prior = None if self.preference is None else log_preference_of(self.preference, inputs)
+        return prior[..., inputs.keys - held :] if prior is not None and prior.shape[-1] > held else prior
 
     def _refined(self, problem: Problem, inputs: AttentionInputs, call: TorchCall) -> Problem:
         """The problem as subclasses change it."""

@@ -16,7 +16,14 @@ from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_arguments
 from fenchel.nn.calls import AttentionInputs, IndexFunction, combined, unchanged
-from fenchel.tensors import MASK, check_flags, check_tensor, check_type, checked_argument
+from fenchel.tensors import (
+    MASK,
+    check_flags,
+    check_tensor,
+    check_type,
+    checked_argument,
+    without_causal_bias,
+)
 
 
 def on_grid(function: IndexFunction, inputs: AttentionInputs) -> Tensor:
@@ -378,7 +385,7 @@ class Product(AbstractPreference):
         """The sum of the factors' log-weights, with -inf where a mask is False."""
         if self.depends_on_distance and not torch.compiler.is_compiling():
             return super().forward(inputs)
-        return combined([self._factor(factor, inputs) for factor in self._parts])
+        return combined([log_preference_of(factor, inputs) for factor in self._parts])
 
     @property
     def lowers(self) -> bool:
@@ -397,15 +404,6 @@ class Product(AbstractPreference):
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where every factor's mask is."""
         return _joined(torch.logical_and, [factor.checked_mask(inputs) for factor in self._parts])
-
-    @staticmethod
-    def _factor(factor: AbstractPreference, inputs: AttentionInputs) -> Tensor | None:
-        log_u = factor(inputs)
-        if log_u is not None:
-            name, full = type(factor).__name__, (inputs.batch, inputs.heads, inputs.queries, inputs.keys)
-            form = "that broadcasts to (batch, heads, queries, keys)"
-            check_tensor(f"{name}(inputs)", log_u, form, dtypes=MASK, broadcast=full)
-        return log_u
 
     @property
     def _parts(self) -> list[AbstractPreference]:
@@ -437,6 +435,22 @@ def check_preference(name: str, preference: Any, expected: str = "one of fenchel
         raise ProblemError(
             f"preference is a {kind} that is not set up; call super().__init__() in its __init__"
         )
+
+
+def log_preference_of(preference: AbstractPreference, inputs: AttentionInputs) -> Tensor | None:
+    """What a preference gives, which may also be a ``CausalBias``, as a tensor that fits the inputs; None if uniform.
+
+    Raises:
+        ProblemError: If it is of another kind or shape.
+    """
+    log_u = preference(inputs)
+    if log_u is None:
+        return None
+    name, m, n = f"{type(preference).__name__}(inputs)", inputs.queries, inputs.keys
+    log_u = without_causal_bias(name, log_u, m, n, inputs.device)
+    form = "that broadcasts to (batch, heads, queries, keys)"
+    check_tensor(name, log_u, form, dtypes=MASK, broadcast=(inputs.batch, inputs.heads, m, n))
+    return log_u
 
 
 def _flattened(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
