@@ -109,7 +109,7 @@ def test_options_of_torch(options):
     ],
 )
 def test_a_window_holds_the_newest_keys(also, kind, closeness):
-    sees = Causal() * Window(3, 0) * preferences.perturbed(also())
+    sees = Causal() * Window(4, 0) * preferences.perturbed(also())
     layer, x = layer_with(sees, evidence=kind(), closeness=closeness), tokens(9)
     padding = torch.zeros(2, 9, dtype=torch.bool)
     padding[1, 5] = True

@@ -37,9 +37,9 @@ class KeyValueCache:
     number of keys. Every layer needs its own cache.
 
     Args:
-        window: Number of newest tokens kept after a call; None is all. Outputs then equal those of a full call only if
-            the preference is limited to them, as ``Causal() * Window(window - 1, 0)`` is. The inputs of keys are not
-            kept, and a preference that depends on them raises.
+        window: Number of newest tokens kept for the next call; None is all. Outputs then equal those of a full call
+            only if queries attend to at most as many earlier tokens, as with ``Causal() * Window(window, 0)``. The
+            inputs of keys are not kept, and a preference that depends on them raises.
 
     Attributes:
         keys: Projected keys, (B, H, length, d); None while the cache is empty.
