@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import fenchel
-from fenchel.auditing.report import render_html
+from fenchel.auditing.report import render_html, summary_sentence
 from fenchel.auditing.report.html import command
 from fenchel.errors import InputError
+from fenchel.integrations.backend import use_backend
 from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal
+from tests.auditing.small_audits import small_audit, small_model
 from tests.loaders import LAYERS, TRANSFORMERS, written
 
 CODES = {"layers": (LAYERS, "exact"), "transformers": (TRANSFORMERS, "fenchel_exact")}
@@ -42,13 +44,28 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     assert example.passage is not None
     assert set(map(str.strip, example.passage.pieces)) <= {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
     assert example.token.strip() in {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
-    assert "[CLS]" in render_html(report)
+    page = render_html(report)
+    assert "[CLS]" in page
+    assert "The model uses the exact estimator; attention here is the first-order solution" in page
+    assert "Attention is the first-order solution" not in page
+    assert "with first-order attention in place of its own, " in summary_sentence(report)
     assert all(item.command is None or f"--loader {loader}" in item.command for item in report.suggestions)
     again = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
     assert again.heads == report.heads
     loader.write_text(loader.read_text() + "\n# changed\n")
     with pytest.raises(InputError, match="loader sha256"):
         fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
+
+
+def test_an_audit_inside_use_backend_names_the_estimator() -> None:
+    model = small_model()
+    with use_backend(model, "exact", layers=[1]):
+        inside = small_audit(model=model)
+    outside = small_audit(model=model)
+    assert inside.heads[-1]["mean_error_mean"] != outside.heads[-1]["mean_error_mean"]
+    assert "uses the exact estimator" in inside.manifest["estimator"]
+    assert "estimator" not in outside.manifest
+    assert "Attention is the first-order solution" in render_html(outside)
 
 
 class Writer(nn.Module):

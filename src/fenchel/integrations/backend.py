@@ -258,9 +258,9 @@ def inference_of(module: nn.Module) -> Inference:
 
 
 def own_estimators(model: nn.Module) -> dict[str, str]:
-    """The estimator of every attention module of a model, by qualified name."""
+    """The estimator of every attention module of a model, by name; inside ``use_backend`` that of chosen heads."""
     return {
-        name: estimator_object(inference_of(module).estimator).name
+        name: estimator_object(setting_of(module).how.estimator).name
         for module, name in attention_modules(model).items()
     }
 

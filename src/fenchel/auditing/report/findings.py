@@ -59,8 +59,8 @@ def headline(report: AuditState) -> list[str]:
         report: The audit.
 
     Returns:
-        Whether the model attends under another closeness; the moved weight and the error of the mean; the sample, if
-        any; the deviation of the dual point; certificates; whether the untrained twin was audited.
+        Whether the model attends under another closeness or by another estimator; the moved weight and the error of
+        the mean; the sample, if any; the deviation of the dual point; certificates; whether the twin was audited.
 
     Raises:
         InputError: If the report has no heads.
@@ -78,13 +78,15 @@ def headline(report: AuditState) -> list[str]:
 
 
 def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
-    """A note that the measured closeness is not the model's; None where it is."""
-    if not manifest.get("even_so"):
-        return None
-    return (
-        f"The audit measures {manifest.get('closeness')}, which the model does not use: attention here is what its "
-        "queries and keys would give under it, not what the model computes."
-    )
+    """A note that the measured closeness or estimator is not the model's; None where both are."""
+    if manifest.get("even_so"):
+        return (
+            f"The audit measures {manifest.get('closeness')}, which the model does not use: attention here is what its "
+            "queries and keys would give under it, not what the model computes."
+        )
+    if estimator := manifest.get("estimator"):
+        return f"{estimator[0].upper()}{estimator[1:]}, which is compared with the exact one."
+    return None
 
 
 def moved_sentence(
@@ -174,6 +176,8 @@ def summary_sentence(report: AuditState) -> str:
     under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
     if manifest.get("even_so"):
         under += ", although the model uses another closeness"
+    elif manifest.get("estimator"):
+        under += " with first-order attention in place of its own"
 
     def mean(metric: str) -> str:
         return percent(statistics.mean(metric))
