@@ -62,6 +62,12 @@ class Interval:
         """
         return 0.0 if self.low is None or self.high is None else max(self.low, -self.high, 0.0)
 
+    def widened(self, by: float) -> Interval:
+        """The interval with its ends moved apart, each by a length."""
+        if self.low is None or self.high is None:
+            return self
+        return Interval(self.estimate, self.low - by, self.high + by)
+
 
 Statistic = Callable[[Tensor], Tensor]
 """Takes weights of the units in R samples, (R, N); returns R numbers, or (R, ...) for several at once."""

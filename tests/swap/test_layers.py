@@ -137,6 +137,9 @@ def test_batches_are_cut_and_given_in_any_form() -> None:
     assert record["hidden_change_low"] < record["hidden_change"] < record["hidden_change_high"]
     assert "loss" not in record
     assert "Output change" in render_html(alone)
+    assert "rounding" not in alone.finding
+    record["hidden_change"] = 2e-16
+    assert "of their norm on average, no more than rounding." in alone.finding
 
 
 def test_other_inputs_and_other_weights_are_another_swap(tmp_path: Path) -> None:

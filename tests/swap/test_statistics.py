@@ -10,6 +10,7 @@ from scipy import stats
 from fenchel.bootstrap import CONCLUSIVE, Bootstrap, Interval
 from fenchel.correlation import midranks, spearman
 from fenchel.swap.conditions import Arm
+from fenchel.swap.findings import interval_of
 from fenchel.swap.statistics import (
     Metric,
     Tables,
@@ -146,6 +147,28 @@ def test_intervals_of_few_units_cover_less_than_they_say(units: int, coverage: f
     assert f"{coverage * 100:.0f}" in page("docs/swap.md").partition("covered the mean in")[2][:20]
 
 
+@pytest.mark.parametrize(
+    ("change", "eps", "direction"), [(1e-9, 2**-23, 0), (1e-6, 2**-23, 1), (1e-9, 2**-52, 1), (0.0, 2**-7, 0)]
+)
+def test_changes_within_rounding_have_no_direction(change: float, eps: float, direction: int) -> None:
+    own = torch.full((30,), 4.0 * 50, dtype=torch.float64)
+    measured = {
+        "documents": torch.arange(30),
+        "tokens": torch.full((30, 1), 50.0),
+        "labels": torch.full((30,), 50.0),
+        "hidden": torch.rand(30, 4, 1, generator=torch.Generator().manual_seed(0)) * change,
+        "losses": torch.stack([own, own, own, own + 50 * change], 1),
+        "distances": torch.rand(30, 1, 3, generator=torch.Generator().manual_seed(1)) * change,
+    }
+    arms = [Arm(), *(Arm("first_order", alpha) for alpha in (0.9, 1.1)), Arm("exact")]
+    task: Any = SimpleNamespace(unit="windows")
+    found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(100), eps).results()
+    moved = interval_of(found["arms"][3], "loss_difference")
+    assert moved.direction == interval_of(found["against_control"][0], "difference").direction == direction
+    assert moved.span == (0.0, 0.0, 0.0) or change
+    assert bool(found["smoothing"]) == (float(measured["distances"][..., 0].sum()) / 1500 > eps)
+
+
 def test_sampled_pairs_are_different_pairs_of_different_things():
     found = sampled_pairs(50, 200, 0)
     assert found.shape == (200, 2)
@@ -169,7 +192,7 @@ def test_windows_of_a_document_are_drawn_together():
     def width(documents: torch.Tensor) -> tuple[float | None, dict[str, int]]:
         measured = {**windows, "documents": documents}
         task: Any = SimpleNamespace(unit="windows")
-        found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(500)).results()
+        found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(500), 0.0).results()
         low, high = (found["arms"][1][f"loss_difference_{end}"] for end in ("low", "high"))
         assert found["arms"][1]["loss_difference"] == pytest.approx(float(level.mean()))
         return None if low is None else high - low, found["units"]

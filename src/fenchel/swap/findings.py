@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from fenchel.arguments import Kind
 from fenchel.auditing.heads import HeadKey, head_name, layer_name
 from fenchel.bootstrap import CONCLUSIVE, Interval
@@ -41,6 +43,7 @@ class Wording:
         labels: Names of its source, by entry of the manifest.
         multiplied: Whether the α of controls multiplies that of layers.
         layers: Kind and number within that kind of every layer, as in audits; empty where all are of one kind.
+        eps: The machine epsilon of the model's dtype; a smaller relative change of outputs is rounding.
     """
 
     qualities: Mapping[str, str]
@@ -53,6 +56,7 @@ class Wording:
     read: str = "read the same text"
     multiplied: bool = False
     layers: Mapping[int, tuple[Kind, int]] = field(default_factory=dict)
+    eps: float = 0.0
 
 
 _CORRELATION = "Spearman's correlation with the scores"
@@ -74,8 +78,9 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
         'Accuracy'
     """
     layers = {one["number"]: (one["kind"], one["layer"]) for one in manifest.get("modules", ())}
+    eps = torch.finfo(getattr(torch, manifest.get("dtype", "float64"))).eps
     if manifest.get("task") != "examples":
-        return replace(_OF_TEXT, layers=layers)
+        return replace(_OF_TEXT, layers=layers, eps=eps)
     names = manifest.get("measures", {})
     unit = manifest.get("unit", "examples")
     return Wording(
@@ -89,6 +94,7 @@ def wording(manifest: Mapping[str, Any]) -> Wording:
         multiplied=unit != "texts",
         labels={"texts": "Images" if manifest.get("reads") == "images" else "Inputs"},
         layers=layers,
+        eps=eps,
     )
 
 
@@ -331,8 +337,9 @@ def _alphas(record: Mapping[str, Any]) -> str:
 
 def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
     if arm.get("embedding_change") is None:
-        change = _share(interval_of(arm, "hidden_change"))
-        return f"{name} changes the {words.output} by {change} of their norm on average."
+        change = interval_of(arm, "hidden_change")
+        rounding = ", no more than rounding" if change.estimate <= words.eps else ""
+        return f"{name} changes the {words.output} by {_share(change)} of their norm on average{rounding}."
     kept = interval_of(arm, "ranking_agreement")
     spread = "; too few sentences for an interval"
     if kept.low is not None:

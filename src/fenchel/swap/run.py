@@ -27,6 +27,7 @@ from fenchel.io.tables import ParquetTable, PartName, polars_module
 from fenchel.loading import running
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Arm, Site, layers_of_kinds, make_arms, sites_of
+from fenchel.swap.findings import wording
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
 from fenchel.swap.report import FILES, SCHEMA, SavedManifest, SwapReport
@@ -149,7 +150,8 @@ def swap(
         if not state.finished:
             SwapRun(run.model, task, arms, state, sites, asked).run()
         bootstrap = Bootstrap(asked.bootstrap, asked.seed)
-        tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap)
+        eps = wording(state.manifest).eps
+        tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap, eps)
         report = SwapReport(state.manifest, tables.results())
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)

@@ -8,7 +8,7 @@ be biased: the units are split into two random halves, and the control for each 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,13 @@ class Metric:
         of: Function of the key of an arm and (R, N) weights, the multiplicity of each unit in R samples, that returns
             (R,) float64.
         lower_is_better: Whether less is better.
+        rounding: Bound on the rounding of a difference between arms, which intervals of differences include.
     """
 
     units: int
     of: Callable[[str, Tensor], Tensor]
     lower_is_better: bool = False
+    rounding: float = 0.0
 
     def of_all(self, arm: str) -> float:
         """The metric of an arm on all units."""
@@ -160,7 +162,8 @@ def against_best_control(
             result.append(value if arm is None else metric.of(arm, weights * members) - value)
         return torch.stack(result).mean(0)
 
-    return AgainstControl(chosen, best, bootstrap.interval(difference, metric.units, split))
+    compared = bootstrap.interval(difference, metric.units, split).widened(metric.rounding)
+    return AgainstControl(chosen, best, compared)
 
 
 def named(name: str, interval: Interval | None) -> Record:
@@ -229,6 +232,7 @@ class Tables:
         stacks: Number of layers of each stack, that of the output last.
         task: The task, which names the rows of the measurements. Documents are resampled with all of their rows.
         bootstrap: Bootstrap of the intervals.
+        eps: The machine epsilon of the model's dtype.
     """
 
     def __init__(
@@ -238,8 +242,9 @@ class Tables:
         stacks: Mapping[str, int],
         task: Task,
         bootstrap: Bootstrap,
+        eps: float,
     ) -> None:
-        self._arms, self._stacks, self._bootstrap = arms, stacks, bootstrap
+        self._arms, self._stacks, self._bootstrap, self._eps = arms, stacks, bootstrap, eps
         self._keys = [arm.key for arm in arms]
         self._controls = [arm for arm in arms if arm.is_model_wide_control]
         # Without α = 1, which is the model itself.
@@ -254,7 +259,12 @@ class Tables:
             self._compare_embeddings(task, measured["embeddings"])
         counts = measured["counts"]
         if (losses := measured.get("losses")) is not None:
-            self._qualities["loss"] = token_mean(self._columns(losses), measured.get("labels", counts))
+            labels = measured.get("labels", counts)
+            metric = token_mean(self._columns(losses), labels)
+            # A loss rounded to eps is off by eps/√12 times itself in standard deviation, a difference of two by √2
+            # times that: eps is more than two standard deviations, of a mean of n independent ones eps/√n.
+            rounding = eps * abs(metric.of_all(self._keys[0])) / float(labels.sum()) ** 0.5
+            self._qualities["loss"] = replace(metric, rounding=rounding)
         if (scores := measured.get("scores")) is not None:
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
         self.quality = next(iter(self._qualities), None)
@@ -361,7 +371,7 @@ class Tables:
         value = metric.of_all(arm)
         difference = value - metric.of_all(self._keys[0])
         samples = own if arm == self._keys[0] else self._samples(metric, arm)
-        apart = Bootstrap.around(difference, samples - own)
+        apart = Bootstrap.around(difference, samples - own).widened(metric.rounding if difference else 0.0)
         return named(name, Bootstrap.around(value, samples)) | named(f"{name}_difference", apart)
 
     def layers(self) -> list[Record]:
@@ -400,7 +410,7 @@ class Tables:
         }
 
     def smoothing(self) -> list[Record]:
-        """A record for every model-wide estimator that changes anything, where there is a control."""
+        """A record for every model-wide estimator that changes more than rounding does, where there is a control."""
         embeddings, records = self._measured.get("embeddings"), []
         others = [self._keys[0], *(control.key for control in self._controls)]
         for number, arm in enumerate(self._estimators if self._others else ()):
@@ -413,7 +423,9 @@ class Tables:
                 columns = [_apart(apart, embeddings[:, self._keys.index(key)]) for key in others]
                 measure, of = "embedding_change", len(embeddings)
             own, *to_controls = columns
-            if not float(own.sum()) > 0:
+            # 1 - cosine of vectors of length 1 is half the square of their distance.
+            rounding = self._eps if embeddings is None else self._eps**2 / 2
+            if not float(own.sum()) / of > rounding:
                 continue
             distances = dict(zip(others[1:], to_controls, strict=True))
             records.append(
