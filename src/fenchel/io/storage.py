@@ -191,7 +191,10 @@ def sealed_text(form: Form, values: Mapping[str, Any]) -> str:
 
 
 def _sealed(named: dict[str, Any]) -> str:
-    return json_text({**named, "digest": digest_of_bytes(json_text(named).encode("utf-8"))})
+    # Encoded once. Only a key of the outermost object is after one space: texts have no line ends in JSON.
+    before, _, after = json_text({**named, "digest": ""}).partition('\n "digest": "",')
+    digest = digest_of_bytes(f"{before}{after}".encode())
+    return f'{before}\n "digest": "{digest}",{after}'
 
 
 def write_document(path: Path, form: Form, values: Mapping[str, Any]) -> None:
