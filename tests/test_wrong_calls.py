@@ -136,13 +136,15 @@ def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
-IDS: list[tuple[dict[str, Any], str]] = [
+IDS: list[tuple[Any, str]] = [
     ({"input_ids": torch.tensor([[1, 999]])}, "token id 999 is out of range; expected 0 to 63"),
     ({"input_ids": torch.tensor([[1, -1]])}, "token id -1 is out of range"),
     ({"input_ids": torch.rand(1, 4)}, "model input 1 has input_ids of shape"),
     ({"input_ids": torch.tensor([1, 2])}, "has no batch dimension; expected \\(batch, tokens\\)"),
     ({"input_ids": torch.zeros(1, 0).long()}, "at least one token"),
-    ({"input_ids": "w1"}, "not a mapping of names to tensors"),
+    ({"input_ids": "w1"}, "expected a mapping of the names of the model's arguments to tensors"),
+    (torch.tensor([[1, 2]]), "model input 1 is a Tensor; expected a mapping of the names"),
+    ([1, 2], r"model input 1 is \[1, 2\]; expected a mapping of the names"),
 ]
 
 

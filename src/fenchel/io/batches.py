@@ -420,8 +420,8 @@ class ReadyBatch:
         inputs, number = self.inputs, self._number
         if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
             raise InputError(
-                f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without a "
-                "tokenizer, give the model's arguments by name, such as {'pixel_values': tensor}."
+                f"model input {number} is {shown(inputs)}; expected a mapping of the names of the model's arguments to "
+                "tensors, such as {'input_ids': tensor}."
             )
         sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
         # The patches of all images are concatenated, beside a grid with one row per image.

@@ -162,7 +162,7 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
     if not isinstance(texts, Iterable):
         raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
     first = texts[0] if isinstance(texts, Sequence) and texts else None
-    return isinstance(first, Mapping) or (first is None and tokenizer is None)
+    return isinstance(first, Mapping | Tensor) or (tokenizer is None and not isinstance(first, str))
 
 
 def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
