@@ -94,7 +94,12 @@ def test_the_command_saves_what_is_read_back_and_shown(
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count('<div class="picture">') == min(6, len(report.heads))
     assert f"({5 * (PATCHES + 1)} positions of 5 images)" in page
-    assert f"fenchel audit {model_folder} --images {images}" in text_of(page)
+    words = text_of(page)
+    assert f"fenchel audit {model_folder} --images {images}" in words
+    of_text = re.compile(r"\b(tokens?|tokenizer|punctuation|sentence|text)\b", re.IGNORECASE)
+    shown = re.sub(r"<(style|script).*?</\1>", "", page.partition('id="manifest"')[0], flags=re.DOTALL)
+    assert of_text.findall(text_of(shown)) == []
+    assert "would move to other positions in the exact solution" in words
     assert main(line) == 3
     assert "finished after 5 images." in capsys.readouterr().err
     record = next(iter(report.examples.values())).to_json()

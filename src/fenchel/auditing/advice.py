@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import HeadKey, Modules
+from fenchel.auditing.heads import HeadKey, Modules, in_units
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 from fenchel.io.documents import has_columns
@@ -305,10 +305,10 @@ def suggestions(
     return [
         Suggestion(
             pattern=name,
-            title=_said(_IN_WORDS[name][0], manifest),
+            title=in_units(_IN_WORDS[name][0], manifest),
             heads=tuple(pattern.key for pattern in by_name[name]),
-            found=_said(_found(name, by_name[name], len(patterns)), manifest),
-            meaning=_IN_WORDS[name][1],
+            found=in_units(_found(name, by_name[name], len(patterns)), manifest),
+            meaning=in_units(_IN_WORDS[name][1], manifest),
             command=None if name == "still" else _exact_command(by_name[name], manifest, modules, name),
         )
         for name in order
@@ -387,11 +387,6 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
         if value is not True:
             words.append(",".join(map(str, value)) if isinstance(value, list | tuple) else plain(value))
     return shlex.join([*words, "--out", out])
-
-
-def _said(text: str, manifest: Mapping[str, Any]) -> str:
-    """The text with words replaced by patches if images were read."""
-    return text.replace("other tokens", "other patches") if manifest.get("reads") == "images" else text
 
 
 def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:

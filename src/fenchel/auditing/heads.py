@@ -116,6 +116,34 @@ READS = {"text": "document", "images": "image", "inputs": "input", "examples": "
 """What an input is called, by the manifest's ``reads``."""
 
 
+def unit_of(manifest: Mapping[str, Any]) -> str:
+    """The name of a position of the inputs: ``position`` for images and other inputs without ids, else ``token``."""
+    reads = manifest.get("reads") or "text"
+    # Inputs without ids do not say how many positions they have; the layers that were measured do.
+    without_ids = reads != "text" and manifest.get("tokens") == manifest.get("documents")
+    return "position" if reads == "images" or without_ids else "token"
+
+
+_OF_POSITIONS = {
+    "the first token and special tokens": "the first position",
+    ", special, punctuation or": " or",
+    ", punctuation or": " or",
+    "token": "position",
+}
+
+
+def in_units(text: str, manifest: Mapping[str, Any]) -> str:
+    """A text about tokens, in which they are called as by :func:`unit_of`.
+
+    Example:
+        >>> in_units("tokens that are not sinks, punctuation or next to the query", {"reads": "images"})
+        'positions that are not sinks or next to the query'
+    """
+    for words, other in () if unit_of(manifest) == "token" else _OF_POSITIONS.items():
+        text = text.replace(words, other)
+    return text
+
+
 def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, Any]]) -> str:
     """The amount of text or images that was read.
 
@@ -134,8 +162,6 @@ def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, A
     source = number_of(documents, READS.get(reads, "document"))
     if reads == "text":
         return f"{source}, {number_of(tokens, 'token')}"
-    # Inputs without ids do not say how many positions they have; the layers that were measured do.
-    what, count = "token", tokens
-    if reads == "images" or tokens == documents:
-        what, count = "position", max((int(head.get("queries", 0)) for head in heads), default=0)
-    return f"{number_of(count, what)} of {source}"
+    if (unit := unit_of(manifest)) == "position":
+        tokens = max((int(head.get("queries", 0)) for head in heads), default=0)
+    return f"{number_of(tokens, unit)} of {source}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import Kind, number_of
-from fenchel.auditing.heads import SHORT_KIND_NAMES
+from fenchel.auditing.heads import SHORT_KIND_NAMES, in_units
 from fenchel.auditing.twin import twin_line
 from fenchel.drawing import count, percent, short, stacked, titled_table
 from fenchel.errors import InputError
@@ -74,7 +74,7 @@ def headline(report: AuditState) -> list[str]:
         certified_sentence(statistics, report.manifest["tol"]),
         twin_line(report.manifest),
     )
-    return [sentence for sentence in sentences if sentence]
+    return [in_units(sentence, report.manifest) for sentence in sentences if sentence]
 
 
 def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:

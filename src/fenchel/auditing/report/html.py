@@ -26,11 +26,13 @@ from fenchel.auditing.advice import (
 from fenchel.auditing.heads import (
     KIND_NAMES,
     METRIC_NAMES,
+    READS,
     SHORT_KIND_NAMES,
     STATISTIC_NAMES,
     HeadKey,
     counted_in_words,
     head_name,
+    unit_of,
 )
 from fenchel.auditing.manifest import KEYS
 from fenchel.auditing.report.findings import COLUMNS, headline, measured, model_name, summary_sentence
@@ -303,6 +305,8 @@ def render_html(report: AuditState) -> str:
         report=report,
         counted=counted_in_words(report.manifest, report.heads),
         manifest=report.manifest,
+        unit=unit_of(report.manifest),
+        input_name=READS.get(report.manifest.get("reads") or "text", "document"),
         model=model_name(report.manifest),
         statistics=statistics,
         headline=headline(report),

@@ -17,6 +17,8 @@ from fenchel.auditing.heads import (
     SHORT_KIND_NAMES,
     STATISTIC_NAMES,
     HeadKey,
+    in_units,
+    unit_of,
 )
 from fenchel.auditing.weight_moves import KEY_CLASSES
 from fenchel.drawing import json_number, level, short
@@ -283,10 +285,6 @@ PLACES: dict[str, str] = {
 
 """Names of the classes of keys on the page."""
 
-PLACES_OF_IMAGES: dict[str, str] = {"first": "the first position", "rest": "other patches"}
-
-"""Names that differ for images."""
-
 _QUERIES_OF_A_HEAD = 4
 _NAMED = 5  # tokens that get too much, and too little, of a query
 _LEAST_NAMED = 0.001
@@ -323,7 +321,7 @@ def page_data(report: AuditState, *, most_rows: int) -> dict[str, Any]:
         report: The audit.
         most_rows: Number of rows of the table that are shown at first.
     """
-    statistics, images = report.statistics, report.manifest.get("reads") == "images"
+    statistics = report.statistics
     columns = ["kind", "layer", "head", "queries", "not_converged", "newton_steps"]
     metrics_from = len(columns)
     columns += [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTIC_NAMES]
@@ -345,8 +343,9 @@ def page_data(report: AuditState, *, most_rows: int) -> dict[str, Any]:
         "metrics": METRIC_NAMES,
         "statistics": STATISTIC_NAMES,
         "kind_prefixes": [KIND_PREFIXES[kind] for kind in statistics.kinds],
-        "places": PLACES | (PLACES_OF_IMAGES if images else {}),
+        "places": {place: in_units(words, report.manifest) for place, words in PLACES.items()},
         "reads": report.manifest.get("reads", "text"),
+        "unit": unit_of(report.manifest),
         "axes": [axis.metric for axis in AXES],
         "columns": columns,
         "metrics_from": metrics_from,

@@ -21,7 +21,7 @@ const roughWeights = (text) => Array.from(bytesOf(text), (byte) => (byte / 255) 
 
 function matrixOf(index) {
   const section = element("section", undefined, "matrix");
-  section.append(element("h4", `All attention in one ${data.reads === "images" ? "image" : "sentence"}`));
+  section.append(element("h4", `All attention in one ${data.reads === "images" ? "image" : data.unit === "token" ? "sentence" : "input"}`));
   const entry = data.matrices[index];
   if (!entry) {
     section.append(element("p", data.matrices.some(Boolean) ? "Kept on the page for the heads that are farthest; examples.json has those of all heads." : "No sentence of this head was recorded.", "note"));
@@ -38,12 +38,12 @@ function matrixOf(index) {
   const label = (texts, positions, place) => (place < positions.length ? (texts[place] ?? "").trim() || String(positions[place]) : "other");
   const most = Math.sqrt(Math.max(...weights.attention, ...weights.exact, 1e-9));
   const apart = Math.sqrt(Math.max(...weights.difference.map(Math.abs), 1e-9));
-  const shown = queries.length < length ? `the first ${queries.length} of its ${length} tokens` : `its ${length} tokens`;
-  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. In the grid rows are queries and columns keys; lines, of 0.02 and more, lead from queries to keys${cut ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
+  const shown = queries.length < length ? `the first ${queries.length} of its ${length} ${data.unit}s` : `its ${length} ${data.unit}s`;
+  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. In the grid rows are queries and columns keys; lines, of 0.02 and more, lead from queries to keys${cut ? "; “other” is all that is on ${data.unit}s not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
 
   const choice = choiceOf("matrix-view", "What to show", VIEWS, view);
   const forms = choiceOf("matrix-form", "How to show it", FORMS, form);
-  const says = element("p", "Point at a cell or a token, or tab to it and use the arrow keys, to read its values.", "readout");
+  const says = element("p", `Point at a cell or a ${data.unit}, or tab to it and use the arrow keys, to read its values.`, "readout");
   says.setAttribute("role", "status");
 
   const table = element("table", undefined, "attention");
