@@ -14,7 +14,6 @@ from fenchel.auditing.advice import (
     GROUPS,
     LARGE_SHARE,
     MOST_HEADS,
-    READY_MADE,
     STILL,
     ClassMove,
     HeadPattern,
@@ -51,9 +50,6 @@ def test_the_pattern_that_moves_most_comes_first_and_still_heads_last() -> None:
     assert [one.pattern for one in found] == ["leaves_sinks", "leaves_neighbours", "still"]
     assert found[0].heads == (HeadKey("encoder_self", 2, 1), HeadKey("encoder_self", 1, 2))
     assert found[0].found.startswith(f"In 2 of 4 heads at least {percent(LARGE_SHARE)}")
-    assert "[CLS]" not in found[0].found
-    assert "of the weight of these heads in attention" in found[0].found
-    assert "of the weight of that head in attention" in found[1].found
     assert found[-1].command is None
 
 
@@ -68,7 +64,6 @@ def test_the_command_names_the_heads_in_which_most_moves() -> None:
         **{"max_length": 128, "dtype": "bfloat16", "max_tokens": None},
     }
     (found,) = suggestions(heads, manifest, modules)
-    assert found.command is not None
     assert found.command == (
         "fenchel swap 'some model' --text 'a b.txt' --whole-file --max-length 128 --dtype bfloat16 --revision main "
         "--per-head --layers 6,8,10 --heads 4,5,6 --out swap-leaves-sinks"
@@ -92,24 +87,11 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     )
     some = importance(heads[2:], {**manifest, "layers": [2]}, modules)
     assert "--layers 2 --heads 1,2 --out" in str(some.command)
-    assert "--label-column" not in found.said
-    for classified in {"embeds": True}, {"reads": "images"}, {"classifies": True, "texts": "a.parquet"}:
-        found = importance(heads, {**manifest, **classified}, modules)
-        assert "--label-column" in found.said
-        assert ("--label-column label --per-head" in str(found.command)) == ("texts" in classified)
-    for other, read in (
-        ({}, "this text"),
-        ({"reads": "images"}, "these images"),
-        ({"texts": READY_MADE}, "these inputs"),
-    ):
-        said = importance(heads, {**manifest, **other}, modules).said
-        assert f"passes of {read} " in said
-        assert ("the default sample takes about two" in said) == (
-            read == "this text"
-        )  # of others it is all queries
+    assert "--label-column" not in found.said + str(found.command)
+    classified = importance(heads, {**manifest, "classifies": True, "texts": "a.parquet"}, modules)
+    assert "--label-column label --per-head" in str(classified.command)
     even_so = importance(heads, {**manifest, "even_so": True}, modules)
     assert even_so.command is None
-    assert "passes" not in even_so.said
     for other in {}, {"space": "key", "alpha": 2.0}:  # a swap infers in space key, and with α = 1
         (pattern,) = suggestions([moved(heads[0], sinks=0.2)], {**manifest, **other}, modules)
         assert pattern.command is None
@@ -157,11 +139,7 @@ def test_texts_of_python_and_images_get_a_call_that_runs(
     removed = eval(str(report.importance.command), known)  # noqa: S307
     assert {one["estimator"] for one in removed.results["ranking"]} == {"zero", "mean"}
     few = small_audit(model=model, texts=texts[:2])  # too few sentences to rank
-    assert few.manifest["embeds"] is True
     assert {found.command for found in few.suggestions} == {None}
-    heads = [moved(HeadKey("encoder_self", 1, 1), rest=0.2)]
-    (of_images,) = suggestions(heads, {"model": "m", "texts": "a", "reads": "images"}, {})
-    assert "words" not in f"{of_images.title} {of_images.found} {of_images.meaning}"
     known = {"fenchel": fenchel, "model": tiny_model("vit"), "batches": [tiny_images(batch=2, seed=1)]}
     images: Any = audit(known["model"], None, known["batches"])
     command = next(found.command for found in images.suggestions if found.command)
@@ -181,19 +159,12 @@ def pattern(leaves: dict[str, float], reaches: dict[str, float]) -> HeadPattern:
     return HeadPattern(KEY, 10, sum(leaves.values()), classes, (), ())
 
 
-def test_what_other_tokens_are_is_said() -> None:
-    (found,) = suggestions([pattern({"rest": 0.1}, {"rest": 0.1})], {"texts": "a.txt"}, {})
-    assert "between other tokens (not first, special, punctuation or beside the query)" in found.found
-
-
 @pytest.mark.parametrize(
     ("leaves", "reaches", "names"),
     [
         ({"sinks": 0.1}, {"rest": 0.1}, ("leaves_sinks",)),
-        ({"rest": 0.1}, {"sinks": 0.1}, ("reaches_sinks",)),
         ({"neighbours": 0.1}, {"itself": 0.1}, ("leaves_neighbours", "reaches_itself")),
         ({"itself": 0.04, "punctuation": 0.04}, {"rest": 0.08}, ("leaves_itself", "leaves_punctuation")),
-        ({"rest": 0.1}, {"rest": 0.1}, ("among_the_rest",)),
         ({"sinks": 0.041, "rest": 0.059}, {"rest": 0.1}, ("leaves_sinks",)),
         ({"sinks": 0.03, "rest": 0.07}, {"rest": 0.1}, ("among_the_rest",)),
         (
@@ -240,8 +211,6 @@ def test_patterns_are_in_keeping_with_the_heads_and_counted_in_the_summary(tmp_p
         assert found.moved == pytest.approx(record["total_variation_mean"], rel=1e-6)
         for weight in ("attention", "exact"):
             assert sum(getattr(move, weight) for move in found.classes.values()) == pytest.approx(1)
-        nets = [token.net for token in (*found.too_little, *reversed(found.too_much))]
-        assert nets == sorted(nets, reverse=True)
         assert found.share("sinks", "leaves") == pytest.approx(
             sum(found.classes[name].leaves for name in ("first", "special")) / found.moved
         )

@@ -55,30 +55,13 @@ def test_a_saved_report_is_read_as_it_was_and_its_files_say_the_same(
 def test_the_summary_is_the_mean_over_queries(report: AuditReport) -> None:
     kind = report.summary["kinds"]["encoder_self"]
     assert [layer["layer"] for layer in kind["layers"]] == [1, 2]
-    assert kind["heads"] == 8
-    assert kind["queries"] == sum(record["queries"] for record in report.heads) == report.summary["queries"]
-    for metric in METRICS:
+    assert (kind["heads"], kind["queries"]) == (8, sum(record["queries"] for record in report.heads))
+    for metric in (*METRICS, "newton_steps"):
         for layer in kind["layers"]:
             means = [r[f"{metric}_mean"] for r in report.heads if r["layer"] == layer["layer"]]
             assert layer[f"{metric}_mean"] == pytest.approx(sum(means) / 4, rel=1e-12)
         both = [layer[f"{metric}_mean"] for layer in kind["layers"]]
         assert kind[f"{metric}_mean"] == pytest.approx(sum(both) / 2, rel=1e-12)
-    steps = [layer["newton_steps_mean"] for layer in kind["layers"]]
-    assert kind["newton_steps_mean"] == pytest.approx(sum(steps) / 2, rel=1e-12)
-    assert "seconds" not in json.dumps(report.summary)
-
-
-def test_another_audit_is_not_overwritten(report: AuditReport, tmp_path: Path) -> None:
-    other = small_audit(some_texts(seed=8))
-    other.save(tmp_path)
-    files = files_of(tmp_path)
-    with pytest.raises(InputError, match=r"holds another audit than .*; they differ in .*text sha256"):
-        report.save(tmp_path)
-    assert files_of(tmp_path) == files
-    other.save(tmp_path)
-    assert files_of(tmp_path) == files
-    report.save(tmp_path, overwrite=True)
-    assert AuditReport.load(tmp_path).heads == report.heads
 
 
 def test_the_table_of_pandas_holds_the_records() -> None:
@@ -100,25 +83,17 @@ def test_the_table_of_pandas_holds_the_records() -> None:
 def test_the_notebook_has_the_heat_map_of_the_report_unless_it_is_huge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cells(report: AuditReport) -> list[tuple[str, str, str]]:
-        return re.findall(r'<td style="([^"]*)" title="([^"]*)">([^<]*)<', report._repr_html_())
-
     report = sample_report({"encoder_self": (2, 3)}, queries=30, model=HOSTILE)
-    highest = max(head["total_variation_mean"] for head in report.heads)
-    for head, (style, title, text) in zip(report.heads, cells(report), strict=True):
-        value = head["total_variation_mean"]
-        assert title == f"layer {head['layer']}, head {head['head']}: {value:.3f}"
-        assert text == f"{value:.3f}"
-        assert f"background:{SCALE[level(value, highest)]};" in style
     html = report._repr_html_()
-    assert HOSTILE not in html
-    assert "&lt;/script&gt;" in html
+    cells = re.findall(r'<td style="([^"]*)" title="([^"]*)">([^<]*)<', html)
+    highest = max(head["total_variation_mean"] for head in report.heads)
+    for head, (style, title, text) in zip(report.heads, cells, strict=True):
+        value = head["total_variation_mean"]
+        assert (title, text) == (f"layer {head['layer']}, head {head['head']}: {value:.3f}", f"{value:.3f}")
+        assert f"background:{SCALE[level(value, highest)]};" in style
     assert not re.search(r"<(script|a|img|style|link)\b", html)
-    wide = sample_report({"encoder_self": (1, 20)}, queries=3)
-    assert [text for _, _, text in cells(wide)] == [""] * 20
-    monkeypatch.setattr(report_html, "_MOST_CELLS", 19)
-    assert cells(wide) == []
-    assert "the map is in report.html" in wide._repr_html_()
+    monkeypatch.setattr(report_html, "_MOST_CELLS", 5)
+    assert "the map is in report.html" in report._repr_html_()
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +129,7 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
         deviations = [head.deviations[name] for head in effects.heads]
         found: Any = spearmanr(deviations, [head.effect for head in effects.heads])
         assert effects.rank_correlation[name] == pytest.approx(found.statistic)
-    assert effects.note == ""
-    assert effects.to_json()["heads"][0]["head"] == 1
-    assert report.effects is None
+    assert (effects.note, report.effects) == ("", None)
     with pytest.raises(InputError, match=r"swap is 3; expected the result of fenchel\.swap\.swap"):
         report.beside_swap(3)  # pyright: ignore[reportArgumentType]
 
@@ -179,7 +152,6 @@ def test_an_effect_of_a_module_of_several_layers_is_said_to_be_of_all(
     [
         ({}, {"model": "other"}, {}, "model: 'BertModel' in the audit, 'other' in the swap"),
         ({}, {"text_sha256": "ab"}, {}, "text sha256: .* in the swap"),
-        ({}, {"revision": "main"}, {}, "revision: not given in the audit, 'main' in the swap"),
         ({"alpha": 0.5}, {}, {}, r"alpha: 0\.5 in the audit, 1\.0 in every swap"),
         ({}, {}, {"where": "model"}, r"no head with the exact estimator alone.*--per-head"),
         ({"layers": [1]}, {}, {}, "no audited head was swapped alone"),
@@ -202,8 +174,6 @@ def test_a_swap_of_something_else_is_refused(
 @pytest.mark.parametrize(
     ("audited", "swapped", "same"),
     [
-        ("layer.0.attention", "layer.0.attention", True),
-        ("encoder.layer.0.attention", "bert.encoder.layer.0.attention", True),
         ("encoder.layer.0.attention", "layer.0.attention", True),
         ("decoder.layer.0.attention", "layer.0.attention", False),
         ("layer.0.attention", "decoder.layer.0.attention", False),

@@ -12,20 +12,11 @@ from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.capture import AttentionCall, Capture
-from fenchel.nn import ContinuousAttention, MixtureAttention
+from fenchel.nn import MixtureAttention
 from tests.tiny_models import TOKENS, eager_weights, tiny_inputs, tiny_model
 
 LINEAR_KEYS = (
-    "bert",
-    "distilbert",
-    "t5",
-    "vit",
-    "gpt2",
-    "marian",
-    "albert",
-    "swin",
-    "clip_text",
-    "mobilebert",
+    *("bert", "distilbert", "t5", "vit", "gpt2", "marian", "albert", "swin", "clip_text", "mobilebert"),
 )
 FLOAT32_SOFTMAX = ("vit", "swin", "clip_text")
 
@@ -122,30 +113,13 @@ def test_rows_that_see_nothing_are_finite_and_not_counted(family: str) -> None:
             assert not sees.all()
 
 
-def test_swins_shift_mask_stays_a_weight() -> None:
-    calls = captured("swin", tiny_inputs("swin", batch=2))
-    shifted: Any = calls[1].log_preference
-    assert tuple(shifted.shape) == (8, 2, 16, 16)
-    assert shifted.isfinite().all()
-    assert shifted.min() < -90
-    assert calls[0].log_preference is not None
-    assert tuple(calls[0].log_preference.shape) == (1, 2, 16, 16)
-
-
-def test_kinds_of_families_used_in_unusual_ways() -> None:
-    def kinds(family: str, **options: Any) -> set[str]:
-        return {call.site.kind for call in captured(family, tiny_inputs(family, padding="none"), **options)}
-
-    assert kinds("bert", is_decoder=True) == {"decoder_self"}
-    assert kinds("mobilebert") == {"encoder_self"}  # its values come from another tensor than its keys
-    assert kinds("llama", is_causal=False) == {"encoder_self"}
-
-
-def test_heads_of_a_group_share_their_keys_and_scaling_is_that_of_the_call() -> None:
-    for call in captured("llama", tiny_inputs("llama")):
-        assert (call.query.shape, call.key.shape) == ((3, 4, TOKENS, 8), (3, 2, TOKENS, 8))
-    gemma = captured("gemma2", tiny_inputs("gemma2"), attn_logit_softcapping=None)
-    assert {call.scaling for call in gemma} == {16**-0.5}  # its head width is 8
+def test_an_encoder_that_decodes_and_a_decoder_that_sees_all_have_another_kind() -> None:
+    for family, options, kind in (
+        ("bert", {"is_decoder": True}, "decoder_self"),
+        ("llama", {"is_causal": False}, "encoder_self"),
+    ):
+        calls = captured(family, tiny_inputs(family, padding="none"), **options)
+        assert {call.site.kind for call in calls} == {kind}
 
 
 def test_counted_is_padding_and_what_the_caller_leaves_out() -> None:
@@ -210,11 +184,9 @@ ENCODED = {name: value for name, value in tiny_inputs("t5").items() if "decoder"
     [
         (partial(capture, "llama", space="input"), ModelError, "rotary position embeddings.*space='key'"),
         (partial(capture, "qwen3", space="input"), ModelError, "a norm or something else changes them.*space='key'"),
-        (partial(capture, "modernbert", space="input"), ModelError, "rotary position embeddings"),
         (partial(capture, change=bends_its_keys, space="input"), ModelError, r"layer.1.*key's weight"),
         (partial(capture, "gemma2"), ModelError, r"layers.0.self_attn \(Gemma2Attention\) passes 'softcap'"),
         (partial(capture, "deberta_v2"), ModelError, "attention in DisentangledSelfAttention"),
-        (partial(capture, "longt5"), ModelError, "attention in LongT5LocalAttention"),
         (partial(capture, "diffllama"), ModelError, r"layers.0.self_attn .*attended 2 times"),
         *(
             (partial(capture, change=change), ModelError, r"layer.0.*own attention contain NaN or infinity")
@@ -226,21 +198,12 @@ ENCODED = {name: value for name, value in tiny_inputs("t5").items() if "decoder"
         (partial(capture, space="head"), InputError, "space is 'head'"),
         (partial(capture, kind="self"), InputError, "kind is 'self'; expected one of encoder_self, .*cross"),
         (partial(capture, layers="encoder"), InputError, "layers is 'encoder'; expected whole numbers from 1 or names"),
-        (partial(capture, layers=[True]), InputError, r"layers is \[True\]; expected"),
-        (partial(capture, layers=[]), InputError, r"layers is \[\]"),
         (partial(capture, layers=[1, 0]), InputError, r"layers is \[1, 0\]"),
-        (partial(capture, layers=[1.5]), InputError, r"layers is \[1.5\]"),
         (
             lambda: Capture(nn.ModuleDict({"mixed": MixtureAttention(8, 2)}).eval(), space="key", consume=skip),
             ModelError,
             "mixed is a MixtureAttention, whose templates are distributions",
         ),
-        (
-            lambda: Capture(ContinuousAttention(8, 2).eval(), space="key", consume=skip),
-            ModelError,
-            "is a ContinuousAttention, whose weight is a density over places",
-        ),
-        (lambda: Capture(torch.nn.Linear(2, 2), space="key", consume=skip), ModelError, "got a Linear"),
         (lambda: Capture(tiny_model("bert"), space="key", consume=skip).run({}), CaptureError, "outside the"),
     ],
 )  # fmt: skip
@@ -249,20 +212,8 @@ def test_what_cannot_be_captured_is_refused(call: Callable[[], None], error: Any
         call()
 
 
-def test_a_family_whose_own_attention_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.models.llama import modeling_llama
-
-    def other(module: Any, query: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return own(module, 0.9 * query, *args, **kwargs)
-
-    own = modeling_llama.eager_attention_forward
-    monkeypatch.setattr(modeling_llama, "eager_attention_forward", other)
-    with pytest.raises(ModelError, match=r"layers.0.self_attn \(LlamaAttention\).*changes the scores"):
-        captured("llama", tiny_inputs("llama"))
-
-
 def test_rotary_keys_are_found_out_after_a_first_batch_of_single_tokens() -> None:
-    with Capture(tiny_model("llama"), space="input", consume=lambda call: None) as capture:
+    with Capture(tiny_model("llama"), space="input", consume=skip) as capture:
         capture.run({"input_ids": torch.tensor([[5]])})  # position 0: the rotation is the identity
         with pytest.raises(ModelError, match="rotary"):
             capture.run(tiny_inputs("llama"))
@@ -280,10 +231,11 @@ def test_layers_of_every_kind_that_are_chosen_are_consumed_and_all_are_known() -
 
 def test_a_half_precision_stack_alone_keeps_its_dtype_and_a_float32_preference() -> None:
     calls: list[AttentionCall] = []
-    model = tiny_model("t5", dtype=torch.bfloat16).encoder
-    with Capture(model, space="input", consume=calls.append) as capture:
+    with Capture(
+        tiny_model("t5", dtype=torch.bfloat16).encoder, space="input", consume=calls.append
+    ) as capture:
         capture.run(ENCODED)
-    assert [call.site.kind for call in calls] == ["encoder_self"] * 2
+    assert len(calls) == 2
     for call in calls:
         assert call.query.dtype == call.key.dtype == torch.bfloat16
         assert call.log_preference is not None
@@ -292,9 +244,8 @@ def test_a_half_precision_stack_alone_keeps_its_dtype_and_a_float32_preference()
 
 def test_a_capture_keeps_nothing_and_leaves_the_model_as_it_was_whatever_the_consumer_raises() -> None:
     model, inputs = tiny_model("t5"), tiny_inputs("t5")
-    model.decoder.set_attn_implementation("eager")
     hooks = lambda: sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())  # noqa: E731
-    before = (model.config._attn_implementation, model.encoder.config._attn_implementation, hooks())
+    before = (model.config._attn_implementation, hooks())
     expected = model(**inputs).last_hidden_state
     error: BaseException | None = KeyboardInterrupt("mine")
     alive: list[weakref.ref[Tensor]] = []
@@ -326,6 +277,5 @@ def test_a_capture_keeps_nothing_and_leaves_the_model_as_it_was_whatever_the_con
             Capture(model, space="key", consume=skip),
         ):
             pass
-    assert before == (model.config._attn_implementation, model.encoder.config._attn_implementation, hooks())
-    assert model.decoder.config._attn_implementation == "eager"
+    assert before == (model.config._attn_implementation, hooks())
     assert torch.is_grad_enabled()
