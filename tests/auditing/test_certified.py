@@ -1,6 +1,5 @@
 """Every query that an audit calls converged is certified in float64: recomputed here from the call and the point."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,17 +8,9 @@ from torch import Tensor
 
 from fenchel.auditing.solution import BlockSolution, Solving, layer_problem, solutions_of
 from fenchel.integrations.capture import AttentionCall
-from tests.auditing.test_measure import PREFERENCES, by_definition, call, measure, problem_of
+from tests.auditing.test_measure import PREFERENCES, by_definition, call, in_dtype, measure, problem_of
 
 SIZES: dict[str, Any] = {"d_h": 16, "width": 24, "scale": 10.0, "scaling": 0.25, "dtype": torch.float32}
-
-
-def widened(given: AttentionCall) -> AttentionCall:
-    """The same numbers in float64."""
-    parts = ("query", "key", "inputs", "key_weight", "preference")
-    return replace(
-        given, **{name: None if (value := getattr(given, name)) is None else value.double() for name in parts}
-    )
 
 
 def dual_of(solution: BlockSolution) -> Tensor:
@@ -49,7 +40,7 @@ def exact_duals(given: AttentionCall, **solving: Any) -> tuple[Tensor, Tensor]:
 
 def certified_errors(given: AttentionCall, space: str, alpha: float, dual: Tensor) -> Tensor:
     """α‖∇𝒟(λ)‖/‖λ‖ of the public problem, float64, (batch, heads, m)."""
-    problem = problem_of(widened(given), space, alpha)
+    problem = problem_of(in_dtype(given, torch.float64), space, alpha)
     return alpha * problem.dual_gradient(dual).norm(dim=-1) / dual.norm(dim=-1)
 
 
@@ -101,7 +92,7 @@ def test_a_tolerance_below_float64_is_not_claimed() -> None:
 def test_what_is_factorised_is_measured_at_its_point(space: str, preference: str) -> None:
     """With α this large attention's point is a vertex, and λ* is much shorter than αz."""
     narrow, alpha = call(preference, n=12, **SIZES), 1e4
-    rounded = widened(narrow)
+    rounded = in_dtype(narrow, torch.float64)
     dual, converged = exact_duals(narrow, space=space, alpha=alpha, tol=1e-6)
     assert float(of_counted(narrow, converged).double().mean()) > 0.9
     assert worst_claimed(narrow, space, alpha, dual, converged) <= 1e-6 * (1 + 1e-3)

@@ -25,12 +25,8 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     loader, run = written(tmp_path, *CODES[name])
     report = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none")
     found = load_run(loader, run)
-    by_hand = (
-        fenchel.audit(found.model.eval(), None, list(found.batches), space="key")
-        if name != "layers"
-        else None
-    )
-    if by_hand is not None:
+    if name == "layers":
+        by_hand = fenchel.audit(found.model.eval(), None, list(found.batches), space="key")
         assert [head["gap_mean"] for head in by_hand.heads] == [head["gap_mean"] for head in report.heads]
     manifest = report.manifest
     assert (manifest["model"], manifest["space"], manifest["reads"]) == (str(run), "key", "examples")
@@ -41,8 +37,6 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     assert {head["queries"] for head in report.heads} == {54}
     assert f"--loader {loader}" in command(manifest)
     example = next(iter(report.far_queries.values()))[0]
-    assert example.passage is not None
-    assert set(map(str.strip, example.passage.pieces)) <= {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
     assert example.token.strip() in {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
     page = render_html(report)
     assert "[CLS]" in page

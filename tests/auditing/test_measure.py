@@ -64,6 +64,16 @@ def call(
     return AttentionCall(SITE, query, key, scaling, log_preference, counted, inputs, weight, bias)
 
 
+def in_dtype(given: AttentionCall, dtype: torch.dtype) -> AttentionCall:
+    """The same numbers in another dtype."""
+    real = {
+        name: value.to(dtype)
+        for name, value in vars(given).items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    return replace(given, **real)
+
+
 def measure(
     given: AttentionCall,
     *,
@@ -121,19 +131,20 @@ PREFERENCES = ["none", "padding", "causal", "causal padding", "bias", "bias padd
 
 @pytest.mark.parametrize("space", ["input", "key"])
 @pytest.mark.parametrize(
-    ("preference", "n", "key_heads", "alpha"),
+    ("preference", "n", "key_heads", "alpha", "memory_budget"),
     [
-        *((name, 9, 4, 1.0) for name in PREFERENCES),
-        *(("causal padding", n, 4, 1.0) for n in (3, 16)),
-        ("bias padding", 9, 2, 0.5),
+        *((name, 9, 4, 1.0, 2**29) for name in PREFERENCES),
+        *(("causal padding", n, 4, 1.0, 2**29) for n in (3, 16)),
+        ("bias padding", 9, 2, 0.5, 2**29),
+        *((name, 12, 4, 1.0, 20_000) for name in ("bias padding", "causal")),
     ],
 )
 def test_measures_are_what_they_are_defined_to_be(
-    space: str, preference: str, n: int, key_heads: int, alpha: float
+    space: str, preference: str, n: int, key_heads: int, alpha: float, memory_budget: int
 ) -> None:
-    """Few templates go through the Gram matrix, many (n > 2d) through the templates."""
+    """Few templates go through the Gram matrix, many (n > 2d) through the templates, few bytes through blocks."""
     given = call(preference, n=n, key_heads=key_heads)
-    measures = measure(given, space=space, alpha=alpha, tol=1e-9)
+    measures = measure(given, space=space, alpha=alpha, tol=1e-9, memory_budget=memory_budget)
     assert worst_disagreement(given, measures, space, alpha) < 1e-5
     assert bool(measures.values["converged"].transpose(1, 2)[given.counted].all())
 
@@ -156,18 +167,8 @@ def test_selected_heads_and_float32_change_nothing_but_rounding(
     given = call(preference, n=12, key_heads=key_heads)
     whole, some = (measure(given, space=space, tol=1e-9, heads=heads) for heads in (None, [2, 3]))
     assert_same_measures(some, whole, slice(1, 3), given.counted, rtol=1e-6, atol=1e-9)
-    names = ("query", "key", "inputs", "key_weight")
-    single = replace(given, **{name: getattr(given, name).float() for name in names})
-    rounded = measure(single, space=space, tol=1e-5)
+    rounded = measure(in_dtype(given, torch.float32), space=space, tol=1e-5)
     assert_same_measures(rounded, whole, slice(None), given.counted, rtol=2e-3, atol=2e-5)
-
-
-@pytest.mark.parametrize("space", ["input", "key"])
-@pytest.mark.parametrize("preference", ["bias padding", "causal"])
-def test_a_small_memory_budget_changes_nothing_but_blocks(space: str, preference: str) -> None:
-    given = call(preference, n=12)
-    whole, blocked = (measure(given, space=space, tol=1e-9, memory_budget=b) for b in (2**29, 20_000))
-    assert_same_measures(blocked, whole, slice(None), given.counted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("memory_budget", [2**29, 20_000])
@@ -200,17 +201,13 @@ def test_a_few_queries_are_answered_as_all_of_them_are(space: str, heads: list[i
     torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3].float())
 
 
-def test_where_nothing_is_counted_there_is_no_farthest_query() -> None:
+def test_where_nothing_is_counted_there_is_no_farthest_query_and_no_evidence_is_no_deviation() -> None:
     given = call("padding")
-    silent = replace(given, counted=torch.zeros(2, 9, dtype=torch.bool))
-    farthest: Any = measure(silent, space="input").farthest
+    farthest: Any = measure(
+        replace(given, counted=torch.zeros(2, 9, dtype=torch.bool)), space="input"
+    ).farthest
     assert bool((farthest.positions == -1).all())
-
-
-def test_no_evidence_is_no_deviation() -> None:
-    given = call("padding")
-    silent = replace(given, query=torch.zeros_like(given.query))
-    measures = measure(silent, space="input")
+    measures = measure(replace(given, query=torch.zeros_like(given.query)), space="input")
     for name in METRICS:
         assert float(measures.values[name].transpose(1, 2)[given.counted].abs().max()) == 0
 
@@ -221,14 +218,7 @@ def test_heads_that_are_nearly_dead_are_measured_like_others(size: float, dtype:
     """As queries go to 0 the deviation goes to ‖Σz‖/‖z‖, and so does its bound to ‖Σz‖/(‖z‖ - ‖Σz‖)."""
     given = call("padding")
     small = replace(given, query=1e-5 * given.query)
-    tiny = replace(
-        given,
-        **{
-            name: value.to(dtype)
-            for name, value in vars(replace(given, query=size * given.query)).items()
-            if isinstance(value, torch.Tensor) and value.is_floating_point()
-        },
-    )
+    tiny = in_dtype(replace(given, query=size * given.query), dtype)
     expected, found = measure(small, space="input", tol=1e-7), measure(tiny, space="input")
     counted = given.counted
     assert bool(found.values["converged"].transpose(1, 2)[counted].all())

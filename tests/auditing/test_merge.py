@@ -8,7 +8,7 @@ import pytest
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.errors import InputError, OutputError
+from fenchel.errors import InputError
 from tests.auditing.small_audits import (
     Interrupting,
     assert_close,
@@ -58,13 +58,6 @@ def test_merging_in_any_order_and_in_steps_gives_the_same_bytes(shards: Path, tm
     shutil.copytree(tmp_path / "in steps", tmp_path / "two")
     merge([second, tmp_path / "two"], tmp_path / "in steps")
     assert files_of(tmp_path / "in steps") == expected
-    assert {name for name in expected if "/" not in name} == {
-        "examples.json", "heads.json", "heads.parquet", "manifest.json",
-        "report.html", "state.json", "summary.json", "twin.json",
-    }  # fmt: skip
-    assert [sum(name.startswith(table) for name in expected) for table in ("queries/", "twin/")] == [
-        COUNT
-    ] * 2
 
 
 def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
@@ -84,10 +77,6 @@ def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shards 0/3, 2/3 are missing\. .* --partial"):
         merge([folders_of(shards)[1]], tmp_path)
     assert list(tmp_path.iterdir()) == []
-    partial = merge([folders_of(shards)[1]], tmp_path, partial=True)
-    assert partial.manifest["shard"] == "1/3"
-    with pytest.raises(InputError, match=r"shard 1/3 is missing\. .* --partial"):
-        merge(folders_of(shards)[::2])
     two = merge(folders_of(shards)[::2], partial=True)
     assert two.manifest["shard"] == "0,2/3"
 
@@ -104,9 +93,7 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"alpha": 2.0}, r"alpha: 1\.0 in the first, 2\.0 in the second"),
-        ({"space": "input"}, r"space: 'key' in the first, 'input' in the second"),
         ({"texts": some_texts(seed=5)}, r"text sha256"),
-        ({"queries": "all"}, "queries: 4 in the first, all in the second"),
         ({"shard": (3, 4)}, r"number of shards: 3 in the first, 4 in the second"),
     ],
 )
@@ -145,19 +132,12 @@ def test_a_shard_without_a_document_merges(tmp_path: Path) -> None:
     assert_close(merged.heads, small_audit(["w1 w2 w3"], batch_size=1).heads)
 
 
-def test_folders_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no audit"):
-        merge(tmp_path)
-    with pytest.raises(InputError, match="nowhere does not exist; expected the folder of an audit"):
-        merge([tmp_path / "nowhere"])
-    with pytest.raises(InputError, match="nothing to merge"):
-        merge([])
-
-
 def test_the_place_is_neither_a_source_nor_another_audit(shards: Path, tmp_path: Path) -> None:
     shard = folders_of(shards)[0]
     with pytest.raises(InputError, match="is one of the audits to be merged and would be overwritten"):
         merge(shards, shard)
+    with pytest.raises(InputError, match="nothing to merge"):
+        merge([])
     small_audit(some_texts(seed=1), directory=tmp_path / "mine")
     mine = files_of(tmp_path / "mine")
     with pytest.raises(InputError, match=r"holds another audit than .*; they differ in .*text sha256"):
@@ -166,6 +146,3 @@ def test_the_place_is_neither_a_source_nor_another_audit(shards: Path, tmp_path:
     merge(shards, tmp_path / "mine", overwrite=True)
     merge(shards, tmp_path / "fresh")
     assert files_of(tmp_path / "mine") == files_of(tmp_path / "fresh")
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match="file where a folder is expected"):
-        merge(shards, tmp_path / "file")

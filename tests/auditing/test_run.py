@@ -17,9 +17,8 @@ from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import Packing, unpacked
 from fenchel.auditing.heads import METRICS, HeadKey, counted_in_words
-from fenchel.auditing.manifest import KEYS, OUTCOMES, PARTS, PLACES, in_order
+from fenchel.auditing.manifest import KEYS, in_order
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
 from fenchel.auditing.weight_moves import KEY_CLASSES
 from fenchel.drawing import duration
@@ -29,6 +28,7 @@ from fenchel.run_options import AuditOptions, declared
 from tests.auditing.small_audits import (
     PLACE,
     Interrupting,
+    assert_close,
     rows_of,
     small_audit,
     small_model,
@@ -72,53 +72,31 @@ def test_kept_queries_say_where_they_are(tmp_path: Path) -> None:
     assert [(row["document"], row["window"], row["position"], row["token"]) for row in first] == [
         (1, 1, 1, 2), (1, 1, 2, 9), (1, 1, 3, 10), (1, 1, 4, 3), (2, 1, 1, 2), (2, 1, 2, 11), (2, 1, 3, 3),
     ]  # fmt: skip
-    assert {row["kind"] for row in rows} == {"encoder_self"}
     assert [(row["text"], row["type"], row["class"]) for row in first[:3]] == [
         ("[CLS]", "special", "first"), ("w5", "word", "rest"), ("w6", "word", "rest"),
     ]  # fmt: skip
-    assert {row["weight"] for row in rows} == {1.0}
     for row in rows:
         moved = sum(row[f"leaves_{name}"] for name in KEY_CLASSES)
         assert moved == pytest.approx(row["total_variation"], abs=1e-6)
-        length = 4 if row["document"] == 1 else 3
-        assert 1 <= row["leaves"] <= length
         assert row["leaves_token"] in {2, 3, 9, 10, 11}
         assert 0 <= row["leaves_weight"] <= row["total_variation"] + 1e-6
 
 
-def test_the_batch_size_leaves_no_trace_but_rounding() -> None:
-    one, many = (small_audit(batch_size=size, queries=4) for size in (1, 16))
-    for left, right in zip(one.heads, many.heads, strict=True):
-        assert left["queries"] == right["queries"]
-        assert left["relative_deviation_mean"] == pytest.approx(right["relative_deviation_mean"], rel=1e-4)
-    assert one.heads[0]["relative_deviation_mean"] != pytest.approx(
-        one.heads[1]["relative_deviation_mean"], rel=1e-4
-    )
-
-
 def test_layers_and_heads_choose_and_change_nothing_else(plain: AuditReport) -> None:
-    everything, chosen = plain, small_audit(layers=[2], heads=[4, 1, 4])
+    chosen = small_audit(layers=[2], heads=[4, 1, 4])
     assert [(record["layer"], record["head"]) for record in chosen.heads] == [(2, 1), (2, 4)]
-    for record in chosen.heads:
-        same = next(
-            r for r in everything.heads if (r["layer"], r["head"]) == (record["layer"], record["head"])
-        )
-        assert record["queries"] == same["queries"]
-        assert record["relative_deviation_mean"] == pytest.approx(same["relative_deviation_mean"], rel=1e-5)
-    assert chosen.manifest["layers"] == [2]
-    assert chosen.manifest["heads"] == [1, 4]
+    assert_close(chosen.heads, [record for record in plain.heads if record["layer"] == 2][::3])
+    assert (chosen.manifest["layers"], chosen.manifest["heads"]) == ([2], [1, 4])
 
 
 def test_ready_made_inputs_need_no_tokenizer() -> None:
     images = [tiny_images(batch=2, seed=1), tiny_images(batch=1, seed=2)]
     report = audit(tiny_model("vit"), None, images)
     assert report.manifest["documents"] == 3
-    assert report.manifest["batch_size"] is None
     assert {record["queries"] for record in report.heads} == {3 * 5}
     example = report.examples[HeadKey("encoder_self", 1, 1)]
     names = ["[CLS]", "row 1, column 1", "row 1, column 2", "row 2, column 1", "row 2, column 2"]
     assert example.token == names[example.position - 1]
-    assert example.context == ""
     single = audit(tiny_model("vit"), None, iter(images))
     assert single.heads == report.heads
 
@@ -132,14 +110,11 @@ def test_examples_are_the_queries_with_the_largest_total_variation(
         worst = max(
             mine, key=lambda row: (row["total_variation"], -row["document"], -row["window"], -row["position"])
         )
-        found = (example.document, example.window, example.position, example.total_variation)
-        assert found == (worst["document"], worst["window"], worst["position"], worst["total_variation"])
-        assert example.relative_deviation == worst["relative_deviation"]
-        assert len(example.templates) <= 12
+        names = ("document", "window", "position", "total_variation", "relative_deviation")
+        assert [getattr(example, name) for name in names] == [worst[name] for name in names]
         start, end = example.context_token or (0, 0)
         assert example.context[start:end] == ("" if example.token in {"[CLS]", "[SEP]"} else example.token)
-        distance = sum(abs(t.first_order - t.exact) for t in example.templates) / 2
-        assert distance == pytest.approx(example.total_variation, abs=2e-3)
+        assert len(example.templates) <= 12
         heaviest = [max(t.first_order, t.exact) for t in example.templates]
         assert heaviest == sorted(heaviest, reverse=True)
 
@@ -193,16 +168,10 @@ def test_examples_and_matrices_have_the_weights_the_classes_and_the_texts_of_the
     [
         ({"layers": [3]}, r"layers \[3\] do not exist in BertModel, which has encoder self-attention 1 to 2"),
         ({"heads": [5, 1]}, r"heads \[5\] do not exist in Bert.+ has encoder self-attention 1 to 4"),
-        ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
-        ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\)"),
         ({"resume": True, "directory": None}, r"without a directory"),
         ({"texts": [" ", ""]}, "no text in Python strings"),
-        ({"texts": "missing.txt"}, r"missing\.txt"),
         ({"texts": tiny_images(), "tokenizer": None}, r"Write \[inputs\]"),
-        (
-            {"tokenizer": None},
-            r"BertModel was given texts without a tokenizer.*\[\{'input_ids': tensor\}\]\.",
-        ),
+        ({"tokenizer": None}, r"was given texts without a tokenizer.*\[\{'input_ids': tensor\}\]\."),
         *(
             ({"texts": [tiny_inputs("bert")], "tokenizer": None, **option}, "ready-made inputs were given")
             for option in ({"max_length": 8}, {"text_column": "words"}, {"whole_file": True})
@@ -243,7 +212,6 @@ def test_the_time_taken_is_kept_and_added_up(tmp_path: Path) -> None:
     expected = round(7 / (observer.seen[0].fraction or math.nan), 1)
     assert whole.manifest["estimated_seconds"] == resumed.manifest["estimated_seconds"] == expected
     assert f"<dd><bdi>{duration(expected)}</bdi></dd>" in render_html(whole)
-    assert f"measured in {duration(whole.manifest['seconds'])}" in render_html(whole)
 
 
 def test_templates_can_be_scaled_as_the_paper_prints() -> None:
@@ -261,7 +229,6 @@ def test_templates_can_be_scaled_as_the_paper_prints() -> None:
     assert same.heads == bert.heads
     assert (bert.manifest.get("template_scale"), same.manifest["template_scale"]) == (None, "sqrt_d")
     assert "x_i/sqrt(d')" in same.manifest["convention"]
-    assert "template_scale='sqrt_d'" in command(same.manifest)
     # With templates x/√d' a problem is that of x with √d' times the evidence and α = 1/d', in another unit.
     other = small_model("t5")
     width = other.config.d_kv
@@ -291,7 +258,6 @@ def test_progress_is_told_and_the_model_left_as_it_was() -> None:
     assert (model.training, model.encoder.layer[0].training) == (True, False)
     assert torch.equal(torch.get_rng_state(), state)
     assert observer.calls == [f"started {report.manifest['model']}", "finished"]
-    assert [progress.tokens for progress in observer.seen] == sorted({p.tokens for p in observer.seen})
     last = observer.seen[-1]
     assert (last.tokens, last.documents) == (report.manifest["tokens"], report.manifest["documents"])
     assert (last.fraction, last.seconds_left) == (1.0, pytest.approx(0.0))
@@ -319,7 +285,6 @@ def test_values_that_are_no_numbers_stop_the_audit_and_queries_not_converged_are
     missed = report.heads[0]["not_converged"]
     assert missed > report.heads[1]["not_converged"] == 0
     assert report.summary["not_converged"] == 2 * missed
-    assert report.summary["kinds"]["encoder_self"]["layers"][0]["not_converged"] == missed
 
 
 def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
@@ -333,7 +298,6 @@ def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
     assert list(manifest) == [key for key in KEYS if key in manifest]
     assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
     assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
-    assert set(KEYS) > OUTCOMES | PLACES | PARTS
     assert manifest["text_sha256"] != plain.manifest["text_sha256"]
 
 

@@ -24,13 +24,8 @@ from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.report import terminal_table as comparing_table
 from fenchel.errors import InputError
-from tests.auditing.small_audits import (
-    PLACE,
-    rows_of,
-    small_audit,
-    small_model,
-)
-from tests.pages import assert_unabridged
+from tests.auditing.small_audits import PLACE, rows_of, small_audit, small_model
+from tests.pages import assert_unabridged, shown
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
 
 LONG: dict[str, Any] = {"max_length": 20, "stride": 18}
@@ -69,7 +64,6 @@ def test_a_window_is_drawn_alike_wherever_it_stands() -> None:
     # Among fewer positions the same ones are taken, and others in the place of those that are not there.
     assert set(together.index[1][together.index[1] < 30].tolist()) <= set(alone.index[0].tolist())
     assert together.index[1].tolist() == drawn(5, 1, counted[:1], (2,)).index[0].tolist()
-    assert len({tuple(row) for row in together.index.tolist()}) == 3
     assert together.index[0].tolist() != drawn(5, 2, counted[:1], (1,)).index[0].tolist()
     assert together.index[0].tolist() != drawn(5, 1, counted[:1], (1,), "cross").index[0].tolist()
     larger = drawn(9, 1, counted, (1, 2, 3))
@@ -93,12 +87,8 @@ def test_sampled_queries_have_the_values_of_a_full_audit(audits: tuple[Path, dic
     assert 0 < len(some) == sum(record["queries"] for record in report.heads) < len(every)
     for row in some:
         same = every[tuple(row[name] for name in PLACE)]
-        assert row["token"] == same["token"]
-        assert (row["leaves"], row["reaches"], row["class"]) == (
-            same["leaves"],
-            same["reaches"],
-            same["class"],
-        )
+        names = ("token", "leaves", "reaches", "class")
+        assert [row[name] for name in names] == [same[name] for name in names]
         for metric in METRICS:
             assert row[metric] == pytest.approx(same[metric], rel=1e-5), metric
     for key, examples in report.far_queries.items():
@@ -178,9 +168,6 @@ def test_a_sample_larger_than_the_queries_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="queries is 12, but the longest window has 12"):
         small_audit(max_length=12, queries=12, directory=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    images = [tiny_images()]
-    with pytest.raises(InputError, match="queries is 500, but the longest"):
-        audit(tiny_model("vit"), None, images, queries=500)
 
 
 def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> None:
@@ -189,48 +176,28 @@ def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> N
     size: Any = sample_size("auto", small_model(), length=60)
     assert found.manifest["queries"] == size
     assert found.statistics.sampled
-    assert f"queries={size}" in command(found.manifest)
     assert sample_size("all", small_model(), length=60) is None
     assert sample_size("auto", small_model(), length=None) is None
     assert sample_size("auto", small_model(), length=60, max_tokens=10**12) == 1
     width = {"hidden_size": small_model().config.hidden_size}
     nested = SimpleNamespace(config=SiglipConfig(text_config=width))
     assert sample_size("auto", cast(Any, nested), length=60) == size
-    everything = small_audit(texts, max_length=60, stride=58, queries="all").manifest
-    assert "queries" not in everything
-    assert "queries='all'" in command(everything)
+    assert "queries='all'" in command(small_audit(texts[:1], queries="all").manifest)
 
 
-def test_reports_say_what_was_sampled(
-    audits: tuple[Path, dict[str, AuditReport]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from rich import print as printed
-
+def test_reports_say_what_was_sampled(audits: tuple[Path, dict[str, AuditReport]], tmp_path: Path) -> None:
     folder, report, everything = audits[0], audits[1]["some"], audits[1]["all"]
     comparison = compare(folder / "all", folder / "some", directory=tmp_path)
-    printed(terminal_table(report))
-    printed(comparing_table(comparison))
     assert_unabridged(comparing_table(comparison))
-    shown = capsys.readouterr().out
-    assert f"±{report.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown
-    assert "± standard error over documents, from" in shown
-    printed(terminal_table(everything))
-    shown_all = capsys.readouterr().out
-    assert f"±{everything.statistics.of('encoder_self', 1)['total_variation_se']:.1g}" in shown_all
-    assert "± standard error over documents" in shown_all
-    printed(terminal_table(small_audit(["w1 w2"])))
-    assert "±" not in capsys.readouterr().out
-    queries, population = (sum(record[name] for record in report.heads) for name in ("queries", "population"))
-    assert f"{queries:,} of {population:,} problems" in " ".join(headline(report))
+    for audited in (report, everything):
+        error = audited.statistics.of("encoder_self", 1)["total_variation_se"]
+        assert f"±{error:.1g}" in shown(terminal_table(audited))
+    assert "±" not in shown(terminal_table(small_audit(["w1 w2"])))
     pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]
-    for text in (shown, " ".join(headline(report)), summary_sentence(report), *pages):
+    tables = [shown(terminal_table(report)), shown(comparing_table(comparison))]
+    for text in (*tables, " ".join(headline(report)), summary_sentence(report), *pages):
         assert str(sample_words(5)) in " ".join(text.split())
-    plain = [
-        *headline(everything),
-        summary_sentence(everything),
-        (folder / "all" / "report.html").read_text(),
-    ]
+    plain = [*headline(everything), (folder / "all" / "report.html").read_text()]
     assert "of each window" not in " ".join(plain)
     assert "--queries 5" in command({**report.manifest, "texts": "a.txt", "model": "demo", "revision": None})
-    assert [audit.sample for audit in comparison.audits] == [None, sample_words(5)]
     assert sample_words(1) == "1 query of each window"

@@ -49,9 +49,7 @@ def test_differences_are_those_of_the_queries(comparison: ComparisonReport, metr
         change = comparison.changes[key][metric]
         assert change.mean == pytest.approx(second.mean() - first.mean(), abs=1e-12)
         medians = [float(np.median(values)) for values in (first, second)]
-        near = pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
-        assert change.median == near
-        assert change.interval.estimate == pytest.approx(change.median, rel=1e-12)
+        assert change.median == pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
         assert sum(ends_of(change.interval)) / 2 == pytest.approx(change.median, rel=1e-9)
         assert holds(change.interval, medians[1] - medians[0])
 
@@ -60,8 +58,6 @@ def test_documents_of_one_text_are_drawn_together(comparison: ComparisonReport) 
     other = compare(known_audit(BEFORE), known_audit(AFTER, text_sha256="0" * 64))
     assert (comparison.paired, other.paired) == (True, False)
     assert comparison.to_json()["resampled"] == {"documents": 60, "paired": True}
-    assert "resampling the same documents of both" in comparison.resampled
-    assert "resampling the documents of each" in other.resampled
     # A head against itself, document by document, has not moved at all.
     pair, alone = (
         compare(known_audit(BEFORE), known_audit(BEFORE, **changes)).changes[RAISED]["gap"].interval
@@ -77,7 +73,6 @@ def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
     assert {one.statistics.of(*RAISED)["queries"] for one in (found.first, found.last)} == {QUERIES - 50}
     first = BEFORE[RAISED]["gap"][: QUERIES - 50].double().numpy()
     assert found.first.distribution("gap", *RAISED).median == pytest.approx(np.median(first), abs=1e-6)
-    assert found.first.distribution("gap", *RAISED).mean == pytest.approx(first.mean(), rel=1e-6)
 
 
 def test_a_sample_beside_all_queries_has_their_means() -> None:
@@ -110,16 +105,6 @@ def test_heads_that_were_moved_come_first_and_orders_are_spearmans(comparison: C
         assert all(same.changes[key][metric].median == 0 for key in same.keys)
 
 
-def test_the_other_way_round_everything_changes_sign(comparison: ComparisonReport) -> None:
-    back = compare(known_audit(AFTER), known_audit(BEFORE), names=["after", "before"])
-    for key in comparison.keys:
-        there, here = comparison.changes[key]["gap"], back.changes[key]["gap"]
-        assert there.mean is not None
-        assert here.mean == -there.mean
-        low, high = ends_of(there.interval)
-        assert ends_of(here.interval) == pytest.approx((-high, -low))
-
-
 def test_few_documents_tell_nothing() -> None:
     few = [
         known_audit({key: {m: v[:8] for m, v in one.items()} for key, one in values.items()})
@@ -128,21 +113,16 @@ def test_few_documents_tell_nothing() -> None:
     found = compare(*few)
     assert found.directions("gap") == (0, 0)
     assert found.heads[0]["gap_p50_low"] is None
-    assert found.resampled == "no interval can be given for 2 documents"
     assert "no interval can be given for 2 documents" in repr(found)
 
 
 def test_what_is_infinite_is_no_number() -> None:
     unbounded = {key: dict(one) for key, one in AFTER.items()}
-    certificate = unbounded[RAISED]["certificate"].clone()
-    certificate[::2] = math.inf
-    certificate[1] = math.inf
-    unbounded[RAISED]["certificate"] = certificate
+    unbounded[RAISED]["certificate"] = torch.full((QUERIES,), math.inf)
     found = compare(known_audit(BEFORE), known_audit(unbounded), names=["before", "after"])
     change = found.changes[RAISED]["certificate"]
     assert (change.mean, change.median) == (None, None)
     assert (change.interval.low, change.interval.high) == (None, None)
-    assert found.rank_correlation("certificate", "mean") is not None
     record = next(head for head in found.heads if HeadKey(*list(head.values())[:3]) == RAISED)
     assert record["certificate_p50"][1] is None
     json.dumps(found.to_json(), allow_nan=False)
@@ -154,27 +134,16 @@ def test_a_trajectory_keeps_the_order_it_was_given() -> None:
     assert (found.first.name, found.last.name) == ("one", "two")
     saved = found.to_json()
     assert [(step["from"], step["to"]) for step in saved["steps"]] == [("one", "three"), ("three", "two")]
-    record = next(
-        head
-        for head in saved["heads"]
-        if (head["layer"], head["head"], head["kind"]) == (2, 3, "encoder_self")
-    )
+    record = next(head for head in saved["heads"] if HeadKey(*list(head.values())[:3]) == RAISED)
     medians = [float(one[RAISED]["gap"].median()) for one in values]
     assert record["gap_p50"] == pytest.approx(medians, rel=0.01)
-    layer = next(one for one in saved["layers"] if (one["kind"], one["layer"]) == ("encoder_self", 2))
-    both = [torch.cat([one[HeadKey("encoder_self", 2, head)]["gap"] for head in (1, 2, 3)]) for one in values]
-    assert layer["gap_mean"] == pytest.approx([float(one.double().mean()) for one in both])
 
 
 def test_the_folder_holds_what_the_comparison_says(comparison: ComparisonReport, tmp_path: Path) -> None:
-    page = comparison.save(tmp_path)
-    assert page == tmp_path / "compare.html"
+    assert comparison.save(tmp_path) == tmp_path / "compare.html"
     saved = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
     assert saved["heads"] == comparison.heads
-    assert saved["metrics"]["gap"]["rose"] == 1
     files = files_of(tmp_path)
-    comparison.save(tmp_path)
-    assert files_of(tmp_path) == files
     other = compare(known_audit(AFTER), known_audit(BEFORE), names=["after", "before"])
     with pytest.raises(InputError, match=r"holds another comparison, of before, after\. Replace it with"):
         other.save(tmp_path)
@@ -199,13 +168,9 @@ def test_other_heads_are_refused_and_other_models_are_not() -> None:
     other = {"model": "other", "texts": "b.txt", "torch": "3.0", "seed": 1}
     found = compare(ours, known_audit(AFTER, **other))
     assert found.differing == {name: [ours.manifest[name], value] for name, value in other.items()}
-    for keys, message in (
-        ([("encoder_self", 1, 2)], r"encoder_self layer 1 has heads 1 to 3 in a and heads 1, 3 in b\."),
-        ([("cross", 1, 1), ("cross", 1, 2)], r"cross layer 1 has heads 1 to 2 in a and none in b\."),
-    ):
-        without = known_audit({key: one for key, one in AFTER.items() if key not in keys})
-        with pytest.raises(InputError, match=message):
-            compare(ours, without, names=["a", "b"])
+    without = known_audit({key: one for key, one in AFTER.items() if key != ("encoder_self", 1, 2)})
+    with pytest.raises(InputError, match=r"encoder_self layer 1 has heads 1 to 3 in a and heads 1, 3 in b\."):
+        compare(ours, without, names=["a", "b"])
 
 
 def test_what_is_no_audit(tmp_path: Path) -> None:
@@ -234,15 +199,13 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
     ours.save(tmp_path / "one")
     with pytest.raises(InputError, match="1 audit was given; expected two or more"):
         compare(ours)
-    with pytest.raises(InputError, match="0 audits were given"):
-        compare()
     with pytest.raises(InputError, match=r"demo \(1\) and demo \(2\) are one audit; expected another"):
         compare(ours, ours)
     with pytest.raises(InputError, match=r"one and .*one are one audit"):
         compare(tmp_path / "one", f"{tmp_path}/one/../one")
     with pytest.raises(InputError, match="audit 2 is 3; expected the folder of an audit"):
         compare(ours, 3)  # pyright: ignore[reportArgumentType]
-    for names in (["a"], ["a", ""], ["a", "a"]):
+    for names in (["a"], ["a", "a"]):
         with pytest.raises(InputError, match="names is"):
             compare(ours, theirs, names=names)
 
@@ -293,11 +256,10 @@ def test_intervals_of_documents_cover_as_often_as_they_say(paired: bool) -> None
 
 def test_all_heads_are_covered_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
-    heads, repetitions = 20, 60
-    first, last = (drawn(generator, heads, repetitions) for _ in range(2))
+    first, last = (drawn(generator, 20, 60) for _ in range(2))
     held = [[holds(found, 0.0) for found in metric] for metric in intervals(first, last, paired=True)]
-    assert sum(map(all, held)) / repetitions >= 0.86
-    assert sum(map(sum, held)) / (heads * repetitions) > 0.98
+    assert sum(map(all, held)) / 60 >= 0.86
+    assert sum(map(sum, held)) / (20 * 60) > 0.98
 
 
 def test_pairing_sees_a_difference_that_documents_hide_and_few_documents_give_no_interval() -> None:
@@ -306,7 +268,6 @@ def test_pairing_sees_a_difference_that_documents_hide_and_few_documents_give_no
     last = first + 0.1 + 0.02 * torch.randn(first.shape, generator=generator)
     pair, alone = (intervals(first, last, paired=paired)[0][0] for paired in (True, False))
     assert (pair.direction, alone.direction) == (1, 0)
-    assert intervals(first, last, paired=True) == [[pair]]
     for count, known in ((1, False), (2, False), (3, True)):
         first, last = drawn(generator, documents=count), drawn(generator, documents=count)
         for paired in (True, False):
@@ -314,7 +275,7 @@ def test_pairing_sees_a_difference_that_documents_hide_and_few_documents_give_no
             assert (found.low is not None, found.high is not None) == (known, known)
 
 
-@pytest.mark.parametrize("queries", [7, 40, 3000])
+@pytest.mark.parametrize("queries", [7, 3000])
 def test_medians_of_resamples_are_those_of_the_drawn_queries(queries: int) -> None:
     generator = torch.Generator().manual_seed(queries)
     units = torch.randint(12, (queries,), generator=generator)

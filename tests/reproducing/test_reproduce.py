@@ -6,7 +6,7 @@ import pytest
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import ModelError
 from fenchel.reproducing import Reproduction, finding, layer_rows, markdown, reproduce, terminal_table
 from tests.auditing.small_audits import some_texts
 from tests.cli.conftest import saved
@@ -52,7 +52,7 @@ def test_our_numbers_are_those_of_the_audits_below(found: tuple[Reproduction, Pa
             ]
             assert list(values) == pytest.approx([sum(layer) / len(layer) for layer in layers])
     assert result.ours != result.twin
-    assert report.problems == 2 * AuditReport.load(folder / "audit").summary["queries"]
+    assert report.problems == 2 * there.summary["queries"]
 
 
 def test_the_files_say_what_the_report_says(found: tuple[Reproduction, Path]) -> None:
@@ -64,15 +64,12 @@ def test_the_files_say_what_the_report_says(found: tuple[Reproduction, Path]) ->
     assert "| 1 | 0.092 | 0.040 |" in text
     assert f"| 2 | {report.panels[0].ours[1][0]:.3f} |" in text
     assert "is not the paper's model" in text
-    assert repr(report).startswith("<Reproduction of figure5 with ")
     assert finding(report) in repr(report)
     rows = layer_rows(report.panels[0])  # one a layer of whichever has more
     assert len(rows) == 12
     assert rows[2][2:] == ["–"] * 5
     assert rows[0][1] == "0.072 (0.033–0.142)"
     assert report.panels[0].own_scale is None
-    assert "Own scale" not in text
-    assert not (folder / "audit-own-scale").exists()
 
 
 def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[Reproduction, Path]) -> None:
@@ -83,8 +80,6 @@ def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[R
     assert [result.panel.name for result in report.panels] == ["figure 4a"]
     means = [sum(row) / len(row) for row in found[0].panels[0].ours]
     assert [row[0] for row in report.panels[0].ours] == pytest.approx(means)
-    with pytest.raises(InputError, match="--resume"):
-        reproduce("figure4", some_texts(), model=str(bert), directory=folder, **SMALL)
     lacks = reproduce("figures6-8", some_texts(), model=str(bert), directory=folder, resume=True, **SMALL)
     assert [result.panel.name for result in lacks.panels] == ["figure 6"]
     assert lacks.missing == ("figure 7 (decoder self)", "figure 8 (cross)")
@@ -111,16 +106,10 @@ def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) 
             ]
             assert list(rows[0][:2]) == pytest.approx(found)
         assert result.ours != result.own_scale
-        rows = layer_rows(result)
-        assert rows[0][-1].startswith(f"{sum(result.own_scale[0]) / len(result.own_scale[0]):.3f}"[:4])
-    text = (tmp_path / "figures6-8.md").read_text()
-    assert text.count("| Twin's | Own scale |") == 3
-    assert "does not divide by √d′" in text
+    assert (tmp_path / "figures6-8.md").read_text().count("| Twin's | Own scale |") == 3
     assert "own_scale" in json.loads((tmp_path / "figures6-8.json").read_text())["panels"][0]
     assert_unabridged(terminal_table(report))
     assert all(f".{word}" in shown(terminal_table(report), 80) for word in ("020 – .038", "028 – .041"))
-    # In a narrow terminal a range breaks at its dash.
-    assert all(f".{word}" in shown(terminal_table(report), 60) for word in ("020", "038", "028", "041"))
 
 
 def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:
@@ -140,27 +129,11 @@ def test_models_with_rotary_positions_are_refused_without_advice_that_cannot_be_
 
 
 def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
-    options = {**SMALL, "max_tokens": 20, "seed": 3, "tol": 1e-3, "dtype": "float64"}
-    report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, **options)
-    for name, expected in {
-        "max_tokens": 20,
-        "seed": 3,
-        "tol": 1e-3,
-        "dtype": "float64",
-        "max_length": 12,
-    }.items():
-        assert AuditReport.load(tmp_path / "audit").manifest[name] == expected
-    own = audit(
-        str(bert),
-        None,
-        some_texts(),
-        max_tokens=20,
-        dtype="float64",
-        max_length=12,
-        batch_size=2,
-        tol=1e-3,
-        space="input",
-    )
+    recorded = {"max_tokens": 20, "tol": 1e-3, "dtype": "float64", "max_length": 12}
+    given: dict[str, Any] = {**recorded, "batch_size": 2}
+    report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, seed=3, **given)
+    assert ({"seed": 3} | recorded).items() <= AuditReport.load(tmp_path / "audit").manifest.items()
+    own = audit(str(bert), None, some_texts(), space="input", **given)
     assert [value for row in report.panels[0].ours for value in row] == [
         head["relative_deviation_mean"] for head in own.heads
     ]

@@ -8,7 +8,7 @@ from fenchel.auditing.heads import KIND_NAMES, HeadKey, head_name
 from fenchel.swap import SwapReport
 from fenchel.swap.report import head_maps, render_html, terminal_table
 from tests.auditing.small_audits import small_audit
-from tests.pages import shown, text_of
+from tests.pages import shown
 from tests.swap.small_swaps import SCORED, language_model, small_swap
 
 
@@ -39,9 +39,7 @@ def test_findings_tables_and_maps_name_the_kind(translated: SwapReport, tmp_path
     assert [kind for _, kind, _ in head_maps(translated)] == list(KIND_NAMES)
     for _, kind, grid in head_maps(translated):
         assert [layer for layer, _ in grid.rows] == [layer for of, layer in modules.values() if of == kind]
-        assert f"No output, {KIND_NAMES[kind or 'cross'].lower()}" in text_of(html)
     lines = shown(terminal_table(translated)).splitlines()
-    assert max(map(len, lines)) <= 80
     number, head = order[0]["layer"], order[0]["head"]
     assert any(f"{modules[number][1]}, {head} ({number})" in line for line in lines)
     translated.save(tmp_path)
@@ -53,4 +51,3 @@ def test_models_of_one_kind_keep_their_numbers(masked: SwapReport) -> None:
     # The encoder alone embeds sentences.
     sentences = small_swap("t5", pairs=SCORED, per_head=True, estimators=["none"], ablations=["zero"])
     assert "modules" not in sentences.manifest
-    assert "<td>Layer 2, head 3</td>" in render_html(sentences)

@@ -1,6 +1,7 @@
 """A swap of whole models: what must not change does not, what must does, and an interrupted one goes on."""
 
 import json
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,18 +16,21 @@ from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from fenchel.cli import main
+from fenchel.correlation import spearman
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.integrations.transformers import load_model, use_backend
 from fenchel.io.images import open_images
 from fenchel.loading import load_run
 from fenchel.nn import use_estimator
 from fenchel.swap import SwapReport, swap
+from fenchel.swap.conditions import Arm
 from fenchel.swap.findings import finding, wording
+from fenchel.swap.observation import mean_pooled
 from fenchel.swap.report import terminal_table
 from fenchel.swap.run import SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.loaders import LAYERS, TRANSFORMERS, written
-from tests.pages import assert_unabridged, shown
+from tests.pages import assert_unabridged
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import LOSS, hits, small
 from tests.vision_models import image_folder, saved_vision_model
@@ -69,15 +73,9 @@ def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
         if arm.where == "layer":
             assert float(hidden[: arm.layer - 1].sum()) == pytest.approx(0.0, abs=1e-9)
             assert float(hidden[arm.layer - 1]) > 1e-4
-    saved = json.loads((tmp_path / "swap.json").read_text())
-    assert saved["schema"] == 2
-    assert {"model", "revision", "seed", "bootstrap", "alphas", "torch"} <= set(saved["manifest"])
+    assert json.loads((tmp_path / "swap.json").read_text())["schema"] == 2
     assert SwapReport.load(tmp_path) == found
     assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.arms)
-    for width in (40, 200):
-        text = shown(terminal_table(found), width)
-        assert max(map(len, text.splitlines())) <= width
-        assert "exact" in text.replace("\n", "")
     assert_unabridged(terminal_table(found))
 
 
@@ -87,8 +85,6 @@ def test_pairs_with_scores_are_compared_with_them():
     assert report.results["quality"] == "score_correlation"
     assert report.results["units"] == {"sentences": 24, "pairs": 12}
     assert [c["estimator"] for c in report.results["against_control"]] == ["second_order", "exact"]
-    fewer = small_swap("t5", None, pairs=SCORED, max_pairs=6)
-    assert fewer.results["units"]["pairs"] == 6
     both = small_swap("t5", some_texts(), pairs=SCORED)
     assert both.results["units"]["sentences"] > 24
 
@@ -108,10 +104,7 @@ def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_sco
         assert (ranked["measure"], ranked["where"]) == (measure, "layer")
 
 
-def test_the_demo_encoder_is_itself_under_the_control_at_one():
-    from fenchel.correlation import spearman
-    from fenchel.swap.observation import mean_pooled
-
+def test_the_demo_encoder_is_scored_by_the_means_of_its_tokens():
     sentences = [
         "A man plays a guitar.",
         "Someone makes music.",
@@ -129,7 +122,6 @@ def test_the_demo_encoder_is_itself_under_the_control_at_one():
     expected = float(spearman(similarities, torch.arange(4.0)))
     assert report.arm("model")["score_correlation"] == pytest.approx(expected)
     assert report.arm("first_order", 1.0)["embedding_change"] < 1e-9
-    assert report.arm("exact")["embedding_change"] > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -160,9 +152,8 @@ def test_a_swap_that_was_stopped_goes_on_to_the_same_numbers(
         swapped(**options, directory=part, resume=True, seed=5)
     assert swapped(**options, directory=part, resume=True) == whole
     assert files_of(part) == files_of(tmp_path / "whole")
-    observer = Interrupting(1, AssertionError("nothing is left to do"))
-    assert swapped(**options, directory=part, resume=True, observer=observer) == whole
-    assert observer.seen == []
+    nothing_left = Interrupting(1, AssertionError("nothing is left to do"))
+    assert swapped(**options, directory=part, resume=True, observer=nothing_left) == whole
 
 
 def test_a_solve_that_does_not_converge_says_what_to_do():
@@ -171,9 +162,6 @@ def test_a_solve_that_does_not_converge_says_what_to_do():
 
 
 def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pytest.MonkeyPatch):
-    from fenchel.integrations.transformers import use_backend
-    from fenchel.swap.conditions import Arm
-
     def softer(self: Arm, model: Any, *_: Any) -> Any:
         return use_backend(model, "first_order", alpha=0.5)
 
@@ -202,48 +190,42 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path):
-    given = {
-        "tokenizer": tokenizer_of("gpt2"),
-        "texts": some_texts(),
-        "directory": tmp_path / "out",
-        **options,
-    }
-    if "resume" in options:
-        del given["directory"]
+    given: dict[str, Any] = {"tokenizer": tokenizer_of("gpt2"), "texts": some_texts()}
+    if "resume" not in options:
+        given["directory"] = tmp_path / "out"
+    given |= options
     with pytest.raises(InputError, match=message):
         swap(language_model("gpt2"), **given)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
-    from copy import deepcopy
-
-    def changed(difference: float, half: float, compared: float) -> str:
-        results = deepcopy(masked.results)
-        arm = next(record for record in results["arms"] if record["estimator"] == "exact")
-        for end, value in (("", difference), ("_low", difference - half), ("_high", difference + half)):
-            arm[f"loss_difference{end}"] = value
-        control = next(record for record in results["against_control"] if record["estimator"] == "exact")
-        control |= {
-            "difference": compared,
-            "difference_low": compared - half,
-            "difference_high": compared + half,
-        }
-        return finding(results, wording(masked.manifest))
-
-    assert set(masked.results["units"]) == {"windows", "documents"}
-    masked.results["units"]["documents"] = 9
-    assert changed(-0.3, 0.2, 0.0).count("over 9 documents): too few documents for a conclusion") == 1
-    assert "improvement" not in changed(-0.3, 0.2, 0.0)
-    masked.results["units"]["documents"] = 10
-    assert "not distinguishable from no change" in changed(-0.1, 0.2, 0.0)
-    assert "an improvement" in changed(-0.3, 0.2, 0.0)
-    assert "for the worse" in changed(0.3, 0.2, 0.0)
-    assert "no evidence of more than smoothing" in changed(-0.3, 0.2, -0.1)
-    assert "better than the best control" in changed(-0.5, 0.2, -0.4)
-    assert "the control is better" in changed(-0.1, 0.2, 0.4)
-    # Correlations are better when they are higher, losses when they are lower.
-    assert "an improvement" not in changed(0.3, 0.2, 0.4)
+@pytest.mark.parametrize(
+    ("documents", "difference", "half", "compared", "said"),
+    [
+        (9, -0.3, 0.2, 0.0, "over 9 documents): too few documents for a conclusion"),
+        (10, -0.1, 0.2, 0.0, "not distinguishable from no change"),
+        (10, -0.3, 0.2, 0.0, "an improvement"),
+        (10, 0.3, 0.2, 0.0, "for the worse"),
+        (10, -0.3, 0.2, -0.1, "no evidence of more than smoothing"),
+        (10, -0.5, 0.2, -0.4, "better than the best control"),
+        (10, -0.1, 0.2, 0.4, "the control is better"),
+    ],
+)
+def test_the_finding_says_no_more_than_the_intervals(
+    masked: SwapReport, documents: int, difference: float, half: float, compared: float, said: str
+):
+    results = deepcopy(masked.results)
+    assert set(results["units"]) == {"windows", "documents"}
+    results["units"]["documents"] = documents
+    for records, name, value in (
+        (results["arms"], "loss_difference", difference),
+        (results["against_control"], "difference", compared),
+    ):
+        record = next(one for one in records if one["estimator"] == "exact")
+        record |= {name: value, f"{name}_low": value - half, f"{name}_high": value + half}
+    found = finding(results, wording(masked.manifest))
+    assert said in found
+    assert ("an improvement" in found) == (documents == 10 and difference + half < 0)
 
 
 FEW: dict[str, Any] = {"alphas": (0.5, 1.0), "bootstrap": 100}
@@ -272,8 +254,6 @@ def test_a_run_is_swapped_through_its_loader(tmp_path: Path, code: str, estimato
         assert arm["loss"] == pytest.approx(float(loss.double().mean()), rel=1e-4)
         assert arm["score"] == pytest.approx(float(score.mean()))
     assert report.arm("exact")["hidden_change"] > 1e-4
-    # A single layer changes its own output, and none before it.
-    assert {record["stack"] for record in report.layers} == {"attention", "output"}
 
 
 def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
@@ -291,7 +271,7 @@ def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="stride applies to texts only, but a loader was given"):
         swap(str(run), loader=loader, stride=5)
     report = swap(str(run), loader=loader, max_tokens=10, **FEW)
-    assert (report.results["units"], report.manifest["max_tokens"]) == ({"examples": 4}, 10)
+    assert report.results["units"] == {"examples": 4}
 
 
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
@@ -353,10 +333,8 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel is not a classifier of images"):
         swap(model.vit, processor, images=table, label_column="kind", **FEW)
-    two = saved_vision_model(tmp_path / "two", ViTForImageClassification, num_labels=2)
-    assert two.num_labels == 2
+    saved_vision_model(tmp_path / "two", ViTForImageClassification, num_labels=2)
     saved_vision_model(tmp_path / "bare")
-    without = swap(str(tmp_path / "bare"), images=table, **FEW)
     for other, tokenizer in (
         (str(tmp_path / "two"), None),
         (str(tmp_path / "bare"), None),
@@ -364,8 +342,7 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     ):
         ignored = swap(other, tokenizer, images=folder, **FEW)
         assert ignored.finding.endswith("no labels: no folder has the name of a class of the model.")
-        assert ignored.manifest["measures"] == {}
-        assert ignored.results["units"] == without.results["units"] == {"images": 5}
+        assert (ignored.manifest["measures"], ignored.results["units"]) == ({}, {"images": 5})
     (folder / "cat").rename(folder / "1")
     for given, message in (
         ({"images": folder}, r"owl/0\.png has the label 'owl', which is no.*put all images in one folder\.$"),

@@ -9,10 +9,8 @@ from typing import Any
 
 import polars
 import pytest
-import torch
 
 from fenchel.errors import InputError
-from fenchel.io.batches import Cursor
 from fenchel.io.storage import read_document, write_document
 from fenchel.io.tables import ParquetTable
 from fenchel.swap import SwapReport
@@ -44,9 +42,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(saved_once: dict[str, Path], kind: str, tmp_path: Path) -> Path:
-    copy = tmp_path / kind
-    shutil.copytree(saved_once[kind], copy)
-    return copy
+    return shutil.copytree(saved_once[kind], tmp_path / kind)
 
 
 @pytest.fixture
@@ -67,7 +63,6 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "a part elsewhere": field("parts", to=["../00000-0123456789abcdef.parquet"]),
     "negative documents": field("cursor", "documents", to=-1),
     "half a token": field("cursor", "tokens", to=0.5),
-    "finished 1": field("finished", to=1),
     "more": field("more", to=1),
 }
 
@@ -81,16 +76,6 @@ def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
         change(changed)
         write_document(folder / STATE_FILE, STATE_FORM, changed)
         refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
-
-
-def test_measurements_are_read_as_often_as_wanted_written_or_not() -> None:
-    state = SwapState({}, ParquetTable.temporary())
-    state.add({"documents": torch.tensor([2, 1]), "hidden": torch.rand(2, 3, 4)}, Cursor(2, 1, 9, 2))
-    first, again = state.measured(), state.measured()
-    state.table.write()
-    for found in (first, again, state.measured()):
-        assert found["documents"].tolist() == [1, 2]
-        assert torch.equal(found["hidden"], first["hidden"])
 
 
 def test_measurements_of_other_arms_are_another_swap(folder: Path, saved: dict[str, Any], kind: str) -> None:
@@ -114,7 +99,7 @@ def test_the_state_of_an_earlier_version_is_neither_resumed_nor_lost(folder: Pat
 
 @pytest.mark.parametrize(
     "change",
-    [{"alphas": ["x"]}, {"bootstrap": -100}, {"seed": "0"}, {"task": "telepathy"}, {"per_head": None}],
+    [{"alphas": ["x"]}, {"seed": "0"}, {"task": "telepathy"}],
 )
 def test_an_option_that_was_changed_is_another_swap(
     folder: Path, saved: dict[str, Any], kind: str, change: dict[str, Any]

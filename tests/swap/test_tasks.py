@@ -73,9 +73,7 @@ def test_hidden_tokens_are_masked_counted_and_seeded():
 
 def test_tokens_that_two_windows_share_are_predicted_once():
     text = [" ".join(f"w{k}" for k in range(30))]
-    assert (
-        sum(map(len, rows(steps("gpt2", texts=text, stride=4, tokenizer=word_tokenizer(special=None))))) == 29
-    )
+    assert sum(map(len, rows(steps("gpt2", texts=text, stride=4)))) == 29
 
 
 def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
@@ -117,8 +115,6 @@ def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     assert scored.count == 3
     assert scored.scored is not None
     assert scored.scored.tolist() == [[0, 1], [1, 2], [0, 2]]
-    assert scored.scores is not None
-    assert scored.scores.tolist() == [1.0, 2.0, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +122,6 @@ def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     [
         (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; a ranking"),
         (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
-        (["w1", "w2", "w3"], {"batch_size": 0}, "batch size is 0"),
     ],
 )
 def test_sentences_that_cannot_be_compared(texts, options, message):
@@ -144,7 +139,6 @@ def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
     assert found.sentences[1] == ("a 1", "b 1")
     assert found.scores == (0.5, 1.5, 2.5, 3.5, 4.5)
     assert len(scored_pairs(path, PairColumns(), 3).scores) == 3
-    assert scored_pairs(path, PairColumns(first="entailment_judgment")).sentences[0] == ("NEUTRAL", "b 0")
 
 
 @pytest.mark.parametrize(
@@ -153,11 +147,9 @@ def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
         ("", "is empty"),
         ("a\tb\n1\t2\n", "has no column 'sentence_A'; its first line names 'a', 'b'"),
         (SICK + "1\ta\tb\tmuch\tX\n", "line 2 of .* has the score 'much', which is not a number"),
-        (SICK + "1\ta\tb\tnan\tX\n", "has the score 'nan'"),
         (SICK + "1\ta\t \t2\tX\n", "line 2 of .* has an empty sentence"),
         (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, but the first line has 5"),
         (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
-        (SICK + "1\ta\tb\t2\tX\n" * 3, "gives every pair the score 2"),
     ],
 )
 def test_tables_that_are_none(tmp_path: Path, content: str, message: str):

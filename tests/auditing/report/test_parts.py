@@ -17,7 +17,6 @@ from fenchel.auditing.report.html import command
 from fenchel.auditing.report.plots import (
     AXES,
     farthest_heads,
-    head_address,
     opened_data,
     outline,
     panels,
@@ -32,20 +31,15 @@ from tests.pages import assert_unabridged, shown
 
 
 def test_an_outline_has_the_area_of_its_bars() -> None:
-    def area(path: str) -> float:
-        x = y = total = 0.0
-        for letter, number in re.findall(r"([HV])([\d.]+)", path.replace("M0 100", "")):
-            if letter == "H":
-                total += (float(number) - x) * (100 - y)
-                x = float(number)
-            else:
-                y = float(number)
-        return total / 100
-
     fractions = [0.1, 0.1, 0.5, 0.0, 0.3]
-    assert area(outline(fractions)) == pytest.approx(100 * sum(fractions) / 5)
-    assert area(outline([0.2] * 5)) == pytest.approx(20)
-    assert area(outline(fractions)) != pytest.approx(area(outline([0.1, 0.1, 0.6, 0.0, 0.3])))
+    x = y = area = 0.0
+    for letter, number in re.findall(r"([HV])([\d.]+)", outline(fractions).replace("M0 100", "")):
+        if letter == "H":
+            area += (float(number) - x) * (100 - y)
+            x = float(number)
+        else:
+            y = float(number)
+    assert area / 100 == pytest.approx(100 * sum(fractions) / 5)
 
 
 def test_a_distribution_counts_every_query_and_puts_the_mean_of_all() -> None:
@@ -63,11 +57,8 @@ def test_means_weigh_heads_by_their_queries() -> None:
     statistics = known_statistics(
         [(kind, 1, [1], {"mean_error": torch.full((1, queries), value)}) for kind, queries, value in layers]
     )
-    first, second = 0.1, 0.3
-    assert statistics.mean("mean_error") == pytest.approx((30 * first + 90 * second) / 120)
-    assert "Over 120 queries in 2 heads," in headline(AuditReport(manifest(), statistics))[0]
+    assert statistics.mean("mean_error") == pytest.approx((30 * 0.1 + 90 * 0.3) / 120)
     assert statistics.total("queries") == 120
-    assert statistics.kinds == ("encoder_self", "cross")
 
 
 def test_sentences_have_the_numbers_of_the_audit() -> None:
@@ -79,17 +70,11 @@ def test_sentences_have_the_numbers_of_the_audit() -> None:
         assert f"output before the value map is off by {percent(clean.statistics.mean('mean_error'))}" in said
     keys = replace(clean, manifest=clean.manifest | {"space": "key"})
     assert "and the mean of a head's keys is off by" in " ".join(headline(keys))
-    assert "the output of the head is the mean of its values" in render_html(keys)
     assert "all 300 exact" in summary_sentence(clean)
     assert "3 of 300 exact solves did NOT converge, the others are certified" in summary_sentence(missed)
-    none = sample_report({"encoder_self": (1, 1)}, queries=50, missed=50)
-    assert "50 of 50 exact solves did NOT converge, none is certified" in summary_sentence(none)
     empty = AuditReport(manifest(), AuditStatistics())
     assert "nothing has been measured" in notebook_html(empty)
     assert repr(empty) == "<AuditReport of demo: 0 heads, 0 problems>"
-    assert f"total variation {missed.summary['kinds']['encoder_self']['total_variation_mean']:.3f}" in repr(
-        missed
-    )
     assert repr(missed).endswith("3 not converged>")
 
 
@@ -121,16 +106,15 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
         "--tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 --layers 1,3 --baseline auto "
         "--whole-file --text-column c --seed 0 --queries all --out audit"
     )
-
-
-def test_the_command_is_of_the_shard_unless_that_was_merged() -> None:
     assert "--shard 1/3 " in command(manifest(shard="1/3"))
     assert "shard='1/3'" in command(manifest(shard="1/3", texts="Python strings"))
     assert "shard" not in command(manifest(shard="0/1")) + command(manifest(shard="0,2/3", merged_from=2))
 
 
 def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
-    report = sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, model="[red]demo[/red] [/nonsense]")
+    report = sample_report(
+        {"encoder_self": (2, 3), "cross": (1, 3)}, model="[red]demo[/red] [/nonsense]", missed=2
+    )
     text = shown(terminal_table(report), 120)
     assert "[red]demo[/red] [/nonsense]" in text
     assert short(report.statistics.mean("mean_error", "encoder_self", 2)) in text
@@ -139,20 +123,13 @@ def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
     places = [line.split()[-6:-4] for line in lines if "0." in line]
     assert len(places) == 3
     assert places[0] == [str(farthest["layer"]), str(farthest["head"])]
-    assert "did not converge" not in text
-    missed = sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, missed=2)
-    assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in shown(
-        terminal_table(missed), 120
-    )
+    assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in text
 
 
 @pytest.mark.parametrize("shape", [{"encoder_self": (6, 12)}, {"decoder_self": (24, 16), "cross": (24, 16)}])
 def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tuple[int, int]]) -> None:
     table = terminal_table(sample_report(shape, queries=3))
     text = shown(table)
-    assert "…" not in text
-    rows = [line for line in text.splitlines() if line.strip().endswith((" 36", " 48"))]
-    assert len(rows) == sum(layers for layers, _ in shape.values())
     assert max(map(len, text.splitlines())) <= 80
     assert_unabridged(table)
 
@@ -171,13 +148,6 @@ def test_the_queries_shown_are_of_different_sentences_patterns_and_places() -> N
     assert shown_queries(kept[:2]) == kept[:2]
     assert shown_queries([kept[0], far(2, 1, "rest", 0.5)]) == [kept[0]]
     assert len(shown_queries([far(i, i, f"p{i}", 1 / i) for i in range(1, 9)])) == 4
-
-
-def test_addresses_name_the_kind_of_all_but_the_first() -> None:
-    kinds: list[Kind] = ["encoder_self", "decoder_self", "cross"]
-    keys = [HeadKey(kind, 2, 3) for kind in kinds]
-    assert [head_address(key, kinds) for key in keys] == ["L2H3", "decoder-L2H3", "cross-L2H3"]
-    assert head_address(HeadKey("decoder_self", 1, 1), ["decoder_self"]) == "L1H1"
 
 
 def test_histograms_of_opened_heads_count_every_query_on_an_axis_that_fits() -> None:
