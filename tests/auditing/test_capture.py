@@ -98,21 +98,6 @@ def test_input_space_gives_the_models_weights(family: str, padding: str) -> None
         torch.testing.assert_close(linear, call.key, rtol=0, atol=tol)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5", "llama"])
-def test_rows_that_see_nothing_are_finite_and_not_counted(family: str) -> None:
-    inputs = tiny_inputs(family, padding="left")
-    for call in captured(family, inputs):
-        assert call.query.isfinite().all()
-        assert call.log_preference is not None
-        sees = (call.log_preference > -torch.inf).any(-1).any(1).expand_as(call.counted)
-        assert not (call.counted & ~sees).any()
-        of_decoder = "decoder_attention_mask" in inputs and call.site.kind != "encoder_self"
-        mask = inputs["decoder_attention_mask" if of_decoder else "attention_mask"]
-        assert torch.equal(call.counted, mask == 1)
-        if call.site.kind == "decoder_self":
-            assert not sees.all()
-
-
 def test_an_encoder_that_decodes_and_a_decoder_that_sees_all_have_another_kind() -> None:
     for family, options, kind in (
         ("bert", {"is_decoder": True}, "decoder_self"),
@@ -133,18 +118,6 @@ def test_counted_is_padding_and_what_the_caller_leaves_out() -> None:
             assert torch.equal(call.counted, keep & (inputs["attention_mask"] == 1))
         else:
             assert torch.equal(call.counted, keep_decoder & (inputs["decoder_attention_mask"] == 1))
-
-
-def test_a_mask_given_in_full_is_used_as_it_is() -> None:
-    inputs = tiny_inputs("bert", padding="none")
-    mask = torch.rand(3, 1, TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) < 0.6
-    mask[1, 0, 4] = False
-    inputs["attention_mask"] = mask
-    for call in captured("bert", inputs):
-        assert call.log_preference is not None
-        assert torch.equal(call.log_preference > -torch.inf, mask)
-        assert call.counted.sum() == 3 * TOKENS - 1
-        assert not call.counted[1, 4]
 
 
 def skip(call: object) -> None:

@@ -23,25 +23,37 @@ from tests.auditing.test_measure import call, measure, problem_of
 from tests.normal import drawn
 
 IDS = [[2, 9, 4, 5, 9, 6, 3, 0, 0], [2, 7, 8, 4, 4, 3, 0, 0, 0]]
-TEXTS = {0: "[PAD]", 2: "[CLS]", 3: "[SEP]", 4: "the", 5: "##ing", 6: "1957", 7: ".", 8: "river", 9: ","}
 
 
-class Words:
-    """The few methods of a tokenizer that say what tokens are."""
+class Vocabulary:
+    """A tokenizer by what each of its tokens decodes to and what it is."""
 
-    all_special_ids = (0, 2, 3)
+    def __init__(self, tokens: dict[str, tuple[str, str]]) -> None:
+        self._tokens = list(tokens)
+        self._texts = [text for text, _ in tokens.values()]
+        self.all_special_ids = [place for place, (_, kind) in enumerate(tokens.values()) if kind == "special"]
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self._tokens)}
 
     def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(TEXTS[number] for number in ids)
+        return "".join(self._texts[number] for number in ids)
 
     def convert_ids_to_tokens(self, number: int) -> str:
-        return TEXTS[number]
+        return self._tokens[number]
+
+
+WORDS = {
+    **{text: (text, "special") for text in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")},
+    **{"the": ("the", "word"), "##ing": ("##ing", "piece"), "1957": ("1957", "number")},
+    **{".": (".", "punctuation"), "river": ("river", "word"), ",": (",", "punctuation")},
+}
 
 
 def batch(**changes: Any) -> Batch:
     ids = torch.tensor(IDS)
     given: dict[str, Any] = {
-        **{"inputs": {"input_ids": ids, "attention_mask": (ids != 0).long()}, "tokenizer": Words()},
+        **{"inputs": {"input_ids": ids, "attention_mask": (ids != 0).long()}, "tokenizer": Vocabulary(WORDS)},
         **{"counted": None, "counted_decoder": None, "documents": (1, 2), "windows": (1, 1)},
         **{"tokens": 13, "after": BEGINNING},
     }
@@ -56,14 +68,14 @@ def classes_of(given: AttentionCall, of: Batch | None = None) -> TokenClasses:
 
 def class_of(row: int, query: int | None, key: int) -> str:
     """The definition, in the order of the module's table; ``query`` is None for a query of another text."""
-    number = IDS[row][key]
+    kind = [*WORDS.values()][IDS[row][key]][1]
     if key == 0:
         return "first"
-    if number in Words.all_special_ids:
+    if kind == "special":
         return "special"
     if query is not None and abs(query - key) <= 1:
         return "itself" if query == key else "neighbour"
-    return "punctuation" if TEXTS[number] in ".," else "rest"
+    return "punctuation" if kind == "punctuation" else "rest"
 
 
 def slowly(given: AttentionCall, first: Tensor, exact: Tensor) -> Tensor:
@@ -124,24 +136,6 @@ def test_entropy_and_output_error_are_those_of_the_weights() -> None:
     torch.testing.assert_close(found["evidence_norm"][rows], given.query.norm(dim=-1)[rows])
     assert bool((found["dual_error"][rows] <= 1e-10).all())
     assert bool(measure(given, space="key").values["output_error"].isnan().all())
-
-
-class Vocabulary:
-    """A tokenizer by what each of its tokens decodes to and what it is."""
-
-    def __init__(self, tokens: dict[str, tuple[str, str]]) -> None:
-        self._tokens = list(tokens)
-        self._texts = [text for text, _ in tokens.values()]
-        self.all_special_ids = [place for place, (_, kind) in enumerate(tokens.values()) if kind == "special"]
-
-    def get_vocab(self) -> dict[str, int]:
-        return {token: number for number, token in enumerate(self._tokens)}
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(self._texts[number] for number in ids)
-
-    def convert_ids_to_tokens(self, number: int) -> str:
-        return self._tokens[number]
 
 
 VOCABULARIES = {

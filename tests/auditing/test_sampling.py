@@ -80,42 +80,35 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Au
     return folder, {"all": every, "some": small_audit(directory=folder / "some", queries=5, **options)}
 
 
-def test_sampled_queries_have_the_values_of_a_full_audit(audits: tuple[Path, dict[str, AuditReport]]) -> None:
-    folder, report = audits[0], audits[1]["some"]
-    every = {tuple(row[name] for name in PLACE): row for row in rows_of(folder / "all")}
-    some = rows_of(folder / "some")
+def test_sampled_queries_have_the_values_of_a_full_audit_and_stand_for_those_of_their_window(
+    audits: tuple[Path, dict[str, AuditReport]],
+) -> None:
+    report = audits[1]["some"]
+    every, some = (rows_of(audits[0] / name) for name in ("all", "some"))
+    of_place = {tuple(row[name] for name in PLACE): row for row in every}
+    whole, drawn_of = (
+        Counter(tuple(row[name] for name in PLACE[:-1]) for row in rows) for rows in (every, some)
+    )
     assert 0 < len(some) == sum(record["queries"] for record in report.heads) < len(every)
     for row in some:
-        same = every[tuple(row[name] for name in PLACE)]
+        same = of_place[tuple(row[name] for name in PLACE)]
         names = ("token", "leaves", "reaches", "class")
         assert [row[name] for name in names] == [same[name] for name in names]
         for metric in METRICS:
             assert row[metric] == pytest.approx(same[metric], rel=1e-5), metric
-    for key, examples in report.far_queries.items():
-        shown = {tuple(row[name] for name in PLACE): row for row in some}
-        for example in examples:
-            row = shown[(*key, example.document, example.window, example.position)]
-            assert example.total_variation == pytest.approx(row["total_variation"], rel=1e-6)
-
-
-def test_a_query_stands_for_those_of_its_window(audits: tuple[Path, dict[str, AuditReport]]) -> None:
-    folder, report = audits[0], audits[1]["some"]
-    whole, drawn_of = (
-        Counter(tuple(row[name] for name in PLACE[:-1]) for row in rows_of(folder / name))
-        for name in ("all", "some")
-    )
-    sampled = rows_of(folder / "some")
-    for row in sampled:
         window = tuple(row[name] for name in PLACE[:-1])
         assert drawn_of[window] == min(5, whole[window])
         assert row["weight"] == pytest.approx(whole[window] / drawn_of[window])
     for record in report.heads:
-        own = [row for row in sampled if (row["layer"], row["head"]) == (record["layer"], record["head"])]
+        own = [row for row in some if (row["layer"], row["head"]) == (record["layer"], record["head"])]
         weights = [row["weight"] for row in own]
         assert record["population"] == report.manifest["tokens"] == pytest.approx(sum(weights))
         for metric in METRICS:
             mean = np.average([row[metric] for row in own], weights=weights)
             assert record[f"{metric}_mean"] == pytest.approx(mean, rel=1e-6)
+    sampled = {tuple(row[name] for name in PLACE) for row in some}
+    for key, examples in report.far_queries.items():
+        assert {(*key, one.document, one.window, one.position) for one in examples} <= sampled
 
 
 def test_layers_and_the_twin_answer_the_same_queries_and_kinds_their_own(

@@ -75,18 +75,6 @@ def test_a_layer_and_a_kind_are_all_their_heads_together() -> None:
     assert found.of("cross", 2)["gap_max"] == max(found.of("cross", 2, head)["gap_max"] for head in HEADS)
 
 
-def test_heads_are_ordered_by_kind_layer_and_number() -> None:
-    sites: list[tuple[Kind, int]] = [
-        ("cross", 1),
-        ("decoder_self", 2),
-        ("encoder_self", 10),
-        ("encoder_self", 2),
-    ]
-    found = known_statistics([(kind, layer, HEADS, columns()) for kind, layer in sites])
-    assert found.layers() == [("encoder_self", 2), ("encoder_self", 10), ("decoder_self", 2), ("cross", 1)]
-    assert [key.head for key in found.keys()][:3] == list(HEADS)  # noqa: SIM118
-
-
 def test_an_unbounded_certificate_is_counted_apart_and_null_in_the_record() -> None:
     given = columns()
     given["certificate"][0, 0] = math.inf

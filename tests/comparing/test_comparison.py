@@ -11,13 +11,11 @@ import torch
 from scipy.stats import norm, spearmanr, t
 from torch import Tensor
 
-import fenchel
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.comparison import CONFIDENCE, _Medians, median_intervals  # pyright: ignore[reportPrivateUsage]
 from fenchel.errors import InputError
-from tests.auditing.small_audits import files_of, small_audit
 from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
 from tests.pages import page, run_blocks
 
@@ -75,15 +73,6 @@ def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
     assert found.first.distribution("gap", *RAISED).median == pytest.approx(np.median(first), abs=1e-6)
 
 
-def test_a_sample_beside_all_queries_has_their_means() -> None:
-    every, some = (small_audit(queries=queries) for queries in ("all", 3))
-    found = compare(every, some)
-    assert found.first.statistics.total("queries") < every.statistics.total("queries")
-    for key in found.keys:
-        for change in found.changes[key].values():
-            assert change.mean is None or change.mean == pytest.approx(0, abs=1e-6 + 1e-3 * change.first.mean)
-
-
 def test_heads_that_were_moved_come_first_and_orders_are_spearmans(comparison: ComparisonReport) -> None:
     same = compare(known_audit(BEFORE), known_audit(BEFORE))
     assert (same.names, same.differing) == (("demo (1)", "demo (2)"), {})
@@ -112,7 +101,6 @@ def test_few_documents_tell_nothing() -> None:
     ]
     found = compare(*few)
     assert found.directions("gap") == (0, 0)
-    assert found.heads[0]["gap_p50_low"] is None
     assert "no interval can be given for 2 documents" in repr(found)
 
 
@@ -139,19 +127,6 @@ def test_a_trajectory_keeps_the_order_it_was_given() -> None:
     assert record["gap_p50"] == pytest.approx(medians, rel=0.01)
 
 
-def test_the_folder_holds_what_the_comparison_says(comparison: ComparisonReport, tmp_path: Path) -> None:
-    assert comparison.save(tmp_path) == tmp_path / "compare.html"
-    saved = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
-    assert saved["heads"] == comparison.heads
-    files = files_of(tmp_path)
-    other = compare(known_audit(AFTER), known_audit(BEFORE), names=["after", "before"])
-    with pytest.raises(InputError, match=r"holds another comparison, of before, after\. Replace it with"):
-        other.save(tmp_path)
-    assert files_of(tmp_path) == files
-    other.save(tmp_path, overwrite=True)
-    assert files_of(tmp_path) != files
-
-
 def test_folders_give_what_reports_in_memory_give(tmp_path: Path) -> None:
     reports = [known_audit(values) for values in (BEFORE, AFTER)]
     for name, report in zip(("one", "two"), reports, strict=True):
@@ -159,8 +134,8 @@ def test_folders_give_what_reports_in_memory_give(tmp_path: Path) -> None:
     read = compare(tmp_path / "one", str(tmp_path / "two"), directory=tmp_path / "out")
     assert read.names == (str(tmp_path / "one"), str(tmp_path / "two"))
     assert read.heads == compare(*reports).heads
-    assert (tmp_path / "out" / "compare.html").exists()
-    assert fenchel.compare is compare
+    saved = json.loads((tmp_path / "out" / "compare.json").read_text(encoding="utf-8"))
+    assert saved["heads"] == read.heads
 
 
 def test_other_heads_are_refused_and_other_models_are_not() -> None:

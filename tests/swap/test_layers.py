@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -27,7 +26,7 @@ from fenchel.swap import SwapReport, swap
 from fenchel.swap.report import render_html
 from tests.auditing.small_audits import Interrupting, assert_close, some_texts
 from tests.io.test_windows import word_tokenizer
-from tests.tiny_models import AttentionPooling, Encoder, ViT
+from tests.tiny_models import AttentionPooling, Encoder
 
 LOSS = partial(cross_entropy, reduction="none")
 
@@ -280,7 +279,7 @@ def test_what_cannot_be_meant_is_one_line(given: Any, options: dict[str, Any], m
         small(Classifier().eval(), usual if given is None else given, **options)
 
 
-def test_models_that_cannot_be_swapped_are_refused(tmp_path: Path) -> None:
+def test_models_that_cannot_be_swapped_are_refused() -> None:
     with pytest.raises(
         ModelError, match="first uses the estimator 'exact', and a swap starts from first-order"
     ):
@@ -306,7 +305,3 @@ def test_models_that_cannot_be_swapped_are_refused(tmp_path: Path) -> None:
         small(Idle().double().eval())
     with pytest.raises(InputError, match="loss cannot be given with a model of transformers"):
         swap("demo", texts=["a", "b", "c"], loss=LOSS)
-    Image.new("L", (8, 8)).save(tmp_path / "a.png")
-    vit = ViT(width=16, depth=1, heads=2).eval()
-    with pytest.raises(InputError, match="without an image processor"):
-        swap(vit, images=tmp_path)

@@ -27,7 +27,7 @@ from fenchel.swap.conditions import Arm
 from fenchel.swap.findings import finding, wording
 from fenchel.swap.observation import mean_pooled
 from fenchel.swap.report import terminal_table
-from fenchel.swap.run import SwapRun, SwapState
+from fenchel.swap.run import SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.loaders import LAYERS, TRANSFORMERS, written
 from tests.pages import assert_unabridged
@@ -49,17 +49,7 @@ def test_the_control_at_one_is_the_model_and_the_others_are_not(family: str):
     assert report.results["units"]["windows"] > 7
 
 
-def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    seen: list[tuple[Any, SwapState]] = []
-
-    class Keeping(SwapRun):
-        def __init__(self, model: Any, task: Any, arms: Any, state: SwapState, *more: Any) -> None:
-            seen.append((arms, state))
-            super().__init__(model, task, arms, state, *more)
-
-    monkeypatch.setattr("fenchel.swap.run.SwapRun", Keeping)
+def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(tmp_path: Path):
     found = small_swap("bert", per_layer=True, per_head=True, directory=tmp_path)
     where = [record["where"] for record in found.arms]
     # The model, three controls and two estimators; two layers with two controls; eight heads with two.
@@ -68,11 +58,11 @@ def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(
     one, other = found.arm("exact", layer=1, head=1), found.arm("exact", layer=2, head=3)
     assert one["hidden_change"] != other["hidden_change"]
     assert 0 < one["hidden_change"] < found.arm("exact")["hidden_change"]
-    ((arms, state),) = seen
-    for arm, hidden in zip(arms, state.measured()["hidden"].mean(0), strict=True):
-        if arm.where == "layer":
-            assert float(hidden[: arm.layer - 1].sum()) == pytest.approx(0.0, abs=1e-9)
-            assert float(hidden[arm.layer - 1]) > 1e-4
+    measured = SwapState.read(tmp_path).measured()["hidden"].mean(0)
+    for arm, hidden in zip(found.arms, measured, strict=True):
+        if arm["where"] == "layer":
+            assert float(hidden[: arm["layer"] - 1].sum()) == pytest.approx(0.0, abs=1e-9)
+            assert float(hidden[arm["layer"] - 1]) > 1e-4
     assert json.loads((tmp_path / "swap.json").read_text())["schema"] == 2
     assert SwapReport.load(tmp_path) == found
     assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.arms)
@@ -319,17 +309,12 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     same = swap(str(tmp_path / "model"), images=table, label_column="kind", batch_size=2, **given)
     assert same.arms == report.arms
     command = f"swap {tmp_path / 'model'} --images {table} --label-column kind --out {tmp_path / 'out'} --device cpu"
-    options = "--batch-size 2 --alphas 0.8 --estimators none --per-head --ablations zero --bootstrap 100"
-    assert main([*command.split(), *options.split()]) == 0
+    assert main([*command.split(), *["--batch-size", "2", "--alphas", "0.8", "--bootstrap", "100"]]) == 0
     assert SwapReport.load(tmp_path / "out").arm("model") == record
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
-    for images, column, message in (
-        (table, "class", "has no column 'class'; it has 'image', 'kind'"),
-        (folder, "kind", "label column 'kind' was given, but .* is not a table"),
-    ):
-        with pytest.raises(InputError, match=message):
-            swap(str(tmp_path / "model"), images=images, label_column=column, **FEW)
+    with pytest.raises(InputError, match="label column 'kind' was given, but .* is not a table"):
+        swap(str(tmp_path / "model"), images=folder, label_column="kind", **FEW)
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel is not a classifier of images"):
         swap(model.vit, processor, images=table, label_column="kind", **FEW)
@@ -344,11 +329,9 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
         assert ignored.finding.endswith("no labels: no folder has the name of a class of the model.")
         assert (ignored.manifest["measures"], ignored.results["units"]) == ({}, {"images": 5})
     (folder / "cat").rename(folder / "1")
-    for given, message in (
-        ({"images": folder}, r"owl/0\.png has the label 'owl', which is no.*put all images in one folder\.$"),
-        ({"images": table, "label_column": "kind"}, r"images\.parquet/row 4 has the label '2', which is no"),
+    with pytest.raises(
+        InputError, match=r"owl/0\.png has the label 'owl', which is no.*all images in one folder\.$"
     ):
-        with pytest.raises(InputError, match=message):
-            swap(str(tmp_path / "two"), **given, **FEW)
+        swap(str(tmp_path / "two"), images=folder, **FEW)
     with pytest.raises(ModelError, match="saved as ViTModel, which is not a classifier of texts or images"):
         swap(str(tmp_path / "bare"), images=table, label_column="kind", **FEW)

@@ -3,17 +3,20 @@
 import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fenchel.auditing.heads import KIND_NAMES, HeadKey, head_name
 from fenchel.drawing import change_style, decimal, position, signed, signed_short
 from fenchel.swap import SwapReport
-from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
+from fenchel.swap.report import arm_tables, head_maps, render_html, stacks, terminal_table
 from tests.auditing.report.samples import HOSTILE
+from tests.auditing.small_audits import small_audit
 from tests.examples.test_recorded_pages import compare, numbers, recorded, table
-from tests.pages import ROOT, page, run_blocks, text_of
-from tests.swap.small_swaps import SCORED, small_swap
+from tests.pages import ROOT, page, run_blocks, shown, text_of
+from tests.swap.small_swaps import SCORED, language_model, small_swap
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +72,11 @@ def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
 
 def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translated: SwapReport) -> None:
     [stack] = stacks(masked)
-    longest = max(value for layer in stack["layers"] for _, value, _ in layer["bars"])
     for layer in stack["layers"]:
-        assert [name for name, _, _ in layer["bars"]] == ["exact", "second", "control"]
-        found = [one for one in masked.layers if one["layer"] == layer["layer"]]
-        exact = next(one["hidden_change"] for one in found if one["estimator"] == "exact")
-        assert layer["bars"][0][1:] == (exact, round(100 * exact / longest, 2))
+        found = {one["estimator"]: one for one in masked.layers if one["layer"] == layer["layer"]}
+        assert layer["bars"][0][:2] == ("exact", found["exact"]["hidden_change"])
         assert layer["alone"]["exact"] == masked.arm("exact", layer=layer["layer"])["hidden_change"]
     assert [stack["name"] for stack in stacks(translated)] == ["encoder", "decoder"]
-    assert stacks(translated)[0]["layers"][0]["alone"] == {}
 
 
 def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapReport) -> None:
@@ -138,3 +137,44 @@ def test_the_sentences_hold_the_recorded_intervals():
         for record, key in ((exact, "score_correlation_difference"), (control, "difference")):
             low, high = (f"{record[f'{key}_{end}']:+.4f}".replace("-", "−") for end in ("low", "high"))
             assert f"[{low}, {high}]" in text
+
+
+@pytest.fixture(scope="module")
+def several_kinds() -> SwapReport:
+    return small_swap("t5", estimators=["none"], ablations=["zero"], per_head=True)
+
+
+def test_kinds_and_numbers_are_those_of_an_audit(several_kinds: SwapReport) -> None:
+    audited = small_audit(model=language_model("t5").base_model)
+    known = {(one["kind"], one["layer"]): one["name"] for one in several_kinds.manifest["modules"]}
+    assert {place: module.name for place, module in audited.modules.items()} == known
+    assert {kind for kind, _ in known} == KIND_NAMES.keys()
+    by_number = {one["number"]: one["name"] for one in several_kinds.manifest["modules"]}
+    assert {arm["layer"]: arm["module"] for arm in several_kinds.arms if arm["layer"]} == by_number
+
+
+def test_findings_tables_and_maps_name_the_kind(several_kinds: SwapReport, tmp_path: Path) -> None:
+    modules = {one["number"]: (one["kind"], one["layer"]) for one in several_kinds.manifest["modules"]}
+    order = several_kinds.ranking[0]["order"]
+    names = [
+        f"{head_name(HeadKey(*modules[one['layer']], one['head']), several_kinds=True)} (--layers {one['layer']})"
+        for one in order
+    ]
+    assert f"is highest for {names[0][0].lower()}{names[0][1:]}: " in several_kinds.finding
+    html = render_html(several_kinds)
+    assert all(f"<td>{name}</td>" in html for name in names)
+    assert [kind for _, kind, _ in head_maps(several_kinds)] == list(KIND_NAMES)
+    for _, kind, grid in head_maps(several_kinds):
+        assert [layer for layer, _ in grid.rows] == [layer for of, layer in modules.values() if of == kind]
+    lines = shown(terminal_table(several_kinds)).splitlines()
+    number, head = order[0]["layer"], order[0]["head"]
+    assert any(f"{modules[number][1]}, {head} ({number})" in line for line in lines)
+    several_kinds.save(tmp_path)
+    assert SwapReport.load(tmp_path) == several_kinds
+
+
+def test_models_of_one_kind_keep_their_numbers(masked: SwapReport) -> None:
+    assert "modules" not in masked.manifest
+    # The encoder alone embeds sentences.
+    sentences = small_swap("t5", pairs=SCORED, per_head=True, estimators=["none"], ablations=["zero"])
+    assert "modules" not in sentences.manifest
