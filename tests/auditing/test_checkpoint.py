@@ -1,5 +1,6 @@
 """A killed audit goes on where it was and ends with the table of one that was not."""
 
+import errno
 import multiprocessing
 import os
 import re
@@ -15,7 +16,7 @@ from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.auditing.table import QUERIES
-from fenchel.errors import InputError
+from fenchel.errors import InputError, OutputError
 from fenchel.io import tables
 from fenchel.io.storage import read_document, write_document
 from tests.auditing.small_audits import (
@@ -145,6 +146,27 @@ def test_another_audit_is_not_resumed(interrupted: Path, options: dict[str, Any]
     with pytest.raises(InputError, match=r"was interrupted after \d+ tokens\. Finish it with --resume"):
         AuditReport.load(interrupted)
     assert files_of(interrupted) == files
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = tmp_path / "resumed"
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*: the disk is full\. Free some space, then run"):
+        small_audit(directory=resumed, **EVERY_BATCH)
+    monkeypatch.undo()
+    assert 0 < AuditReport.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]
+    small_audit(directory=resumed, resume=True)
+    assert_same_audit(whole, resumed)
 
 
 KILLED_TEXTS = 4

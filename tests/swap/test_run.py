@@ -313,7 +313,7 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     assert SwapReport.load(tmp_path / "out").arm("model") == record
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
-    with pytest.raises(InputError, match="label column 'kind' was given, but .* is not a table"):
+    with pytest.raises(InputError, match=r"label column 'kind' was given, but .* is not a table"):
         swap(str(tmp_path / "model"), images=folder, label_column="kind", **FEW)
     processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="ViTModel is not a classifier of images"):
