@@ -20,6 +20,7 @@ from fenchel.auditing.examples import (
     Packing,
     Passage,
     TemplateWeight,
+    is_full,
     keep_the_farthest,
     keep_the_longest,
     packed,
@@ -80,6 +81,7 @@ def test_the_farthest_of_each_pattern_and_of_some_windows_are_kept_whatever_the_
         assert together == whole
     windows = [example(0.9 - document / 100, document) for document in range(1, 9)]
     assert kept_of(windows)[KEY] == tuple(windows[:MOST_WINDOWS])
+    assert (is_full(whole[KEY]), is_full(kept_of(windows)[KEY])) == (True, False)
     far, near, enough = (
         example(0.8),
         *(example(0.8 * LEAST_SHARE - less, leaves="itself") for less in (1e-6, 0.0)),
