@@ -217,7 +217,7 @@ def test_what_cannot_be_audited_is_refused_in_one_line() -> None:
     read = {"tokens": tokens()}
     scaled = {"space": "input", "template_scale": "sqrt_d"}
     cases: list[tuple[Any, dict[str, Any], dict[str, Any], Any, str]] = [
-        (nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {}, ModelError, "layers of fenchel.nn.*got a Linear"),
+        (nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {}, ModelError, "model is a Linear; .* layers of fenchel.nn"),
         (Encoder(torchs, layer()), read, {}, ModelError, "layers.0 of Encoder is a torch.nn.*from_torch"),
         (usual, {"words": tokens()}, {}, InputError, "takes no 'words'; it takes tokens, padding"),
         (usual, read, {"layers": [2]}, InputError, "encoder self-attention 1 to 1"),
@@ -274,7 +274,7 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     loader, run = written(tmp_path, *CODES[name])
     report = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none")
     found = load_run(loader, run)
-    if name == "layers":
+    if name == "transformers":
         by_hand = fenchel.audit(found.model.eval(), None, list(found.batches), space="key")
         assert [head["gap_mean"] for head in by_hand.heads] == [head["gap_mean"] for head in report.heads]
     manifest = report.manifest
