@@ -14,15 +14,17 @@ from typing_extensions import override
 import fenchel
 from fenchel import Tsallis
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.report import render_html
+from fenchel.auditing.report import render_html, summary_sentence
 from fenchel.auditing.report.html import command
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.backend import use_backend
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.evidence import Content
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal
+from tests.auditing.small_audits import small_audit, small_model
 from tests.auditing.test_measure import by_definition, problem_of
 from tests.loaders import LAYERS, TRANSFORMERS, written
 from tests.nn.small_layers import HEADS, WIDTH, build, heads
@@ -217,7 +219,13 @@ def test_what_cannot_be_audited_is_refused_in_one_line() -> None:
     read = {"tokens": tokens()}
     scaled = {"space": "input", "template_scale": "sqrt_d"}
     cases: list[tuple[Any, dict[str, Any], dict[str, Any], Any, str]] = [
-        (nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {}, ModelError, "model is a Linear; .* layers of fenchel.nn"),
+        (
+            nn.Linear(2, 2),
+            {"input": torch.zeros(1, 2)},
+            {},
+            ModelError,
+            "model is a Linear; .* layers of fenchel.nn",
+        ),
         (Encoder(torchs, layer()), read, {}, ModelError, "layers.0 of Encoder is a torch.nn.*from_torch"),
         (usual, {"words": tokens()}, {}, InputError, "takes no 'words'; it takes tokens, padding"),
         (usual, read, {"layers": [2]}, InputError, "encoder self-attention 1 to 1"),
@@ -287,13 +295,28 @@ def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
     assert f"--loader {loader}" in command(manifest)
     example = next(iter(report.far_queries.values()))[0]
     assert example.token.strip() in {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
-    assert "[CLS]" in render_html(report)
+    page = render_html(report)
+    assert "[CLS]" in page
+    assert "The model uses the exact estimator; attention here is the first-order solution" in page
+    assert "Attention is the first-order solution" not in page
+    assert "with first-order attention in place of its own, " in summary_sentence(report)
     assert all(item.command is None or f"--loader {loader}" in item.command for item in report.suggestions)
     again = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
     assert again.heads == report.heads
     loader.write_text(loader.read_text() + "\n# changed\n")
     with pytest.raises(InputError, match="loader sha256"):
         fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
+
+
+def test_an_audit_inside_use_backend_names_the_estimator() -> None:
+    model = small_model()
+    with use_backend(model, "exact", layers=[1]):
+        inside = small_audit(model=model)
+    outside = small_audit(model=model)
+    assert inside.heads[-1]["mean_error_mean"] != outside.heads[-1]["mean_error_mean"]
+    assert "uses the exact estimator" in inside.manifest["estimator"]
+    assert "estimator" not in outside.manifest
+    assert "Attention is the first-order solution" in render_html(outside)
 
 
 class Writer(nn.Module):
