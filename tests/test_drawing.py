@@ -25,30 +25,20 @@ def test_draws_any_labels(tmp_path: Path, ending: str) -> None:
     if ending == "svg":
         text = path.read_text()
         assert "<script>" not in text
-        assert "http" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-            "http://creativecommons.org", ""
-        ).replace("https://matplotlib.org", "")
+        named = set(re.findall(r"https?://([\w.]+)", text))
+        assert named <= {"www.w3.org", "purl.org", "creativecommons.org", "matplotlib.org"}
 
 
 def test_larger_weights_are_darker(tmp_path: Path) -> None:
     path = heatmap(torch.tensor([[0.0, 1.0], [0.5, 0.0]]), ["a", "b"], ["c", "d"], tmp_path / "pair.png")
     pixels = torch.from_numpy(imread(path)[..., :3].copy()).sum(-1)
-    cells = [
-        values
-        for values, count in zip(*pixels.round(decimals=3).unique(return_counts=True), strict=True)
-        if count > 400
-    ]
-    assert len(cells) >= 3  # white, and the two shades
+    _, counts = pixels.round(decimals=3).unique(return_counts=True)
+    assert int((counts > 400).sum()) >= 3  # white, and the two shades
 
 
 def test_refuses_what_cannot_be_drawn(tmp_path: Path) -> None:
-    good: dict[str, Any] = {
-        "weights": torch.eye(2),
-        "rows": ["a", "b"],
-        "columns": ["c", "d"],
-        "path": tmp_path / "a.png",
-    }
-    eye = torch.eye(2)
+    eye, path = torch.eye(2), tmp_path / "a.png"
+    good: dict[str, Any] = {"weights": eye, "rows": ["a", "b"], "columns": ["c", "d"], "path": path}
     wrong: list[tuple[str, Any]] = [
         *(("weights", one) for one in (eye.long(), eye[0], torch.zeros(0, 2), -eye, eye / 0, [[1.0]])),
         *(("rows", ["a"]), ("columns", ["c", "d", "e"]), ("path", tmp_path / "a.txt")),
@@ -59,17 +49,11 @@ def test_refuses_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def is_falling(numbers: list[float]) -> bool:
-    return all(after < before for before, after in pairwise(numbers))
-
-
 def test_the_scale_darkens_steadily_so_that_grey_and_colour_blind_eyes_can_read_it() -> None:
     lightness = [luminance(colour) ** (1 / 3) for colour in SCALE]
     steps = [before - after for before, after in pairwise(lightness)]
     assert len(lightness) == LEVELS
-    assert is_falling(lightness)
-    assert min(steps) > 0.25 * sum(steps) / len(steps)
-    assert not is_falling([0.9, 0.5, 0.6])
+    assert min(steps) > 0.25 * sum(steps) / len(steps) > 0
 
 
 @pytest.mark.parametrize("colours", [SCALE, SCALE[::-1]], ids=["light", "dark"])
@@ -81,14 +65,8 @@ def test_ink_contrasts_with_every_colour(colours: tuple[str, ...]) -> None:
         assert (light + 0.05) / (dark + 0.05) > 4.4, (paper, ink)
 
 
-def test_levels_cover_the_scale() -> None:
+def test_levels_cover_the_scale_and_numbers_that_are_none_are_written() -> None:
     assert [level(x, 2.0) for x in (0.0, 1.0, 2.0, 3.0)] == [0, LEVELS // 2, LEVELS - 1, LEVELS - 1]
-
-
-@pytest.mark.parametrize("write", [decimal, short, percent])
-def test_numbers_that_are_none_are_written(write) -> None:
-    assert [write(value) for value in (math.inf, -math.inf, math.nan, None)] == ["∞", "−∞", "–", "–"]
-
-
-def test_a_count_that_is_not_known_is_a_dash() -> None:
+    for write in (decimal, short, percent):
+        assert [write(value) for value in (math.inf, -math.inf, math.nan, None)] == ["∞", "−∞", "–", "–"]
     assert count(None) == "–"

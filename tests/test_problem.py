@@ -29,12 +29,10 @@ def test_the_primal_is_infinite_outside_the_support() -> None:
     assert bool(torch.isinf(problem.primal(torch.full((4, 6), 1 / 6, dtype=torch.float64))).all())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_types_are_computed_in_float32_and_say_so(dtype: torch.dtype) -> None:
-    problem = InferenceProblem(Discrete(T.to(dtype)), Z.to(dtype))
-    estimate = problem.solve("exact", tol=1e-5)
-    assert problem.dtype == estimate.mean.dtype == torch.float32
-    assert f"computed in torch.float32 (given {dtype})" in repr(problem)
+def test_a_half_type_is_said_to_be_computed_in_float32() -> None:
+    problem = InferenceProblem(Discrete(T.half()), Z.half())
+    assert problem.solve("exact", tol=1e-5).mean.dtype == torch.float32
+    assert "computed in torch.float32 (given torch.float16)" in repr(problem)
 
 
 def test_the_same_problem_in_another_dtype() -> None:
@@ -70,38 +68,23 @@ def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_estimates_have_the_problems_shape_dtype_and_consistent_parts(
-    estimator: str, dtype: torch.dtype
-) -> None:
-    options = {"tol": 1e-4} if estimator in ("exact", "gradient_ascent") else {}
-    problem = random_problem(batch=(2, 3), m=4, n=7, d=5, dtype=dtype)
-    estimate = problem.solve(estimator, **options)
+def test_estimates_have_the_problems_shape_and_consistent_parts(estimator: str) -> None:
+    problem = random_problem(batch=(2, 3), m=4, n=7, d=5)
+    estimate = problem.solve(estimator, **({"tol": 1e-4} if estimator == "gradient_ascent" else {}))
     assert estimate.mean.shape == estimate.dual.shape == (2, 3, 4, 5)
     assert estimate.weights.shape == (2, 3, 4, 7)
     for name in ("gap", "mean_error", "dual_error", "steps", "converged", "alpha"):
         assert getattr(estimate, name).shape == (2, 3, 4)
-    assert estimate.mean.dtype == estimate.gap.dtype == dtype
-    torch.testing.assert_close(estimate.mean, problem.mean(estimate.weights), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(estimate.weights, problem.weights(estimate.dual), rtol=1e-4, atol=1e-5)
-
-
-def test_float32_bounds_include_what_rounding_moved() -> None:
-    """One template: the solution is known to be αz and h = t, and only rounding is left to bound."""
-    t = torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float32)
-    problem = InferenceProblem(Discrete(t), torch.tensor([[0.1, 0.7]]), 1 / 3)
-    estimate = problem.solve("exact", tol=1e-6)
-    truth = problem.alpha.double() * problem.evidence.double()
-    moved = (estimate.dual.double() - truth).norm()
-    assert 0 < float(moved) <= float(estimate.dual_error)
+    torch.testing.assert_close(estimate.mean, problem.mean(estimate.weights))
+    torch.testing.assert_close(estimate.weights, problem.weights(estimate.dual))
 
 
 def test_estimates_are_compared_by_identity_and_other_evidence_is_checked():
-    problem = InferenceProblem(Discrete(torch.randn(4, 2)), torch.randn(3, 2))
+    problem = random_problem(m=3, d=2)
     one, other = problem.solve("first_order"), problem.solve("first_order")
     assert one == one
     assert one != other
-    for evidence in (torch.full((3, 2), torch.nan), torch.randn(3, 5)):
+    for evidence in (Z[:, :2] * torch.nan, Z):
         with pytest.raises(ProblemError, match="evidence"):
             problem.with_evidence(evidence)
-    assert problem.with_evidence(torch.randn(5, 2)).shape == (5,)
+    assert problem.with_evidence(Z[:, :2]).shape == (4,)
