@@ -66,9 +66,8 @@ def test_figure_3_is_solved_as_scipy_solves_it() -> None:
         np.testing.assert_allclose(panel["exact"], exact, atol=1e-5)
         np.testing.assert_allclose(panel["first_order"], first, atol=1e-5)
         assert panel["apart"] == pytest.approx(np.linalg.norm(exact - first), abs=1e-5)
-        assert (
-            panel["apart"] <= panel["apart_at_most"] == pytest.approx(np.linalg.norm(first - u @ t), abs=1e-5)
-        )
+        assert panel["apart_at_most"] == pytest.approx(np.linalg.norm(first - u @ t), abs=1e-5)
+        assert panel["apart"] <= panel["apart_at_most"]
         # The smaller disc, whose diameter is from the first-order mean to that of the preference.
         assert np.linalg.norm(exact - (first + u @ t) / 2) <= panel["apart_at_most"] / 2 + 1e-9
 
@@ -89,18 +88,14 @@ def test_norms_of_templates_stay_with_the_width_where_they_absorb_its_root() -> 
 
 def test_weights_of_kernel_regression_are_those_of_a_kernel() -> None:
     script = importlib.import_module("kernel_regression")
-    training, places = (
-        torch.linspace(0, 3, 7, dtype=torch.float64),
-        torch.tensor([0.4, 2.9], dtype=torch.float64),
-    )
+    training, places = torch.linspace(0, 3, 7).double(), torch.tensor([0.4, 2.9], dtype=torch.float64)
     kernels = [
         KernelDensity(bandwidth=0.5).fit([[float(one)]]).score_samples(places[:, None].numpy())
         for one in training
     ]
     expected = np.exp(np.stack(kernels, 1))
-    np.testing.assert_allclose(
-        script.weights(places, training, 2.0), expected / expected.sum(1, keepdims=True), rtol=1e-10
-    )
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(script.weights(places, training, 2.0), expected, rtol=1e-10)
 
 
 def test_pictures_of_an_audit_show_the_means_of_its_heads(tmp_path: Path) -> None:
