@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -191,24 +192,17 @@ def test_looks_of_the_exact_driver(
     looks: Looks, monkeypatch: pytest.MonkeyPatch, length: float, mixed_alone: bool
 ) -> None:
     """One look a mixing, eight a Newton step, two whenever either starts, and ten a call."""
-    calls = {"_mix": 0, "_extrapolated": 0, "_newton": 0, "_line": 0}
-
-    def counted(name: str) -> Callable[..., Any]:
-        function = getattr(exact_solver, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls[name] += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in calls:
-        monkeypatch.setattr(exact_solver, name, counted(name))
+    spies = {
+        name: Mock(wraps=getattr(exact_solver, name))
+        for name in ("_mix", "_extrapolated", "_newton", "_line")
+    }
+    for name, spy in spies.items():
+        monkeypatch.setattr(exact_solver, name, spy)
     torch.manual_seed(0)
     query, key = torch.randn(1, 4, 64, 16), torch.randn(1, 4, 64, 16)
     key[:, :, 0] *= length
     with looks:
         F.attention(query, key, key, estimator="exact", tol=1e-6)
-    assert (calls["_line"] == 0) == mixed_alone
-    most = 10 + 2 * (calls["_mix"] + calls["_newton"]) + calls["_extrapolated"] + 8 * calls["_line"]
-    assert len(looks.found) <= most
+    mixed, extrapolated, begun, lines = (spy.call_count for spy in spies.values())
+    assert (lines == 0) == mixed_alone
+    assert len(looks.found) <= 10 + 2 * (mixed + begun) + extrapolated + 8 * lines

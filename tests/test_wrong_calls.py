@@ -31,7 +31,7 @@ def outcome(target: Target, argument: str, value: Any) -> str | None:
     """What is wrong with how a wrong value is met, or None."""
     changes = value if isinstance(value, Together) else {argument: value}
     try:
-        target.call(**{**target.rightly(), **changes})
+        target.call(**{**target.rightly, **changes})
     except FenchelError as error:
         said = str(error)
         if not isinstance(error, target.error):
@@ -44,7 +44,7 @@ def outcome(target: Target, argument: str, value: Any) -> str | None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_refused_in_one_line_that_names_the_argument(target: Target) -> None:
-    target.call(**target.rightly())
+    target.call(**target.rightly)
     failures = [
         f"{argument} {kind}: {found}"
         for argument, makers in target.wrongly.items()
@@ -63,7 +63,7 @@ def test_a_value_that_is_taken_or_refused_in_other_words_is_found() -> None:
         if size < 0:
             raise ValueError("size is negative")
 
-    target = Target("call", call, dict, {})
+    target = Target(call, {})
     assert outcome(target, "size", 3) == "accepted"
     assert outcome(target, "size", -3) == "ValueError size is negative"
 

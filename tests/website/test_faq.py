@@ -28,14 +28,14 @@ class Around(NamedTuple):
     patch: pytest.MonkeyPatch
 
 
+Provocation = Callable[[Around], Any]
+
+
 def quoted() -> list[tuple[str, str]]:
     """The heading and the words of each message."""
-    found = []
-    for section in re.split(r"^### ", page(PAGE), flags=re.MULTILINE)[1:]:
-        heading = section.splitlines()[0]
-        blocks = re.findall(r"```text\n(.*?)\n```", section, flags=re.DOTALL)
-        found += [(heading, block) for block in blocks]
-    return found
+    sections = re.split(r"^### ", page(PAGE), flags=re.MULTILINE)[1:]
+    block = re.compile(r"```text\n(.*?)\n```", re.DOTALL)
+    return [(one.splitlines()[0], words) for one in sections for words in block.findall(one)]
 
 
 def as_pattern(message: str) -> str:
@@ -87,57 +87,49 @@ def hard_to_solve(around: Around) -> None:
     problem(preference=fenchel.Discrete(templates), evidence=evidence).solve("exact", tol=1e-12, max_steps=1)
 
 
-PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
-    "A model that cannot be found": [offline],
-    "A package that is missing": [without_matplotlib],
-    "A folder that holds an audit already": [twice],
-    "Rotary positions": [lambda _: audited(space="input")],
-    "Attention that is not captured": [
-        lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
-        lambda _: audited(
-            [{"src": torch.zeros(1, 4, 8)}],
-            torch.nn.TransformerEncoder(
-                torch.nn.TransformerEncoderLayer(8, 2, batch_first=True), 1, enable_nested_tensor=False
-            ).eval(),
-        ),
-    ],
-    "A solve that does not converge": [hard_to_solve],
-    "A query with all templates masked": [
-        lambda _: problem(
-            preference=fenchel.Discrete(torch.zeros(3, 2), torch.full((3,), -torch.inf))
-        ).solve()
-    ],
-    "Evidence of the wrong shape": [lambda _: problem(evidence=torch.zeros(1, 3))],
-    "A dual point outside of the domain": [
-        lambda _: problem(
-            preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])), evidence=torch.tensor([[3.0]])
-        ).solve("first_order")
-    ],
-}
+def encoder() -> torch.nn.Module:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+
+
+NOTHING = torch.full((3,), -torch.inf)
+GAMMA = fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0]))
+PROVOKED: list[tuple[str, Provocation]] = [
+    ("A model that cannot be found", offline),
+    ("A package that is missing", without_matplotlib),
+    ("A folder that holds an audit already", twice),
+    ("Rotary positions", lambda _: audited(space="input")),
+    *(
+        ("Attention that is not captured", provoke)
+        for provoke in (
+            lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
+            lambda _: audited([{"src": torch.zeros(1, 4, 8)}], encoder()),
+        )
+    ),
+    ("A solve that does not converge", hard_to_solve),
+    ("A query with all templates masked", lambda _: fenchel.Discrete(torch.zeros(3, 2), NOTHING)),
+    ("Evidence of the wrong shape", lambda _: problem(evidence=torch.zeros(1, 3))),
+    (
+        "A dual point outside of the domain",
+        lambda _: problem(preference=GAMMA, evidence=torch.tensor([[3.0]])).solve("first_order"),
+    ),
+]
 
 
 def test_every_message_that_is_quoted_is_provoked() -> None:
-    assert [heading for heading, _ in quoted()] == [
-        heading for heading, provoking in PROVOKED.items() for _ in provoking
-    ]
+    assert [heading for heading, _ in quoted()] == [heading for heading, _ in PROVOKED]
 
 
 @pytest.mark.parametrize(
-    ("heading", "place", "provoke"),
+    ("message", "provoke"),
     [
-        pytest.param(heading, place, provoke, id=f"{heading!a} {place}")
-        for heading, provoking in PROVOKED.items()
-        for place, provoke in enumerate(provoking)
+        pytest.param(message, provoke, id=f"{heading!a} {place}")
+        for place, ((heading, message), (_, provoke)) in enumerate(zip(quoted(), PROVOKED, strict=False))
     ],
 )
 def test_the_message_is_what_the_library_says(
-    heading: str,
-    place: int,
-    provoke: Callable[[Around], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    message: str, provoke: Provocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = [words for title, words in quoted() if title == heading][place]
     with pytest.raises(FenchelError) as raised:
         provoke(Around(tmp_path, monkeypatch))
     assert re.fullmatch(as_pattern(message), str(raised.value), flags=re.DOTALL)

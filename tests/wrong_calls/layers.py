@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,10 +79,8 @@ LABELS = {
 
 
 def sequences(width: int = WIDTH) -> dict[str, Any]:
-    return {
-        name: torch.ones(BATCH, length, width)
-        for name, length in (("query", QUERIES), ("key", KEYS), ("value", KEYS))
-    }
+    lengths = {"query": QUERIES, "key": KEYS, "value": KEYS}
+    return {name: torch.ones(BATCH, length, width) for name, length in lengths.items()}
 
 
 def built(kind: type, *operands: Tensor) -> Callable[..., Any]:
@@ -101,126 +99,94 @@ def assigned(layer: nn.Module) -> Callable[..., None]:
     return assign
 
 
-def entered(context: AbstractContextManager[Any]) -> None:
-    with context:
-        pass
-
-
-SIZES = given(embed_dim=WIDTH, num_heads=HEADS)
+SIZES = {"embed_dim": WIDTH, "num_heads": HEADS}
 
 
 def construction() -> Iterator[Target]:
     """How layers are made."""
     sparse = fenchel.Tsallis(1.5)
     flags = ("add_bias_kv", "add_zero_attn", "normalize_templates", "keep_certificate")
-    by_place = {"embed_dim": 12, "num_heads": 3, "evidence": evidence.Rotary(4)}
-    grid = evidence.RelativeGridKeys(4, 4, grid=(1, 3), reach=1)
     yield Target(
-        "MultiheadAttention",
         built(MultiheadAttention),
         SIZES,
-        {
-            **LAYER,
-            **DROPOUT,
-            **dict.fromkeys(flags, FLAGS),
-            "kdim": made(zero=0),
-            "learn_radius": {**FLAGS, "not normalised": lambda: True},
-            "preference": made(text="causal", kind=preference.Causal, list=[preference.Causal()]),
-            "evidence": made(text="dot", kind=evidence.General, preference=preference.Causal(), number=3),
-            "radius": {
-                **POSITIVE,
-                **{"not normalised": lambda: 2.0, "zero": together(normalize_templates=True, radius=0.0)},
-            },
-            "closeness": {
-                **made(text="entmax17", transport=fenchel.OptimalTransport("dot", 1.0, warn=False)),
-                "parameter": lambda: fenchel.Tsallis(nn.Parameter(torch.tensor([[1.5]]))),
-            },
-            "learn_order": {**made(without=True), "number": together(learn_order=1, closeness=sparse)},
-            "order": {"end": together(learn_order=True, closeness=fenchel.Tsallis(2))},
+        "MultiheadAttention",
+        **LAYER,
+        **DROPOUT,
+        **dict.fromkeys(flags, FLAGS),
+        kdim=made(zero=0),
+        learn_radius={**FLAGS, "not normalised": lambda: True},
+        preference=made(text="causal", kind=preference.Causal, list=[preference.Causal()]),
+        evidence=made(text="dot", kind=evidence.General, preference=preference.Causal(), number=3),
+        radius={
+            **POSITIVE,
+            **{"not normalised": lambda: 2.0, "zero": together(normalize_templates=True, radius=0.0)},
         },
-    )
-    yield Target(
-        "MultiheadAttention, by places",
-        lambda **options: MultiheadAttention(**options),
-        given(**by_place),
-        {
-            "add_bias_kv": made(given=True),
-            "normalize_templates": {
-                "grid": together(normalize_templates=True, evidence=grid, num_heads=4, embed_dim=16)
-            },
-            "keep_norm_penalty": {
-                "relative": together(keep_norm_penalty=True, evidence=evidence.TransformerXL(3, 4, width=6))
-            },
+        closeness={
+            **made(text="entmax17", transport=fenchel.OptimalTransport("dot", 1.0, warn=False)),
+            "parameter": lambda: fenchel.Tsallis(nn.Parameter(torch.tensor([[1.5]]))),
         },
+        learn_order={**made(without=True), "number": together(learn_order=1, closeness=sparse)},
+        order={"end": together(learn_order=True, closeness=fenchel.Tsallis(2))},
     )
+    by_place = {
+        "add_bias_kv": {"evidence": evidence.Rotary(4)},
+        "normalize_templates": {"evidence": evidence.RelativeGridKeys(4, 4, grid=(1, 3), reach=1)},
+        "keep_norm_penalty": {"evidence": evidence.TransformerXL(4, 4, width=6)},
+    }
+    for name, options in by_place.items():
+        yield once(name, partial(MultiheadAttention, WIDTH, HEADS, **options, **{name: True}))
+    others: list[Any] = [nn.Linear(2, 2), MultiheadAttention(WIDTH, HEADS), TransportAttention(WIDTH, HEADS)]
+    for module in others:
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        yield once(kind, partial(MultiheadAttention.from_torch, module))
     yield Target(
-        "from_torch",
-        MultiheadAttention.from_torch,
-        lambda: {"module": nn.MultiheadAttention(WIDTH, HEADS)},
-        {
-            "torch.nn.modules.linear.Linear": {"linear": together(module=nn.Linear(2, 2))},
-            "fenchel.nn.attention.MultiheadAttention": {
-                "ours": together(module=MultiheadAttention(WIDTH, HEADS))
-            },
-            "fenchel.nn.transport.TransportAttention": {
-                "transport": together(module=TransportAttention(WIDTH, HEADS))
-            },
-        },
-    )
-    yield Target(
-        "TransportAttention",
         built(TransportAttention),
         SIZES,
-        {
-            **LAYER,
-            **DROPOUT,
-            "gamma": without(POSITIVE, "None_"),
-            "cost": {
-                **{**NAMES, "oblong": filled(1.0, 2, 3)},
-                "skew": lambda: torch.tensor([[0.0, 1.0], [2.0, 0.0]]),
-                "negative": lambda: torch.tensor([[0.0, -1.0], [-1.0, 0.0]]),
-            },
-            "scale": without(POSITIVE, "negative", "zero"),
-            "extra_preference": NAMES,
-            "memory": made(
-                text="x", kind=LearnedTemplateBank, narrow=LearnedTemplateBank(8), linear=nn.Linear(2, 2)
-            ),
+        "TransportAttention",
+        **LAYER,
+        **DROPOUT,
+        gamma=without(POSITIVE, "None_"),
+        cost={
+            **{**NAMES, "oblong": filled(1.0, 2, 3)},
+            "skew": lambda: torch.tensor([[0.0, 1.0], [2.0, 0.0]]),
+            "negative": lambda: torch.tensor([[0.0, -1.0], [-1.0, 0.0]]),
         },
+        scale=without(POSITIVE, "negative", "zero"),
+        extra_preference=NAMES,
+        memory=made(
+            text="x", kind=LearnedTemplateBank, narrow=LearnedTemplateBank(8), linear=nn.Linear(2, 2)
+        ),
     )
     yield Target(
-        "MixtureAttention",
         built(MixtureAttention),
         SIZES,
-        {
-            **LAYER,
-            **DROPOUT,
-            "variances": {**made(unknown="full", learned="learned"), "given and missing": lambda: "given"},
-            "answer": made(number=1),
-            "spherical": made(text="yes"),
-            "initial_variance": made(zero=0),
-            "memories": {**made(without=4), "none": together(memories=0, variances="learned")},
-        },
+        "MixtureAttention",
+        **LAYER,
+        **DROPOUT,
+        variances={**made(unknown="full", learned="learned"), "given and missing": lambda: "given"},
+        answer=made(number=1),
+        spherical=made(text="yes"),
+        initial_variance=made(zero=0),
+        memories={**made(without=4), "none": together(memories=0, variances="learned")},
     )
     yield Target(
-        "ContinuousAttention",
         built(ContinuousAttention),
         SIZES,
-        {
-            **LAYER,
-            "dimensions": made(three=3),
-            "basis": made(zero=0),
-            "ridge": made(zero=0.0),
-            "evidence": made(unknown="both"),
-            "width": made(negative=-1),
-            "preference_width": made(infinite=math.inf),
-            "closeness": made(sparse=fenchel.Tsallis(2)),
-        },
+        "ContinuousAttention",
+        **LAYER,
+        dimensions=made(three=3),
+        basis=made(zero=0),
+        ridge=made(zero=0.0),
+        evidence=made(unknown="both"),
+        width=made(negative=-1),
+        preference_width=made(infinite=math.inf),
+        closeness=made(sparse=fenchel.Tsallis(2)),
     )
     for kind in (MultiheadAttention, TransportAttention, MixtureAttention, ContinuousAttention):
         wrong: dict[str, Makers] = {"estimator": ESTIMATORS["estimator"]}
         if kind is MultiheadAttention:
             wrong["alpha"] = made(negative=-1.0)
-        yield Target(f"{kind.__name__}, assigned", assigned(kind(WIDTH, HEADS)), dict, wrong)
+        yield Target(assigned(kind(WIDTH, HEADS)), {}, f"{kind.__name__}, assigned", **wrong)
 
 
 def calls() -> Iterator[Target]:
@@ -228,47 +194,26 @@ def calls() -> Iterator[Target]:
     offsets = {**without(WHOLE, "zero", "None_"), "far": lambda: 2**31}
     causal = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=preference.Causal())
     flags = {"need_weights": FLAGS, "average_attn_weights": FLAGS}
+    causally = {**FLAGS, "without a mask": lambda: True}
     yield Target(
-        "MultiheadAttention()",
         causal,
-        lambda: {**sequences(), "query_offset": 0},
-        {
-            **{**CALL, **flags, "query_offset": offsets},
-            "is_causal": {**FLAGS, "without a mask": lambda: True},
-        },
+        {**sequences(), "query_offset": 0},
+        "MultiheadAttention()",
+        **{**CALL, **flags, "is_causal": causally, "query_offset": offsets},
     )
     widths = MultiheadAttention(WIDTH, HEADS, batch_first=True, kdim=5, vdim=7)
-    yield Target(
-        "MultiheadAttention() of widths",
-        widths,
-        lambda: {**sequences(), "key": torch.ones(BATCH, KEYS, 5), "value": torch.ones(BATCH, KEYS, 7)},
-        {"key": {"wide": filled(1.0, BATCH, KEYS, WIDTH)}, "value": {"narrow": filled(1.0, BATCH, KEYS, 5)}},
-    )
-    x = torch.zeros(KEYS, WIDTH)
-    yield Target(
-        "MultiheadAttention() of one sequence",
-        MultiheadAttention(WIDTH, HEADS),
-        given(query=x, key=x, value=x),
-        {
-            "key_padding_mask": {"batched": filled(0, 1, KEYS, dtype=torch.bool)},
-            "batch_first=False": {
-                "batch": together(
-                    query=torch.zeros(QUERIES, 3, WIDTH), **dict.fromkeys(("key", "value"), torch.zeros(KEYS, 2, WIDTH))
-                )
-            },
-        },
-    )  # fmt: skip
-    later = torch.ones(BATCH, 2, WIDTH)
+    narrow, x = sequences(5), sequences()
+    yield once("key", lambda: widths(x["query"], x["key"], torch.ones(BATCH, KEYS, 7)))
+    yield once("value", lambda: widths(x["query"], narrow["key"], narrow["value"]))
+    by_tokens, alone = MultiheadAttention(WIDTH, HEADS), torch.zeros(KEYS, WIDTH)
+    padding = torch.zeros(1, KEYS, dtype=torch.bool)
+    yield once("key_padding_mask", lambda: by_tokens(alone, alone, alone, key_padding_mask=padding))
+    turned = torch.zeros(QUERIES, 3, WIDTH), *(torch.zeros(KEYS, 2, WIDTH),) * 2
+    yield once("batch_first=False", lambda: by_tokens(*turned))
     for kind in (MultiheadAttention, MixtureAttention):
-        places: dict[str, Any] = {"preference": preference.Causal()}
+        placed = kind(WIDTH, HEADS, batch_first=True, preference=preference.Causal())
         for need_weights in (True, False):
-            keys = dict.fromkeys(("key", "value"), torch.ones(BATCH, KEYS, WIDTH))
-            yield Target(
-                f"{kind.__name__}() of later queries, need_weights={need_weights}",
-                kind(WIDTH, HEADS, batch_first=True, **places),
-                given(query=keys["key"], **keys, need_weights=need_weights),
-                {"query_offset": {"not given": together(query=later)}},
-            )
+            yield once("query_offset", partial(placed, **x, need_weights=need_weights))
 
     class OnMeta(preference.Causal):
         def __init__(self) -> None:
@@ -281,44 +226,36 @@ def calls() -> Iterator[Target]:
     ):
         layer = MultiheadAttention(WIDTH, HEADS, batch_first=True)
         assigned(layer)(**changed)
-        yield Target(
-            f"MultiheadAttention() with {next(iter(changed))}",
-            lambda layer=layer, other=False: other or layer(**sequences()),
-            given(other=True),
-            {name: {"assigned": together(other=False)}},
-        )
+        yield once(name, partial(layer, **x))
     yield Target(
-        "TransportAttention()",
         TransportAttention(WIDTH, HEADS, cost="squared_euclidean", memory=LearnedTemplateBank(WIDTH, 3)),
-        lambda: {**sequences(), "atoms": torch.ones(BATCH, 4, WIDTH)},
-        {
-            **{name: without(makers, "None") for name, makers in CALL.items()},
-            **{**flags, "need_weights": without(FLAGS, "None_")},
-            "query": CALL["query"],
-            "is_causal": {**FLAGS, "without a mask": lambda: True},
-            "atoms": {
-                **tensors(BATCH, 4, WIDTH, optional=True),
-                **{"batch": filled(1.0, 3, 4, WIDTH), "row": filled(1.0, 4, WIDTH)},
-                "float64": filled(1.0, BATCH, 4, WIDTH, dtype=torch.float64),
-            },
-            "atom_mask": {
-                **tensors(BATCH, 4, optional=True),
-                "without atoms": together(atoms=None, atom_mask=torch.ones(BATCH, 4, dtype=torch.bool)),
-            },
-            "partners": {
-                **{**LABELS, "own": lambda: torch.tensor([0, 1])},
-                **{"beyond": lambda: torch.tensor([1, 2]), "count": lambda: torch.tensor([1])},
-            },
-            "labels": LABELS,
+        {**sequences(), "atoms": torch.ones(BATCH, 4, WIDTH)},
+        "TransportAttention()",
+        **{
+            name: without(makers, "None")
+            for name, makers in CALL.items()
+            if name not in ("query", "is_causal")
         },
+        **{**flags, "need_weights": without(FLAGS, "None_")},
+        query=CALL["query"],
+        is_causal=causally,
+        atoms={
+            **tensors(BATCH, 4, WIDTH, optional=True),
+            **{"batch": filled(1.0, 3, 4, WIDTH), "row": filled(1.0, 4, WIDTH)},
+            "float64": filled(1.0, BATCH, 4, WIDTH, dtype=torch.float64),
+        },
+        atom_mask={
+            **tensors(BATCH, 4, optional=True),
+            "without atoms": together(atoms=None, atom_mask=torch.ones(BATCH, 4, dtype=torch.bool)),
+        },
+        partners={
+            **{**LABELS, "own": lambda: torch.tensor([0, 1])},
+            **{"beyond": lambda: torch.tensor([1, 2]), "count": lambda: torch.tensor([1])},
+        },
+        labels=LABELS,
     )
     without_memory = TransportAttention(WIDTH, HEADS)
-    yield Target(
-        "TransportAttention() without memory",
-        without_memory,
-        sequences,
-        {"labels": {"given": lambda: torch.zeros(BATCH, dtype=torch.int64)}},
-    )
+    yield once("labels", lambda: without_memory(**x, labels=torch.zeros(BATCH, dtype=torch.int64)))
     yield from of_mixtures_and_densities()
 
 
@@ -326,80 +263,65 @@ def of_mixtures_and_densities() -> Iterator[Target]:
     """How layers of mixtures and of densities are called."""
     flags = {"need_weights": FLAGS, "average_attn_weights": FLAGS}
     x = torch.ones(BATCH, KEYS, WIDTH)
-    same = {"query": x, "key": x, "value": x}
     some = torch.ones(BATCH, KEYS, 1)
     yield Target(
-        "MixtureAttention() with variances",
         MixtureAttention(WIDTH, HEADS, batch_first=True, variances="given"),
-        given(**same, variances=some),
-        {
-            "variances": {
-                **{**made(number=1.0, none=None), "row": filled(1.0, KEYS, 1), "width": filled(1.0, BATCH, KEYS, 7)},
-                **{"float64": filled(1.0, BATCH, KEYS, 1, dtype=torch.float64), "negative": lambda: -some},
-            }
+        {"query": x, "key": x, "value": x, "variances": some},
+        "MixtureAttention() with variances",
+        variances={
+            **made(number=1.0, none=None, negative=-some),
+            **{"row": filled(1.0, KEYS, 1), "width": filled(1.0, BATCH, KEYS, 7)},
+            "float64": filled(1.0, BATCH, KEYS, 1, dtype=torch.float64),
         },
-    )  # fmt: skip
-    yield Target(
-        "MixtureAttention()",
-        MixtureAttention(WIDTH, HEADS, batch_first=True),
-        given(**same),
-        {"variances": {"given": lambda: some}},
     )
-    yield Target(
-        "MixtureAttention() of memories",
-        MixtureAttention(WIDTH, HEADS, batch_first=True, variances="learned", memories=KEYS),
-        given(**same),
-        {"key": {"fewer": together(key=x[:, :3], value=x[:, :3])}},
-    )
+    plain = MixtureAttention(WIDTH, HEADS, batch_first=True)
+    yield once("variances", lambda: plain(x, x, x, variances=some))
+    learned = MixtureAttention(WIDTH, HEADS, batch_first=True, variances="learned", memories=KEYS)
+    yield once("key", lambda: learned(x, x[:, :3], x[:, :3]))
     gaps = MixtureAttention(WIDTH, HEADS, batch_first=True)
-    yield Target(
-        "MixtureAttention() with a gap",
-        lambda keep: assigned(gaps)(keep_gap=keep) or gaps(x, x, x),
-        given(keep=False),
-        {"keep_gap": {"kept": together(keep=True)}},
-    )
+    yield once("keep_gap", lambda: assigned(gaps)(keep_gap=True) or gaps(x, x, x))
     signal = torch.ones(BATCH, 35, WIDTH)
     yield Target(
-        "ContinuousAttention()",
         ContinuousAttention(WIDTH, HEADS),
-        given(query=x, key=signal),
-        {
-            "grid": made(two_dimensional=(5, 7)),
-            "key": {"none": filled(1.0, BATCH, 0, WIDTH)},
-            "key_padding_mask": {"row": filled(0, 35, dtype=torch.bool), "weights": filled(0.5, BATCH, 35)},
-            "attn_mask": {"causal": lambda: torch.ones(KEYS, 35, dtype=torch.bool).tril()},
-            **flags,
-        },
+        {"query": x, "key": signal},
+        "ContinuousAttention()",
+        grid=made(two_dimensional=(5, 7)),
+        key={"none": filled(1.0, BATCH, 0, WIDTH)},
+        key_padding_mask={"row": filled(0, 35, dtype=torch.bool), "weights": filled(0.5, BATCH, 35)},
+        attn_mask={"causal": lambda: torch.ones(KEYS, 35, dtype=torch.bool).tril()},
+        **flags,
     )
     grids = made(none=None, small=(5, 5), real=(5.0, 7), empty=(0, 35))
     yield Target(
-        "ContinuousAttention() on a grid",
         ContinuousAttention(WIDTH, HEADS, dimensions=2),
-        given(query=x, key=signal, grid=(5, 7)),
-        {"grid": grids},
+        {"query": x, "key": signal, "grid": (5, 7)},
+        "ContinuousAttention() on a grid",
+        grid=grids,
     )
 
 
 def kept() -> Iterator[Target]:
     """Banks, penalties and switches."""
-    yield Target("norm_penalty", norm_penalty, lambda: {"model": fresh_penalty(called=True)}, {
-        "model": NAMES,
-        "Linear": {"other": together(model=nn.Linear(2, 2))},
-        "norm penalty": {"not called": together(model=fresh_penalty(called=False))},
-    })  # fmt: skip
+    keeping = MultiheadAttention(WIDTH, HEADS, batch_first=True, keep_norm_penalty=True)
+    yield Target(
+        lambda model: keeping(**sequences()) and norm_penalty(model),
+        {"model": keeping},
+        "norm_penalty",
+        model=NAMES,
+    )
+    yield once("Linear", lambda: norm_penalty(nn.Linear(2, 2)))
+    uncalled = MultiheadAttention(WIDTH, HEADS, keep_norm_penalty=True)
+    yield once("norm penalty", lambda: norm_penalty(uncalled))
     sizes = {"embed_dim": WHOLE, "classes": WHOLE, "per_class": WHOLE, "own_class": FLAGS}
     for kind in (RunningTemplateBank, LearnedTemplateBank):
         momentum = {"momentum": {**SHARES, **made(one=1.0)}} if kind is RunningTemplateBank else {}
-        yield Target(kind.__name__, kind, given(embed_dim=8, classes=2), {**sizes, **momentum})
+        yield Target(kind, {"embed_dim": 8, "classes": 2}, **sizes, **momentum)
     yield Target(
-        "RunningTemplateBank.update",
         RunningTemplateBank(8, 2).update,
-        lambda: {"inputs": torch.ones(2, 3, 8), "labels": torch.tensor([0, 1])},
-        {
-            "inputs": tensors(2, 3, 8),
-            "labels": {**LABELS, "None": lambda: None},
-            "padding": tensors(2, 3, optional=True),
-        },
+        {"inputs": torch.ones(2, 3, 8), "labels": torch.tensor([0, 1])},
+        inputs=tensors(2, 3, 8),
+        labels={**LABELS, "None": lambda: None},
+        padding=tensors(2, 3, optional=True),
     )
 
     def switched(model: Any = None, **options: Any) -> None:
@@ -408,42 +330,23 @@ def kept() -> Iterator[Target]:
         with use_estimator(layer if model is None else model, **{"estimator": "exact", **options}):
             layer(x, x, x)
 
-    layers: dict[str, Makers] = {
-        "layer 2": {"beyond": together(layers=[2])},
-        "layer True": {"flag": together(layers=[True])},
-        "layers": made(none=[], text="1"),
-        "heads": {**made(beyond=[4], zero=[0])},
-    }
-    yield Target("use_estimator", switched, dict, layers, InputError)
+    for layers in ([2], [True]):
+        yield once(f"layer {layers[0]}", partial(switched, layers=layers), InputError)
+    chosen = {"layers": made(none=[], text="1"), "heads": made(beyond=[4], zero=[0])}
+    yield Target(switched, {}, "use_estimator", InputError, **chosen)
     numbers: dict[str, Makers] = {
         **ESTIMATORS,
         "max_steps": without(ESTIMATORS["max_steps"], "None_"),
         "alpha": made(zero=0.0),
     }
-    yield Target("use_estimator by numbers", switched, dict, numbers, FenchelError)
-    models: dict[str, Makers] = {
-        "Linear": {"other": together(model=nn.Linear(9, 2))},
-        "torch.nn.Module": {"text": together(model="demo")},
-        "was not called": {"not called": together(model=MultiheadAttention(12, 3))},
-        "not called inside use_estimator": {"a layer": together(model=MultiheadAttention(12, 3), layers=[1])},
-    }
-    yield Target("use_estimator of a model", switched, dict, models, ModelError)
+    yield Target(switched, {}, "use_estimator by numbers", FenchelError, **numbers)
+    other = MultiheadAttention(12, 3)
+    yield once("Linear", lambda: switched(nn.Linear(9, 2)), ModelError)
+    yield once("torch.nn.Module", lambda: switched("demo"), ModelError)
+    yield once("was not called", lambda: switched(other), ModelError)
+    yield once("not called inside use_estimator", lambda: switched(other, layers=[1]), ModelError)
     for kind in (TransportAttention, ContinuousAttention):
-        layer = kind(8, 2)
-        yield Target(
-            f"use_estimator of heads of {kind.__name__}",
-            lambda heads, layer=layer: heads and entered(use_estimator(layer, "exact", heads=heads)),
-            given(heads=None),
-            {"solved together": {"one": together(heads=[1])}},
-            InputError,
-        )
-
-
-def fresh_penalty(*, called: bool) -> nn.Module:
-    layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, keep_norm_penalty=True)
-    if called:
-        layer(**sequences())
-    return layer
+        yield once("solved together", partial(switched, kind(8, 2), heads=[1]), InputError)
 
 
 TARGETS = [*construction(), *calls(), *kept()]

@@ -1,6 +1,7 @@
 """Wrong calls of attention on tensors."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,34 +94,21 @@ def plain() -> Iterator[Target]:
             "query": {**ATTENTION["query"], "nan": one_holds(NAN, B, H, M, D)},
             "key": {**ATTENTION["key"], "infinite": one_holds(INF, B, H, N, D)},
         }
-        yield Target(
-            f"attention {estimator}",
-            F.attention,
-            lambda estimator=estimator: {**queries(), "estimator": estimator},
-            {**ATTENTION, **OPTIONS, **(solved if estimator == "exact" else {})},
-        )
+        wrong = {**ATTENTION, **OPTIONS, **(solved if estimator == "exact" else {})}
+        yield Target(F.attention, {**queries(), "estimator": estimator}, f"attention {estimator}", **wrong)
+    nan = filled(NAN, B, H, N, D)()
     for estimator in ("second_order", "exact"):
-        sparse = {"closeness": fenchel.Tsallis(1.5), "estimator": estimator}
-        yield Target(
-            f"sparse attention {estimator}",
-            F.attention,
-            lambda sparse=sparse: {**queries(), **sparse},
-            {"query": {"nan": filled(NAN, B, H, M, D)}, "key": {"nan": filled(NAN, B, H, N, D)}},
-        )
-    yield Target(
-        "attention, hard",
-        F.attention,
-        lambda: {**queries(), "closeness": fenchel.Hard()},
-        {"estimator": made(second="second_order", exact="exact")},
-    )
-    yield Target(
-        "attention_with_certificate", F.attention_with_certificate, queries, {**ATTENTION, **OPTIONS}
-    )
-    scores = lambda: {"query": torch.ones(B, H, M, D), "key": torch.ones(B, H, N, D)}  # noqa: E731
-    yield Target("attention_weights", F.attention_weights, scores, but("value"))
-    yield Target("gap", F.gap, scores, GAPS)
+        for name in ("query", "key"):
+            sparse = {**queries(), name: nan, "closeness": fenchel.Tsallis(1.5), "estimator": estimator}
+            yield once(name, partial(F.attention, **sparse))
+        hard = {**queries(), "closeness": fenchel.Hard(), "estimator": estimator}
+        yield once("estimator", partial(F.attention, **hard))
+    yield Target(F.attention_with_certificate, queries(), **ATTENTION, **OPTIONS)
+    scores = {name: part for name, part in queries().items() if name != "value"}
+    yield Target(F.attention_weights, scores, **but("value"))
+    yield Target(F.gap, scores, **GAPS)
     simple = {name: ATTENTION[name] for name in (*TENSORS, "log_preference", "alpha", "scale", "estimator")}
-    yield Target("reference.attention", F.reference.attention, queries, {**simple, "steps": WHOLE})
+    yield Target(F.reference.attention, queries(), **simple, steps=WHOLE)
 
 
 def other_templates() -> Iterator[Target]:
@@ -131,60 +119,42 @@ def other_templates() -> Iterator[Target]:
         "row": filled(1.0, M + N - 1, D),
     }
     rows = {
-        "longer": lambda: torch.zeros(M, N + 1, dtype=torch.int64),
-        **{
-            name: filled(value, M, N, dtype=torch.int64) for name, value in (("beyond", 99), ("negative", -1))
-        },
-        "floating": filled(0.0, M, N),
+        **{"longer": filled(0, M, N + 1, dtype=torch.int64), "beyond": filled(99, M, N, dtype=torch.int64)},
+        **{"negative": filled(-1, M, N, dtype=torch.int64), "floating": filled(0.0, M, N)},
     }
-    relative = lambda: {**queries(), "relative": torch.ones(1, H, M + N - 1, D)}  # noqa: E731
+    relative: dict[str, Any] = {**queries(), "relative": torch.ones(1, H, M + N - 1, D)}
     wrong: dict[str, Makers] = {"relative": pairs, "index": {**made(text="x", number=3, list=[1]), **rows}}
     values = {
         **without(tensors(1, H, M + N - 1, V), "None", "huge"),
         **{"rows": filled(1.0, 1, 1, M + N - 2, V), "width": filled(1.0, 1, 1, M + N - 1, V + 1)},
     }
-    yield Target(
-        "relative_attention",
-        F.relative_attention,
-        relative,
-        {**ATTENTION, **without_closeness(OPTIONS), **wrong, "relative_value": values},
-    )
-    yield Target(
-        "relative_gap",
-        F.relative_gap,
-        lambda: {name: part for name, part in relative().items() if name != "value"},
-        {**GAPS, **wrong},
-    )
+    attention = {**ATTENTION, **without_closeness(OPTIONS), **wrong, "relative_value": values}
+    yield Target(F.relative_attention, relative, **attention)
+    scored = {name: part for name, part in relative.items() if name != "value"}
+    yield Target(F.relative_gap, scored, **GAPS, **wrong)
     variances = {
         **without(tensors(B, H, N, D), "no dimension"),
-        **{
-            "negative": one_holds(-0.25, N, D),
-            "nan": filled(NAN),
-            "infinite": filled(INF, D),
-            **made(real=0.5),
-        },
+        **{"negative": one_holds(-0.25, N, D), "nan": filled(NAN), "infinite": filled(INF, D)},
+        **made(real=0.5),
         **{"deeper": filled(1.0, B, H, N, D, D), "float64": filled(1.0, 1, dtype=torch.float64)},
     }
     mixture = {"means": torch.ones(B, H, N, D), "variances": torch.ones(B, H, N, D)}
     spherical: dict[str, Any] = {"variances": torch.ones(1)}
     yield Target(
-        "mixture_attention",
         F.mixture_attention,
-        given(query=torch.ones(B, H, M, D), **mixture),
-        {
-            **but("key", "value"),
-            **without_closeness(OPTIONS, "heads"),
-            "means": {
-                **{**tensors(B, H, N, D), "row": together(means=torch.ones(N, D), **spherical)},
-                "dim": together(means=torch.ones(B, H, N, D + 2), **spherical),
-                "none": together(means=torch.ones(B, H, 0, D), **spherical),
-                "heads": together(means=torch.ones(B, 3, N, D), **spherical),
-                "value": together(value=torch.ones(B, H, N + 1, V)),
-            },
-            "enable_gqa": {**FLAGS, "unsaid": together(means=torch.ones(B, 1, N, D), **spherical)},
-            "variances": variances,
-            "mixture attention": {"overflow": together(query=torch.full((B, H, M, D), 1e25))},
+        {"query": torch.ones(B, H, M, D), **mixture},
+        **but("key", "value"),
+        **without_closeness(OPTIONS, "heads", "enable_gqa"),
+        means={
+            **{**tensors(B, H, N, D), "row": together(means=torch.ones(N, D), **spherical)},
+            "dim": together(means=torch.ones(B, H, N, D + 2), **spherical),
+            "none": together(means=torch.ones(B, H, 0, D), **spherical),
+            "heads": together(means=torch.ones(B, 3, N, D), **spherical),
+            "value": together(value=torch.ones(B, H, N + 1, V)),
         },
+        enable_gqa={**FLAGS, "unsaid": together(means=torch.ones(B, 1, N, D), **spherical)},
+        variances=variances,
+        **{"mixture attention": {"overflow": together(query=torch.full((B, H, M, D), 1e25))}},
     )
 
 
@@ -203,75 +173,47 @@ def moved() -> Iterator[Target]:
     }
     masks = {**tensors(B, H, M, 2, optional=True), "floating": filled(1.0, M, 2)}
     costs = without(tensors(N + 2, N + 2), "text", "mapping", "None")
+    given_atoms = {"atoms": torch.ones(B, H, 2, D), "atom_values": torch.ones(B, H, 2, V)}
+    moving = {**queries(), "gamma": 1.0, "cost": "squared_euclidean"}
     yield Target(
-        "transport_attention",
         F.transport_attention,
-        lambda: {
-            **queries(),
-            "gamma": 1.0,
-            "cost": "squared_euclidean",
-            "atoms": torch.ones(B, H, 2, D),
-            "atom_values": torch.ones(B, H, 2, V),
-        },
-        {
-            **but("value"),
-            "value": without(tensors(B, H, N, V), "longer"),
-            "atoms": atoms,
-            "atom_values": without(tensors(B, H, 2, V), "None"),
-            "atom_mask": masks,
-            "gamma": {**ALPHAS, "one": filled(-1.0), "queries": filled(1.0, H, M)},
-            "cost": {**{**NAMES, **costs, "keys": filled(0.0, N, N), "negative": filled(-1.0, N + 2, N + 2)}},
-        },
+        {**moving, **given_atoms},
+        **{**ATTENTION, "value": without(tensors(B, H, N, V), "longer")},
+        atoms=atoms,
+        atom_values=without(tensors(B, H, 2, V), "None"),
+        atom_mask=masks,
+        gamma={**ALPHAS, "one": filled(-1.0), "queries": filled(1.0, H, M)},
+        cost={**NAMES, **costs, "keys": filled(0.0, N, N), "negative": filled(-1.0, N + 2, N + 2)},
     )
-    yield Target(
-        "transport_attention to nothing",
-        F.transport_attention,
-        lambda: {**queries(), "gamma": 1.0, "cost": "squared_euclidean"},
-        {"key": {"none": together(key=torch.ones(B, H, 0, D), value=torch.ones(B, H, 0, V))}},
-    )
+    none = {**moving, "key": torch.ones(B, H, 0, D), "value": torch.ones(B, H, 0, V)}
+    yield once("key", partial(F.transport_attention, **none))
 
 
 def hashed() -> Iterator[Target]:
     """Attention to keys in the same buckets."""
+    whole = torch.int64
+    keys = dict.fromkeys(TENSORS, torch.ones(B, H, N, D))
     yield Target(
-        "hashing_attention",
         F.hashing_attention,
-        lambda: {
-            **dict.fromkeys(TENSORS, torch.ones(B, H, N, D)),
-            "buckets": torch.zeros(B, H, 2, N, dtype=torch.int64),
-        },
-        {
-            **but("log_preference", "key"),
-            "query": {**tensors(B, H, N, D), "tokens": filled(1.0, B, H, N + 1, D)},
-            "value": without(tensors(B, H, N, D), "longer"),
-            "buckets": without(tensors(B, H, 2, N), "int64"),
-            "key": {
-                "none": together(
-                    **dict.fromkeys(TENSORS, torch.ones(B, H, 0, D)),
-                    buckets=torch.zeros(B, H, 1, 0, dtype=torch.int64),
-                )
-            },
-            "chunk": WHOLE,
-            "before": without(WHOLE, "zero"),
-            "after": without(WHOLE, "zero"),
-            "key_padding": tensors(B, N, optional=True),
-            **dict.fromkeys(("causal", "same_bucket", "count_meetings", "self_last"), FLAGS),
-        },
+        {**keys, "buckets": torch.zeros(B, H, 2, N, dtype=whole)},
+        **but("query", "value", "log_preference", "key"),
+        query={**tensors(B, H, N, D), "tokens": filled(1.0, B, H, N + 1, D)},
+        value=without(tensors(B, H, N, D), "longer"),
+        buckets=without(tensors(B, H, 2, N), "int64"),
+        chunk=WHOLE,
+        before=without(WHOLE, "zero"),
+        after=without(WHOLE, "zero"),
+        key_padding=tensors(B, N, optional=True),
+        **dict.fromkeys(("causal", "same_bucket", "count_meetings", "self_last"), FLAGS),
     )
+    nothing, nowhere = torch.ones(B, H, 0, D), torch.zeros(B, H, 1, 0, dtype=whole)
+    yield once("key", lambda: F.hashing_attention(nothing, nothing, nothing, nowhere))
+    yield once("dtype", lambda: F.hashing_log_preference(torch.zeros(1, 1, 1, 4, dtype=whole), dtype=whole))
     yield Target(
-        "hashing_log_preference",
-        F.hashing_log_preference,
-        lambda: {"buckets": torch.zeros(1, 1, 1, 4, dtype=torch.int64)},
-        {"dtype": made(whole=torch.int64)},
-    )
-    yield Target(
-        "hash_buckets",
         F.hash_buckets,
-        lambda: {"vectors": torch.ones(B, H, N, D), "rotations": torch.ones(H, D, 2, 3)},
-        {
-            "vectors": without(tensors(B, H, N, D), "huge"),
-            "rotations": without(tensors(H, D, 2, 3), "longer", "huge"),
-        },
+        {"vectors": torch.ones(B, H, N, D), "rotations": torch.ones(H, D, 2, 3)},
+        vectors=without(tensors(B, H, N, D), "huge"),
+        rotations=without(tensors(H, D, 2, 3), "longer", "huge"),
     )
 
 
@@ -279,30 +221,25 @@ def inferred() -> Iterator[Target]:
     """One call for all of them."""
     mixture = F.Mixture(torch.ones(1))
     buckets = F.Hashing(torch.zeros(B, H, 1, N, dtype=torch.int64))
-    keys = dict.fromkeys(TENSORS, torch.ones(B, H, N, D))
-    tight = fenchel.Exact(tol=1e-3)
+    keys: dict[str, Any] = dict.fromkeys(TENSORS, torch.ones(B, H, N, D))
+    tight, negative = fenchel.Exact(tol=1e-3), fenchel.Exact(tol=-1.0)
 
     def read(**options: Any) -> Any:
         found = F.infer(**options)
         return found.output, found.certificate
 
     yield Target(
-        "infer",
         read,
-        given(**keys),
-        {
-            "variant": made(text="relative", kind=F.Relative),
-            "closeness": {"mixture": together(variant=mixture, closeness=fenchel.KL())},
-            "dropout_p": {"transport": together(variant=F.Transport(1.0), dropout_p=0.1)},
-            "enable_gqa": {"hashing": together(variant=buckets, enable_gqa=True)},
-            "log_preference": {"hashing": together(variant=buckets, log_preference=torch.ones(N, N).bool())},
-            "buckets": {"tokens": together(variant=F.Hashing(torch.zeros(B, H, 1, N + 1).long()))},
-            "tol": {
-                "twice": together(estimator=tight, tol=1e-3),
-                "negative": together(estimator=fenchel.Exact(tol=-1.0)),
-            },
-            "estimator": OBJECTS,
-        },
+        keys,
+        "infer",
+        variant=made(text="relative", kind=F.Relative),
+        closeness={"mixture": together(variant=mixture, closeness=fenchel.KL())},
+        dropout_p={"transport": together(variant=F.Transport(1.0), dropout_p=0.1)},
+        enable_gqa={"hashing": together(variant=buckets, enable_gqa=True)},
+        log_preference={"hashing": together(variant=buckets, log_preference=torch.ones(N, N).bool())},
+        buckets={"tokens": together(variant=F.Hashing(torch.zeros(B, H, 1, N + 1).long()))},
+        tol={"twice": together(estimator=tight, tol=1e-3), "negative": together(estimator=negative)},
+        estimator=OBJECTS,
     )
 
 

@@ -26,64 +26,43 @@ def problem(**changes: Any) -> fenchel.InferenceProblem:
 def problems() -> Iterator[Target]:
     """What a problem is made of, and what is asked of it."""
     yield Target(
-        "Discrete",
         fenchel.Discrete,
-        lambda: {"templates": torch.ones(N, D)},
-        {
-            "templates": {
-                **without(tensors(N, D), "longer", "huge"),
-                **{"one row": filled(1.0, D), "none": filled(1.0, 0, D)},
-                **{"nan": filled(NAN, N, D), "infinite": filled(INF, N, D)},
-            },
-            "log_weights": {
-                **tensors(N, optional=True),
-                **{"nan": filled(NAN, N), "infinite": filled(INF, N), "none": filled(-INF, N)},
-                "mask of none": lambda: torch.zeros(N, dtype=torch.bool),
-                "one row of none": lambda: torch.stack([torch.zeros(N), torch.full((N,), -INF)]),
-            },
+        {"templates": torch.ones(N, D)},
+        templates={
+            **without(tensors(N, D), "longer", "huge"),
+            **{"one row": filled(1.0, D), "none": filled(1.0, 0, D)},
+            **{"nan": filled(NAN, N, D), "infinite": filled(INF, N, D)},
+        },
+        log_weights={
+            **tensors(N, optional=True),
+            **{"nan": filled(NAN, N), "infinite": filled(INF, N), "none": filled(-INF, N)},
+            "mask of none": lambda: torch.zeros(N, dtype=torch.bool),
+            "one row of none": lambda: torch.stack([torch.zeros(N), torch.full((N,), -INF)]),
         },
     )
     yield Target(
-        "InferenceProblem",
         fenchel.InferenceProblem,
-        lambda: {"preference": fenchel.Discrete(torch.ones(N, D)), "evidence": torch.ones(M, D)},
-        {
-            "preference": without(tensors(N, D), "huge"),
-            "evidence": {
-                **tensors(M, D),
-                **{"no query": filled(1.0, 0, D), "one row": filled(1.0, D)},
-                **{"nan": filled(NAN, M, D), "infinite": filled(INF, M, D)},
-                "float64": filled(1.0, M, D, dtype=torch.float64),
-            },
-            "alpha": {
-                **{**POSITIVE, "tensor": filled(1.0, M + 1), "zeros": filled(0.0, M), "nans": filled(NAN, M)},
-                "huge": lambda: torch.tensor([1.0, NAN, 1.0]),
-            },
-            "closeness": made(text="kf", kind=fenchel.KL, number=1),
-            "log_weights": {
-                "queries": lambda: made_of_rows(M - 1),
-                "one query": lambda: made_of_rows(N, evidence=torch.ones(1, D)),
-            },
+        {"preference": fenchel.Discrete(torch.ones(N, D)), "evidence": torch.ones(M, D)},
+        preference=without(tensors(N, D), "huge"),
+        evidence={
+            **tensors(M, D),
+            **{"no query": filled(1.0, 0, D), "one row": filled(1.0, D)},
+            **{"nan": filled(NAN, M, D), "infinite": filled(INF, M, D)},
+            "float64": filled(1.0, M, D, dtype=torch.float64),
         },
+        alpha={
+            **{**POSITIVE, "tensor": filled(1.0, M + 1), "zeros": filled(0.0, M), "nans": filled(NAN, M)},
+            "huge": lambda: torch.tensor([1.0, NAN, 1.0]),
+        },
+        closeness=made(text="kf", kind=fenchel.KL, number=1),
     )
-    for method in ("dual", "dual_gradient", "weights", "potential"):
-        yield Target(
-            f"problem.{method}",
-            getattr(problem(), method),
-            lambda: {"lam": torch.ones(M, D)},
-            {"lam": tensors(M, D)},
-        )
-    for method in ("primal", "mean"):
-        yield Target(
-            f"problem.{method}",
-            getattr(problem(), method),
-            lambda: {"weights": torch.full((M, N), 1 / N)},
-            {"weights": tensors(M, N)},
-        )
-
-
-def made_of_rows(count: int, **changes: Any) -> Any:
-    return together(preference=fenchel.Discrete(torch.ones(N, D), torch.zeros(count, N)), **changes)()
+    rows = [fenchel.Discrete(torch.ones(N, D), torch.zeros(count, N)) for count in (M - 1, N)]
+    yield once("log_weights", lambda: problem(preference=rows[0]))
+    yield once("log_weights", lambda: problem(preference=rows[1], evidence=torch.ones(1, D)))
+    for method in (problem().dual, problem().dual_gradient, problem().weights, problem().potential):
+        yield Target(method, {"lam": torch.ones(M, D)}, lam=tensors(M, D))
+    for method in (problem().primal, problem().mean):
+        yield Target(method, {"weights": torch.full((M, N), 1 / N)}, weights=tensors(M, N))
 
 
 def solvers() -> Iterator[Target]:
@@ -98,111 +77,71 @@ def solvers() -> Iterator[Target]:
     }
     for estimator, wrong in own.items():
         rightly = {"estimator": estimator, **({"radius": 1e3} if estimator == "constrained" else {})}
-        yield Target(
-            f"solve {estimator}",
-            lambda **options: problem().solve(**options),
-            given(**rightly),
-            {**wrong, "memory_budget": WHOLE},
-        )
-    moved = fenchel.OptimalTransport("squared_euclidean", 1.0)
-    yield Target(
-        "solve of transport",
-        lambda **options: problem(closeness=moved).solve(**options),
-        given(estimator="exact"),
-        {"estimator": NAMES, **options},
-    )
-    yield Target("alpha_from_noise", alpha_from_noise, given(sigma=1.0), {"sigma": POSITIVE, "eta": POSITIVE})
-    yield Target("noise_from_alpha", noise_from_alpha, given(alpha=1.0), {"alpha": POSITIVE, "eta": POSITIVE})
+        yield Target(problem().solve, rightly, f"solve {estimator}", **wrong, memory_budget=WHOLE)
+    moved = problem(closeness=fenchel.OptimalTransport("squared_euclidean", 1.0))
+    yield Target(moved.solve, {"estimator": "exact"}, "solve of transport", estimator=NAMES, **options)
+    yield Target(alpha_from_noise, {"sigma": 1.0}, sigma=POSITIVE, eta=POSITIVE)
+    yield Target(noise_from_alpha, {"alpha": 1.0}, alpha=POSITIVE, eta=POSITIVE)
     exact = problem().solve("exact")
-    yield Target("radius_of", radius_of, given(estimate=exact), {"estimate": NAMES})
+    yield Target(radius_of, {"estimate": exact}, estimate=NAMES)
 
 
 def closenesses() -> Iterator[Target]:
     """Closenesses, costs and sparse weights."""
     yield Target(
-        "OptimalTransport",
         lambda **options: problem(closeness=fenchel.OptimalTransport(**options)),
-        lambda: {"cost": "dot", "gamma": 1.0},
-        {
-            "cost": {**{**NAMES, **without(tensors(N, N), "huge", "text", "mapping", "None")}},
-            "gamma": {
-                **{**POSITIVE, "nans": lambda: torch.tensor([1.0, NAN]), "tensor": filled(1.0, 3)},
-                "too small in float32": lambda: torch.tensor(1e-46, dtype=torch.float64),
-            },
-            "atoms": {**without(tensors(2, D, optional=True), "huge"), "nan": filled(NAN, 2, D)},
-            "allowed": {**tensors(1, N, optional=True), "none": lambda: torch.zeros(1, N, dtype=torch.bool)},
-            "warn": FLAGS,
+        {"cost": "dot", "gamma": 1.0},
+        "OptimalTransport",
+        cost={**NAMES, **without(tensors(N, N), "huge", "text", "mapping", "None")},
+        gamma={
+            **{**POSITIVE, "nans": lambda: torch.tensor([1.0, NAN]), "tensor": filled(1.0, 3)},
+            "too small in float32": lambda: torch.tensor(1e-46, dtype=torch.float64),
         },
+        atoms={**without(tensors(2, D, optional=True), "huge"), "nan": filled(NAN, 2, D)},
+        allowed={**tensors(1, N, optional=True), "none": lambda: torch.zeros(1, N, dtype=torch.bool)},
+        warn=FLAGS,
     )
 
-    def changed(row: int, column: int, value: float) -> Tensor:
-        matrix = 2 - torch.eye(3)
-        matrix[row, column] = value
-        return matrix
-
-    matrices = ((1, 2, -0.5), (1, 2, 3.0), (1, 2, NAN), (1, 1, INF), (1, 2, INF))
-    yield Target(
-        "GivenCost",
-        GivenCost,
-        lambda: {"matrix": 2 - torch.eye(3)},
-        {
-            "cost": {
-                **{str(at): lambda at=at: together(matrix=changed(*at))() for at in matrices},
-                "oblong": together(matrix=torch.zeros(2, 3)),
-                "whole": together(matrix=torch.zeros(2, 2, dtype=torch.int64)),
-            }
-        },
-    )
-    yield Target("cost_named", cost_named, given(cost="dot"), {"cost": made(unknown="euclid")})
+    right = 2 - torch.eye(3)
+    for row, column, value in ((1, 2, -0.5), (1, 2, 3.0), (1, 2, NAN), (1, 1, INF), (1, 2, INF)):
+        changed = right.clone()
+        changed[row, column] = value
+        yield once("cost", partial(GivenCost, changed))
+    whole = torch.zeros(2, 2, dtype=torch.int64)
+    for wrong in (torch.zeros(2, 3), whole):
+        yield once("cost", partial(GivenCost, wrong))
+    yield once("cost", partial(cost_named, "euclid"))
     orders = {
         **made(large=2.5, small=0.5, nan=NAN, text="sparsemax", flag=True),
         **{"holds": lambda: torch.tensor([1.5, 2.5]), "nans": lambda: torch.tensor([1.5, NAN])},
         "whole": lambda: torch.tensor([1, 2]),
     }
     temperatures = {**made(zero=0.0, negative=-1, infinite=INF), "zeros": lambda: torch.tensor([1.0, 0.0])}
-    yield Target(
-        "Tsallis",
-        fenchel.Tsallis,
-        given(order=1.5),
-        {"order": orders, "relative": made(unknown="renyi"), "temperature": temperatures},
-    )
-    yield Target(
-        "Tsallis of a problem",
-        lambda order=1.5: problem(closeness=fenchel.Tsallis(order)),
-        dict,
-        {"order": {"shape": filled(1.5, M + 1)}},
-    )
+    renyi = made(unknown="renyi")
+    yield Target(fenchel.Tsallis, {"order": 1.5}, order=orders, relative=renyi, temperature=temperatures)
+    yield once("order", lambda: problem(closeness=fenchel.Tsallis(torch.full((M + 1,), 1.5))))
     kl = fenchel.KL()
     functions = {"value": kl.value, "conjugate": kl.conjugate, "weights": kl.weights, "modulus": 1.0}
     yield Target(
-        "Divergence",
         fenchel.Divergence,
-        given(**functions),
-        {
-            "value": made(number=3),
-            "curvature": made(text="none"),
-            "modulus": {**made(zero=0.0), "holds": lambda: torch.tensor([1.0, -1.0])},
-            "check": made(number=1),
-        },
+        functions,
+        value=made(number=3),
+        curvature=made(text="none"),
+        modulus={**made(zero=0.0), "holds": lambda: torch.tensor([1.0, -1.0])},
+        check=made(number=1),
     )
+    other = {"tensor": filled(1.0, 3)}
+    checked = fenchel.check_closeness
+    yield Target(checked, {"closeness": kl}, closeness=NAMES, points=made(zero=0), preference=other)
     yield Target(
-        "check_closeness",
-        fenchel.check_closeness,
-        given(closeness=kl),
-        {"closeness": made(text="KL"), "points": made(zero=0), "preference": {"tensor": filled(1.0, 3)}},
-    )
-    yield Target(
-        "sparse_weights",
         sparse_weights,
-        lambda: {"potential": torch.ones(4, 6), "log_preference": None, "a": 0.5},
-        {
-            "potential": {
-                **made(list=[1.0, 2.0]),
-                **{"whole": lambda: torch.tensor([1, 2]), "no dimension": filled(1.0)},
-            },
-            "log_preference": {"shape": filled(1.0, 5)},
-            "a": {**made(large=1.5, nan=NAN), "negative": filled(-0.5), "shape": filled(0.5, 4, 6)},
+        {"potential": torch.ones(4, 6), "log_preference": None, "a": 0.5},
+        potential={
+            **made(list=[1.0, 2.0]),
+            **{"whole": lambda: torch.tensor([1, 2]), "no dimension": filled(1.0)},
         },
+        log_preference={"shape": filled(1.0, 5)},
+        a={**made(large=1.5, nan=NAN), "negative": filled(-0.5), "shape": filled(0.5, 4, 6)},
     )
 
 
@@ -234,66 +173,54 @@ def distributions() -> Iterator[Target]:
         "indefinite": together(variances=None, covariances=torch.ones(2, 3, 3) - 2 * torch.eye(3)),
     }
     masks = {"none": together(log_weights=torch.full((2,), -INF)), "one row": together(log_weights=eye > 2)}
+    negative = made(zero=0.0, negative=-1.0)
+    place, scale, low, high = {"location": ones}, {"scale": ones}, {"low": 0 * ones}, {"high": ones}
+    beside = {"location": anywhere, "left": above, "right": above}
+    two = {**without(above, "shape"), **made(one=1.0, missing=None), "two": together(logits=ones)}
+    logits = {name: together(probs=None, logits=make()) for name, make in means.items() if name != "list"}
+    apart = together(mean=torch.ones(4, 2), variance=torch.ones(3, 2))
+    variances = {**without(above, "zero", "one"), "one": lambda: torch.tensor([1.0, -2.0])}
+    mixture: dict[str, Makers] = {
+        **{"log_weights": logarithms, "components": masks, "covariances": matrices},
+        "variances": {"one": lambda: torch.ones(2, 3) - 2 * torch.eye(3)[:2], "shape": filled(1.0, 3, 3)},
+        "factors": {"shape": filled(1.0, 2, 2, 1)},
+        "means": {"row": filled(1.0, 3), "none": filled(1.0, 0, 3)},
+    }
     families: list[tuple[Any, dict[str, Any], Mapping[str, Makers]]] = [
-        (fenchel.Poisson, {"rate": ones}, {"rate": {**alone, **made(zero=0.0, negative=-1.0)}}),
-        (fenchel.Gamma, {"concentration": ones, "rate": ones}, dict.fromkeys(("concentration", "rate"), above)),
-        (fenchel.Laplace, {"location": ones, "scale": ones}, {"location": anywhere, "scale": above}),
-        (
-            AsymmetricLaplace,
-            {"location": ones, "left": ones, "right": ones},
-            {"location": anywhere, "left": above, "right": above},
-        ),
-        (fenchel.Box, {"low": 0 * ones, "high": ones}, {"low": {**anywhere, **made(high=1.0)}, "high": above}),
+        (fenchel.Poisson, {"rate": ones}, {"rate": {**alone, **negative}}),
+        (fenchel.Gamma, {"concentration": ones, "rate": ones}, {"concentration": above, "rate": above}),
+        (fenchel.Laplace, {**place, **scale}, {"location": anywhere, "scale": above}),
+        (AsymmetricLaplace, {**place, "left": ones, "right": ones}, beside),
+        (fenchel.Box, {**low, **high}, {"low": {**anywhere, **made(high=1.0)}, "high": above}),
         (
             TruncatedExponential,
-            {"low": 0 * ones, "high": ones, "theta": ones},
+            {**low, **high, "theta": ones},
             {"low": anywhere, "high": above, "theta": anywhere},
         ),
-        (
-            fenchel.Bernoulli,
-            {"probs": ones / 2},
-            {
-                "probs": {**without(above, "shape"), **made(one=1.0, missing=None), "two": together(logits=ones)},
-                "logits": {name: together(probs=None, logits=make()) for name, make in means.items() if name != "list"},
-            },
-        ),
+        (fenchel.Bernoulli, {"probs": ones / 2}, {"probs": two, "logits": logits}),
         (
             fenchel.Gaussian,
             {"mean": ones, "variance": 1.0},
-            {
-                "mean": {**means, "queries": together(mean=torch.ones(4, 2), variance=torch.ones(3, 2))},
-                "variance": {**without(above, "zero", "one"), "one": lambda: torch.tensor([1.0, -2.0])},
-            },
+            {"mean": {**means, "queries": apart}, "variance": variances},
         ),
         (fenchel.Gaussian, {"mean": ones, "covariance": eye}, {"covariance": covariances}),
         (fenchel.Gaussian, {"mean": ones, "factor": torch.ones(2, 1)}, {"factor": factors}),
-        (
-            fenchel.GaussianMixture,
-            {"means": torch.ones(2, 3), "variances": 1.0},
-            {
-                **{"log_weights": logarithms, "components": masks, "covariances": matrices},
-                "variances": {"one": lambda: torch.ones(2, 3) - 2 * (torch.eye(3)[:2]), "shape": filled(1.0, 3, 3)},
-                "factors": {"shape": filled(1.0, 2, 2, 1)},
-                "means": {"row": filled(1.0, 3), "none": filled(1.0, 0, 3)},
-            },
-        ),
-    ]  # fmt: skip
-    for number, (kind, rightly, wrongly) in enumerate(families):
+        (fenchel.GaussianMixture, {"means": torch.ones(2, 3), "variances": 1.0}, mixture),
+    ]
 
-        def learned(kind: Any = kind, **parts: Any) -> Any:
-            wanting = {
-                name: part.clone().requires_grad_()
-                for name, part in parts.items()
-                if isinstance(part, Tensor) and part.is_floating_point()
-            }
-            return kind(**{**parts, **wanting})
+    def learned(kind: Any, **parts: Any) -> Any:
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and part.is_floating_point():
+                parts[name] = part.clone().requires_grad_()
+        return kind(**parts)
 
-        yield Target(f"{kind.__name__} {number}", kind, given(**rightly), wrongly)
-        yield Target(f"{kind.__name__} {number}, learned", learned, given(**rightly), wrongly)
+    for kind, rightly, wrongly in families:
+        yield Target(kind, rightly, **wrongly)
+        yield Target(partial(learned, kind), rightly, f"{kind.__name__}, learned", **wrongly)
     shapes = made(negative=-1, part=2.0, flag=True, text="3", inside=(2, -1))
     draw = fenchel.Gaussian(torch.zeros(4), variance=1.0).sample
     drawn = {"shape": shapes, "generator": {"number": together(shape=3, generator=3)}}
-    yield Target("Gaussian.sample", draw, dict, drawn)
+    yield Target(draw, {}, "Gaussian.sample", **drawn)
 
 
 def bumps(places: Tensor) -> Tensor:
@@ -304,57 +231,40 @@ def densities() -> Iterator[Target]:
     """Densities over places."""
     line = fenchel.Gaussian(torch.zeros(1), variance=1.0)
     yield Target(
-        "Continuous1d",
-        partial(fenchel.Continuous1d),
-        given(basis=bumps, interval=(0, 1)),
-        {
-            "basis": {
-                **made(text="cubic", number=3, row=lambda x: x.squeeze(-1), divided=lambda x: x / 0),
-                **made(constant=lambda x: 3),
-            },
-            "interval": {
-                **made(none=None, turned=(1, 0), endless=(0, INF), number=3),
-                "quadratic": together(basis="quadratic", interval=None),
-                "breaks": together(breaks=[0.5], interval=None),
-                "points": together(points=[0.5], basis="quadratic", density=line, interval=None),
-            },
-            "breaks": made(outside=[2.0]),
-            "points": made(outside=[1.5], nan=[NAN], number=0.5, many=[i / 100 for i in range(80)]),
-            "accuracy": made(zero=0),
-            "density": {
-                **made(number=2.0, wide=fenchel.Gaussian(torch.zeros(2), variance=1.0), column=lambda x: x),
-                **made(nan=lambda x: x.squeeze(-1) * NAN),
-            },
-            "dtype": {
-                **made(half=torch.float16),
-                "of a density": together(density=line, dtype=torch.float32),
-            },
+        fenchel.Continuous1d,
+        {"basis": bumps, "interval": (0, 1)},
+        basis={
+            **made(text="cubic", number=3, row=lambda x: x.squeeze(-1), divided=lambda x: x / 0),
+            **made(constant=lambda x: 3),
         },
+        interval={
+            **made(none=None, turned=(1, 0), endless=(0, INF), number=3),
+            "quadratic": together(basis="quadratic", interval=None),
+            "breaks": together(breaks=[0.5], interval=None),
+            "points": together(points=[0.5], basis="quadratic", density=line, interval=None),
+        },
+        breaks=made(outside=[2.0]),
+        points=made(outside=[1.5], nan=[NAN], number=0.5, many=[i / 100 for i in range(80)]),
+        accuracy=made(zero=0),
+        density={
+            **made(number=2.0, wide=fenchel.Gaussian(torch.zeros(2), variance=1.0), column=lambda x: x),
+            **made(nan=lambda x: x.squeeze(-1) * NAN),
+        },
+        dtype={**made(half=torch.float16), "of a density": together(density=line, dtype=torch.float32)},
     )
     plane = fenchel.Gaussian(torch.zeros(2), variance=1.0)
     yield Target(
-        "Continuous2d",
-        partial(fenchel.Continuous2d),
-        given(basis=bumps, density=None, interval=((0, 1), (0, 1))),
-        {
-            "interval": {
-                **made(three=(0, 1, 2), empty=((0, 1), (1, 1))),
-                "points": together(basis="quadratic", density=plane, interval=None, points=[(0, 0)]),
-            },
-            "points": made(outside=[(0.5, 2.0)], short=[(0.5,)], number=0.5),
-            "numbers": {"row": together(points=[0.5, 0.5])},
+        fenchel.Continuous2d,
+        {"basis": bumps, "density": None, "interval": ((0, 1), (0, 1))},
+        interval={
+            **made(three=(0, 1, 2), empty=((0, 1), (1, 1))),
+            "points": together(basis="quadratic", density=plane, interval=None, points=[(0, 0)]),
         },
+        points=made(outside=[(0.5, 2.0)], short=[(0.5,)], number=0.5),
+        numbers={"row": together(points=[0.5, 0.5])},
     )
-    gaussian, rectangle = (
-        fenchel.Continuous2d("quadratic", plane),
-        fenchel.Continuous2d(bumps, None, ((0, 1), (0, 1))),
-    )
-    yield Target(
-        "Continuous2d.places",
-        lambda density: density.places,
-        given(density=gaussian),
-        {"places": {"no Gaussian": together(density=rectangle)}},
-    )
+    rectangle = fenchel.Continuous2d(bumps, None, ((0, 1), (0, 1)))
+    yield once("places", lambda: rectangle.places)
 
 
 def learned_out_of_range() -> Iterator[Target]:
@@ -368,9 +278,7 @@ def learned_out_of_range() -> Iterator[Target]:
             parts[1].fill_(temperature)
         return problem(closeness=closeness)
 
-    yield Target(
-        "Tsallis, later", later, dict, {"order": made(large=2.25), "temperature": made(negative=-1.0)}
-    )
+    yield Target(later, {}, "Tsallis, later", order=made(large=2.25), temperature=made(negative=-1.0))
 
 
 TARGETS = [*problems(), *solvers(), *closenesses(), *distributions(), *densities(), *learned_out_of_range()]

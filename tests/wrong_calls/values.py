@@ -1,7 +1,6 @@
 """Values that no argument of a kind may have, and what a target of wrong calls is."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,28 +20,34 @@ class Together(dict[str, Any]):
     """Values of several arguments that are wrong together."""
 
 
-@dataclass(frozen=True)
 class Target:
     """Something that can be called, how it is called rightly, and with what each argument makes that wrong.
 
-    Attributes:
-        name: For the test's name.
+    Args:
         call: What is called.
-        rightly: Arguments that are taken.
-        wrongly: Makers of wrong values, by the argument that the message has to name.
+        rightly: The arguments that are taken.
+        name: For the test's name.
         error: What is raised.
+        wrongly: Makers of wrong values, by the argument that the message has to name.
     """
 
-    name: str
-    call: Callable[..., Any]
-    rightly: Callable[[], dict[str, Any]]
-    wrongly: Mapping[str, Makers]
-    error: type[FenchelError] = ProblemError
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        rightly: Mapping[str, Any],
+        name: str = "",
+        error: type[FenchelError] = ProblemError,
+        /,
+        **wrongly: Makers,
+    ) -> None:
+        self.call, self.rightly, self.error, self.wrongly = call, rightly, error, wrongly
+        self.name = name or getattr(call, "__name__", type(call).__name__)
 
 
-def given(**values: Any) -> Callable[[], dict[str, Any]]:
-    """Arguments that are there."""
-    return lambda: {**values}
+def once(argument: str, call: Callable[[], Any], error: type[FenchelError] = ProblemError) -> Target:
+    """A call that is wrong as it stands, and the argument that the message has to name."""
+    wrong: dict[str, Makers] = {argument: {"once": together(wrong=True)}}
+    return Target(lambda wrong=False: wrong and call(), {}, argument, error, **wrong)
 
 
 def filled(value: float, *shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
