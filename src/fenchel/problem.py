@@ -15,12 +15,13 @@ from typing_extensions import TypeVar
 from fenchel.arguments import shown
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of, spans
 from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.custom import check_at_first_use
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
 from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
-from fenchel.preference.abstract import check_together
+from fenchel.preference.abstract import check_mean_at_first_use, check_together
 from fenchel.tensors import (
     check_device,
     check_tensor,
@@ -81,12 +82,14 @@ def _checked_closeness(
         )
     closeness = closeness_of(closeness) or KL()
     if isinstance(preference, Discrete):
+        check_at_first_use(closeness, lambda: preference)
         return closeness.bind(preference)
     if not isinstance(closeness, KL):
         raise ProblemError(
             f"closeness is {closeness!r} and the preference a {type(preference).__name__}, which has no list of "
             "templates; expected fenchel.KL(), or a fenchel.Discrete preference"
         )
+    check_mean_at_first_use(preference)
     return closeness
 
 

@@ -74,6 +74,20 @@ def test_what_contradicts_itself_is_caught_where_it_meets_a_preference(
         assert InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=unchecked).shape == (2,)
 
 
+def test_a_class_of_ones_own_that_contradicts_itself_is_caught_at_first_use() -> None:
+    class Wrong(Few):
+        def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+            return KL().value(weights, log_preference)
+
+    x, u, own = drawn(1, 1, 6, 3), Discrete(drawn(6, 3)), Wrong(torch.tensor(HOT, dtype=torch.float64))
+    for use in (
+        lambda: InferenceProblem(u, x[0, 0], closeness=own),
+        lambda: F.attention(x, x, x, closeness=own),
+    ):
+        with pytest.raises(ProblemError, match=r"Wrong\(\.\.\.\) fails check_closeness"):
+            use()
+
+
 def test_weight_on_masked_templates_is_refused() -> None:
     def weights(f: Tensor, log_u: Tensor) -> Tensor:
         return sparse_weights(f / 3 + log_u.exp(), None, 1.0)
@@ -94,18 +108,24 @@ def test_weight_on_masked_templates_is_refused() -> None:
         check_closeness(own)
 
 
-def test_it_is_tried_once() -> None:
+@pytest.mark.parametrize("is_class", [False, True])
+def test_it_is_tried_once(is_class: bool) -> None:
     calls: list[int] = []
 
     def counted(f: Tensor, log_u: Tensor) -> Tensor:
         calls.append(1)
         return RIGHT["weights"](f, log_u)
 
-    closeness = Divergence(**{**RIGHT, "weights": counted})
+    class Counted(Few):
+        def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+            return counted(potential, log_preference)
+
+    hot = torch.tensor(HOT, dtype=torch.float64)
+    closeness = Counted(hot) if is_class else Divergence(**{**RIGHT, "weights": counted})
     u = Discrete(drawn(6, 3))
     InferenceProblem(u, drawn(2, 3), closeness=closeness)
     tried = len(calls)
-    InferenceProblem(u, drawn(2, 3), closeness=closeness)
+    InferenceProblem(u, drawn(2, 3), closeness=Counted(hot) if is_class else closeness)
     assert tried > 0
     assert len(calls) == tried
 

@@ -155,3 +155,19 @@ def test_a_preference_without_tensors_says_what_to_write() -> None:
 
     with pytest.raises(NotImplementedError, match="Hidden has no tensor among its attributes; implement dim"):
         _ = Hidden(drawn(D)).dim
+
+
+def test_a_mean_of_ones_own_that_is_not_the_gradient_is_caught_at_first_use() -> None:
+    class Wrong(toys.Exponential):
+        def tilted_mean(self, lam: Tensor) -> Tensor:
+            return self.means * (1 + lam)
+
+    class Undifferentiable(toys.Gaussian):
+        def log_mgf(self, lam: Tensor) -> Tensor:
+            return torch.from_numpy(super().log_mgf(lam).numpy())
+
+    with pytest.raises(
+        ProblemError, match=r"tilted_mean of Wrong is .* expected .*, the gradient of its log_mgf"
+    ):
+        InferenceProblem(Wrong(ABOVE), drawn(3, D))
+    InferenceProblem(Undifferentiable(drawn(D), MATRIX), drawn(3, D)).solve("exact")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from typing_extensions import override
 from fenchel.closeness.abstract import AbstractCloseness, Operator, checked_positive
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.tensors import check_flags, check_type, checked_argument, values_are_known
+from fenchel.tensors import check_flags, check_type, checked_argument, values_are_known, values_can_be_read
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
 POINTS = 8
-"""Number of random points of the check when functions are first bound to a preference."""
+"""Number of random points of the check at first use."""
 
 
 class Divergence(AbstractCloseness):
@@ -27,8 +27,8 @@ class Divergence(AbstractCloseness):
     .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
 
     The second argument of each is log u, normalised, (..., m or 1, n), -inf where masked: weights have to be 0 there.
-    When first bound to a preference the functions are checked at random points by :func:`fenchel.check_closeness`,
-    which raises an error with the point if they are inconsistent.
+    At their first use the functions are checked at random points by :func:`fenchel.check_closeness`, which raises an
+    error with the point if they are inconsistent.
 
     Args:
         value: D for weights (..., m, n), shape (..., m).
@@ -39,11 +39,11 @@ class Divergence(AbstractCloseness):
         modulus: σ > 0, the modulus of strong convexity of D in the 1-norm: D is at least
             :math:`\tfrac\sigma2\lVert p - q\rVert_1^2` above its tangent at q. A number, or a tensor that broadcasts to
             (..., m). Bounds depend on it.
-        check: Whether to check the functions at the first binding to a preference.
+        check: Whether to check the functions at their first use.
 
     Raises:
-        ProblemError: If an argument is not a function, or the modulus is not above 0; when bound to a preference, if
-            the functions are inconsistent.
+        ProblemError: If an argument is not a function, or the modulus is not above 0; when first used, if the functions
+            are inconsistent.
 
     Example:
         Twice the Kullback-Leibler divergence, with the curvature by autograd:
@@ -78,18 +78,7 @@ class Divergence(AbstractCloseness):
         self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
         self._modulus = checked_positive("modulus", modulus)
         # Shared by copies, to check the functions only once.
-        self._unchecked = [check]
-
-    @override
-    def bind(self, preference: Discrete) -> Self:
-        if self._unchecked[0] and not torch.compiler.is_compiling():
-            self._unchecked[0] = False
-            try:
-                check_closeness(self, preference.to(torch.float64), points=POINTS)
-            except ProblemError:
-                self._unchecked[0] = True
-                raise
-        return self
+        self.unchecked = [check]
 
     @override
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
@@ -203,9 +192,7 @@ def check_closeness(
     check_type("preference", preference, Discrete, "a fenchel.Discrete")
     preference, name = preference.to(torch.float64), repr(closeness)
     closeness = closeness.to(torch.float64)
-    # Binding an unchecked Divergence would check it.
-    if type(closeness).bind is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
-        closeness = closeness.bind(preference)
+    closeness = closeness.bind(preference)
     log_u = preference.log_weights.flatten(0, -2)[:1]
     lead = torch.broadcast_shapes((1,), *closeness.query_shapes().values())
     shape = (points, *lead, closeness.support(preference).shape[-2])
@@ -218,6 +205,24 @@ def check_closeness(
             missed = law.missed((tol + law.slack) * (1 + scale), name, log_u)
             worst[law.name] = max(worst.get(law.name, 0.0), missed)
     return ClosenessReport(name, points, worst)
+
+
+def check_at_first_use(closeness: AbstractCloseness, preference: Callable[[], Discrete]) -> None:
+    """Check a closeness that is not the package's where it is first used; once per class, or per :class:`Divergence`.
+
+    Args:
+        closeness: D.
+        preference: Gives templates and weights for the check.
+
+    Raises:
+        ProblemError: If a check fails.
+    """
+    if not closeness.unchecked[0] or torch.compiler.is_compiling():
+        return
+    u = preference()
+    if values_can_be_read(u.log_weights):
+        check_closeness(closeness, u, points=POINTS)
+        closeness.unchecked[0] = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.blocks import Box
-from fenchel.closeness import KL, AbstractCloseness, Divergence, Tsallis
+from fenchel.closeness import KL, AbstractCloseness, Tsallis
+from fenchel.closeness.custom import check_at_first_use
 from fenchel.errors import ProblemError
 from fenchel.estimate import certify
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
@@ -320,10 +321,12 @@ class AttentionInference(Inference):
         super().__init__(query, key, None if value is None else own_value, enable_gqa=enable_gqa, **options)
         other = None if closeness is None else checked_closeness(closeness, self._solver.name, self._call)
         self._closeness = None if self._call.has_no_evidence else other
-        if isinstance(self._closeness, Divergence):
-            # Binding it to a preference for the first time checks its functions, here at some queries.
-            rows = self._problems
-            self._closeness.bind(Discrete(rows.templates[:1], rows.log_weights()[:1, :, :LEAST_QUERIES]))
+        if self._closeness is not None:
+            check_at_first_use(self._closeness, self._some_queries)
+
+    def _some_queries(self) -> Discrete:
+        rows = self._problems
+        return Discrete(rows.templates[:1], rows.log_weights()[:1, :, :LEAST_QUERIES])
 
     @override
     def _answer(self, result: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from fenchel.tensors import (
     check_type,
     has,
     summed,
+    values_are_known,
     widened,
 )
 
@@ -33,7 +34,17 @@ Shape = int | tuple[int, ...] | torch.Size
 
 
 class Replaceable:
-    """An object that can be copied with some attributes replaced."""
+    """An object that can be copied with some attributes replaced, of a class that others may extend.
+
+    Attributes:
+        unchecked: A list of whether its first use has to check it, shared by copies; true of other packages' classes.
+    """
+
+    unchecked: list[bool]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.unchecked = [not cls.__module__.startswith("fenchel.")]
 
     def _changed(self, **attributes: Any) -> Self:
         """A copy with some attributes replaced, unchecked."""
@@ -302,6 +313,31 @@ class AbstractPreference(Convertible):
 
     def __repr__(self) -> str:
         return self._described(f"dim={self.dim}")
+
+
+def check_mean_at_first_use(preference: AbstractPreference) -> None:
+    """Check that a mean that is not the package's is the gradient of log M, near 0 in float64, once per class.
+
+    Raises:
+        ProblemError: If not.
+    """
+    if not preference.unchecked[0] or torch.compiler.is_compiling():
+        return
+    u = preference.to(torch.float64)
+    lam = torch.full((*u.lead, u.dim), 0.1, dtype=u.dtype, device=u.device)
+    reach = u.reach(torch.zeros_like(lam), lam)
+    lam = lam if reach is None else lam * (reach / 2).clamp(max=1).unsqueeze(-1)
+    try:
+        found, expected = u.tilted_mean(lam), AbstractPreference.tilted_mean(u, lam)
+    except RuntimeError:  # log_mgf is not differentiable, which is not required
+        return
+    wrong = (found - expected).abs() > 1e-4 * (found.abs() + expected.abs())
+    if values_are_known(wrong) and bool(wrong.any()):
+        raise ProblemError(
+            f"tilted_mean of {type(u).__name__} is {found[wrong][0]:.6g} at lam = {lam[wrong][0]:.4g} in all "
+            f"coordinates; expected {expected[wrong][0]:.6g}, the gradient of its log_mgf"
+        )
+    preference.unchecked[0] = False
 
 
 def of_source(name: str) -> Any:
