@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.heads import HeadKey, Modules, in_units
+from fenchel.auditing.heads import READS, HeadKey, Modules, in_units
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVES
 from fenchel.drawing import percent, plain
 from fenchel.io.documents import has_columns
@@ -264,19 +264,16 @@ def importance(heads: Sequence[HeadKey], manifest: Mapping[str, Any], modules: M
     passes = 2 * len({(modules.get((key.kind, key.layer), key), key.head) for key in heads}) + 2
     if command is None:
         return Importance(_NOT_IMPORTANCE, None, passes)
-    images = manifest.get("reads") == "images"
-    by = ""
+    reads, by = manifest.get("reads") or "text", ""
     if _label_column(manifest):
         by = ", by the loss of the classifier (--label-column names the column of the classes)"
     elif manifest.get("embeds"):
         by = ", by its sentence embeddings, or with --label-column by the loss of a classifier"
-    elif images:
+    elif reads == "images":
         by = ", by its outputs, or with folders named by class or --label-column by the loss of a classifier"
-    read = "these inputs" if manifest.get("texts") == READY_MADE else "this text"
-    read = "these images" if images else read
+    read = "this text" if reads == "text" else f"these {READS[reads]}s"
     # Of other inputs all queries are measured by default.
-    of_text = read == "this text" and manifest.get("reads", "text") == "text"
-    audited = " (an audit with the default sample takes about two)" if of_text else ""
+    audited = " (an audit with the default sample takes about two)" if reads == "text" else ""
     sentences = (
         f"{_NOT_IMPORTANCE} To measure importance, remove one head at a time: about {passes:,} passes of {read} "
         f"through the model{audited}{by}."

@@ -119,9 +119,8 @@ READS = {"text": "document", "images": "image", "inputs": "input", "examples": "
 def unit_of(manifest: Mapping[str, Any]) -> str:
     """The name of a position of the inputs: ``position`` for images and other inputs without ids, else ``token``."""
     reads = manifest.get("reads") or "text"
-    # Inputs without ids do not say how many positions they have; the layers that were measured do.
-    without_ids = reads != "text" and manifest.get("tokens") == manifest.get("documents")
-    return "position" if reads == "images" or without_ids else "token"
+    # Inputs without ids, and images, do not say how many positions they have, and count as one token each.
+    return "position" if reads != "text" and manifest.get("tokens") == manifest.get("documents") else "token"
 
 
 _OF_POSITIONS = {
