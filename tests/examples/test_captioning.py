@@ -77,36 +77,6 @@ def test_words_one_after_another_are_words_at_once(told: dict[str, Any]) -> None
     assert bool(loss.isfinite())
 
 
-def test_the_mean_of_reinforce_is_the_gradient_of_the_expected_loss() -> None:
-    made = task(attention="hard", entropy=0.0, baseline_decay=0.0, gate=False)
-    torch.manual_seed(0)
-    model = made.model().double().train()
-    batch = made.batch(made.splits["train"][:1], training=True)
-    batch = batch | {
-        "images": batch["images"].double(),
-        "words": batch["words"][:, :1],
-        "labels": batch["labels"][:, :1],
-    }
-    parameter = cast(torch.nn.Linear, model.evidence).weight
-
-    def gradient(loss: torch.Tensor) -> torch.Tensor:
-        return torch.autograd.grad(loss, parameter, allow_unused=True)[0]
-
-    cells, log_u, *_ = model.read(batch["images"])
-    states, _ = model.lstm(model.embed(batch["words"]))
-    _, weights, _ = model.look(states, cells, log_u)
-    every = model.scores(states, cells)  # of each cell in turn: (1, cells, pieces)
-    losses = -every.log_softmax(-1)[0, :, batch["labels"][0, 0]]
-    exact = gradient((weights[0, 0] * losses.detach()).sum())
-    draws = []
-    for _ in range(600):
-        loss, _ = made.loss(model, batch)
-        draws.append(gradient(loss))
-    mean, spread = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 600**0.5
-    assert bool(((mean - exact).abs() <= 6 * spread + 1e-9).all())
-    assert float(exact.norm()) > 3 * float((mean - exact).norm())
-
-
 def encoded(cut: int | None = None) -> dict[str, Any]:
     file = io.BytesIO()
     Image.new("RGB", (20, 10), (200, 30, 90)).save(file, "PNG")

@@ -17,7 +17,6 @@ from huggingface_hub import constants
 
 import common
 import reading
-import task
 import which_heads
 from fenchel.errors import InputError
 from tests.examples.measured import KilledError, few_toys, refuses
@@ -82,18 +81,6 @@ def test_a_killed_run_that_is_resumed_is_the_run_without_a_kill(tmp_path, dies):
     assert whole["test"] == resumed["test"]
     before, after = (weights(tmp_path / name) for name in ("whole", "killed"))
     assert all(torch.equal(after[name], one) for name, one in before.items())
-
-
-def test_batches_are_about_equally_large():
-    made = task.Task(task.Options())
-    made.splits = {"train": range(770)}
-    whole = list(made.batches("train", 32, None))
-    assert {len(one) for one in whole} == {30, 31}
-    assert sum(whole, []) == [*range(770)]  # noqa: RUF017 - short
-    drawn = list(made.batches("train", 32, 1))
-    assert [*map(len, drawn)] == [*map(len, whole)]
-    assert sorted(sum(drawn, [])) == [*range(770)]  # noqa: RUF017
-    assert drawn != list(made.batches("train", 32, 2))
 
 
 def begin(rank: int, port: int, given: list[str]) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from numpy.polynomial.legendre import leggauss
-from torch.nn.functional import kl_div
 
 import explain
 import reading
 from fenchel.errors import InputError
-from fenchel.functional import attention
 from tests.examples.measured import few_toys, parquet, trained
 from tests.pages import ROOT, page
 
@@ -27,14 +25,6 @@ def classifier(request: pytest.FixtureRequest) -> reading.Classifier:
 
 
 WORDS = torch.arange(2, 16)
-
-
-@pytest.mark.parametrize("classifier", ["words", "lstm"], indirect=True)
-def test_answers_of_weights_are_the_classifiers(classifier: reading.Classifier) -> None:
-    opened = explain.Opened(classifier, WORDS)
-    with torch.no_grad():
-        said = classifier(WORDS[None])["logits"].softmax(-1)[0]
-    assert torch.allclose(opened.chances(opened.weights), said, atol=1e-6)
 
 
 @pytest.mark.parametrize("classifier", ["words", "lstm"], indirect=True)
@@ -74,38 +64,6 @@ def test_other_weights_and_effective_ones_leave_outputs_unchanged(classifier: re
     assert (other >= 0).all()
     assert torch.allclose(opened.chances(other), opened.chances(opened.weights), atol=1e-4)
     assert (other - opened.weights).abs().sum(-1).mean() > 1  # of at most 2
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_first_order_weights_are_the_nearest_to_the_preference_of_the_same_mean(seed: int) -> None:
-    torch.manual_seed(seed)
-    keys, query, preference = (
-        torch.randn(4, 9, 3).double(),
-        torch.randn(4, 1, 3).double(),
-        torch.randn(9).double(),
-    )
-    eye = torch.eye(9).double().expand(4, -1, -1)
-    told = {"log_preference": preference, "scale": 1.0}
-    weights = attention(query[None], keys[None], eye[None], **told)[0, :, 0]
-    preference = preference.softmax(-1)
-    for _ in range(20):
-        other = explain.same_mean(weights, keys)
-        assert (other >= 0).all()
-        assert torch.allclose(other.sum(-1), torch.ones(4).double())
-        assert torch.allclose((other.unsqueeze(-2) @ keys), weights.unsqueeze(-2) @ keys)
-        farther = explain.divergence(other, preference) - explain.divergence(weights, preference)
-        assert (farther > 1e-6).all()
-        assert torch.allclose(farther, kl_div(weights.log(), other, reduction="none").sum(-1))
-
-
-def test_words_are_erased_until_the_decision_changes(classifier: reading.Classifier) -> None:
-    opened = explain.Opened(classifier, WORDS[:4])
-    opened.weights = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
-    opened.said = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]])
-    opened.bias = torch.zeros(2)
-    assert explain.erased(opened, torch.tensor([3.0, 2, 1, 0])) == 1 / 4
-    assert explain.erased(opened, torch.tensor([0.0, 2, 1, 3])) == 1
-    assert explain.erased(opened, torch.tensor([2.0, 0, 3, 1])) == 2 / 4
 
 
 def test_a_run_is_explained_and_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

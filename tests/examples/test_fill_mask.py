@@ -134,23 +134,6 @@ def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
     assert float(cast(torch.Tensor, model.log_preference.grad).abs().max()) > 0
 
 
-def test_running_text_is_split_by_headings_or_by_lines(tmp_path: Path) -> None:
-    lines = "\n".join((" = One = ", "", "A b . C <unk> .", "", " = = Part = = ", "", "E f .", ""))
-    lines = [*lines.split("\n"), " = Two = ", "", "G .", "= 1 ="]
-    articles = [[("A b .",), ("C [UNK] .",), ("E f .",)], [("G .",), ("= 1 =",)]]
-    assert passages.articles_of(lines) == articles
-    plain = [line for line in lines if line][:-1]
-    assert passages.articles_of(plain) == [articles[0], articles[1][:1]]
-    assert len(passages.articles_of(["a ."] * 250)) == 3
-    file = tmp_path / "text.txt"
-    file.write_text("\n".join(["One <unk> sen @-@ tence . And one more ."] * 900))
-    for words, parts in (("spaces", ["@-@"]), ("punctuation", ["@", "-", "@"])):
-        made = task(data=str(file), words=words)
-        assert all(len(made.splits[name]) > 0 for name in ("train", "validation", "test"))
-        said = [made.tokenizer.id_to_token(one) for one in made.splits["train"][0].first]
-        assert said[: len(parts) + 5] == ["one", "[UNK]", "sen", *parts, "tence", "."]
-
-
 def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     hollow = parquet(tmp_path / "hollow", text=["a b"] * 29 + [" "], label=[0, 1] * 15)

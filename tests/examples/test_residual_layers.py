@@ -32,15 +32,6 @@ def test_a_stage_is_the_formula_of_its_arm(arm: str) -> None:
         assert slope.abs().sum() > 0
 
 
-def test_a_mask_is_nearer_to_its_preference_when_exact() -> None:
-    """Its mean m solves logit m = logit u + z + u - m: exact evidence is what the mask does not yet say."""
-    stage, asked = residual.Stage("MF", 3, "exact"), torch.randn(2, 3, 4, 4)
-    stage.odds.data = torch.tensor([-1.0, 0.0, 2.0])
-    odds = stage.odds.detach()[:, None, None]
-    mean = stage.mask(asked)
-    assert torch.allclose(mean.logit(), odds + asked + odds.sigmoid() - mean, atol=1e-4)
-
-
 def test_networks_learn_toys_and_what_is_missing_is_said(tmp_path) -> None:
     o = residual.ResidualOptions(images=300, test=200, stages=1, width=8, epochs=4, seeds=1)
     assert residual.run(o, "(1 + M)F", 0)["right"] > 50
@@ -85,14 +76,3 @@ def test_bytes_are_counted_once_for_each_storage_while_it_is_kept() -> None:
     out.sum().backward()
     del out
     assert (kept.now, kept.most) == (0, 2 * 4000)
-
-
-def test_axial_positions_are_a_table_of_rows_beside_columns() -> None:
-    positions = reversible.AxialPositions(3, 4, 7)
-    table = torch.stack([torch.cat((positions.rows[at // 4], positions.columns[at % 4])) for at in range(12)])
-    assert torch.equal(positions(), table)
-    assert sum(one.numel() for one in positions.parameters()) == 3 * 3 + 4 * 4
-    # The same table as a sum of two that are 0 in the other's half.
-    rows = torch.nn.functional.pad(positions.rows, (0, 4)).repeat_interleave(4, 0)
-    columns = torch.nn.functional.pad(positions.columns, (3, 0)).repeat(3, 1)
-    assert torch.equal(positions(), rows + columns)
