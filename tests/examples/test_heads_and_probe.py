@@ -55,7 +55,6 @@ def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -
     assert perfect == {"right": 4, "edges": 4, "dspr": pytest.approx(1), "root": 1}
     rows = [perfect, {"right": 1, "edges": 2, "dspr": np.nan, "root": 0}]
     assert probe.summary(rows)["uuas"][0] == pytest.approx(5 / 6)
-    assert probe.summary(rows)["dspr"][0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -63,28 +62,14 @@ def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -
     [
         (block(2, 0) + "\n" + block(0, 3, 2), "line 7: word 2 does not lead"),
         (block(2, 1), "line 2: no word has the head 0"),
-        (block(0, 0), "line 3: the head of word 2 is 0"),
         (block(2, 7, 0), "line 3: the head of word 2 is 7"),
         (block(1), "line 2: the head of word 1 is 1"),
-        (block(0).replace("\t0", "\tq"), "line 2: .*q.*CoNLL-U"),
         ("1\ta\n", "line 1: .*CoNLL-U"),
     ],
 )
 def test_trees_that_are_none_are_refused_with_the_line(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         list(probe.sentences(text, "here"))
-
-
-def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"UniversalDependencies.*--data toy"):
-        probe.read(probe.Options(data=str(tmp_path)))
-    text = block(2, 0) + "2-3\twx\t_\t_\t_\t_\t_\t_\t_\t_\n" + "2.1\tx\t_\t_\t_\t_\t_\t_\t_\t_\n"
-    for name in ("train", "dev"):
-        (tmp_path / f"en-{name}.conllu").write_text(f"{text}\n{block(0)}")
-    with gzip.open(tmp_path / "en-test.conllu.gz", "wt") as file:
-        file.write(block(0, 1, 2))
-    found = probe.read(probe.Options(data=str(tmp_path)))
-    assert [[len(one.words) for one in some] for some in found] == [[2], [2], [3]]
 
 
 def test_maps_find_trees_that_are_in_the_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +84,24 @@ def test_maps_find_trees_that_are_in_the_states(monkeypatch: pytest.MonkeyPatch)
                 paths[word, at] = float(sentence.heads[at] >= 0)
                 at = sentence.heads[at]
         inputs.append(torch.cat((paths, torch.randn(len(paths), 8)), -1)[None])
-    told = probe.Options(rank=48, epochs=80)
-    maps = probe.fitted(inputs, some, told)
+    maps = probe.fitted(inputs, some, probe.Options(rank=48, epochs=80))
     (found,) = probe.tested(maps, inputs, some)
     assert found["uuas"][0] > 0.95
     assert found["dspr"][0] > 0.95
     assert found["root"][0] == 1
     with pytest.raises(InputError, match="rank is 49 and states have 48"):
         probe.fitted(inputs, some, probe.Options(rank=49))
+
+
+def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"UniversalDependencies.*--data toy"):
+        probe.read(probe.Options(data=str(tmp_path)))
+    text = block(2, 0) + "2-3\twx\t_\t_\t_\t_\t_\t_\t_\t_\n" + "2.1\tx\t_\t_\t_\t_\t_\t_\t_\t_\n"
+    for name in ("train", "dev"):
+        (tmp_path / f"en-{name}.conllu").write_text(text)
+    (tmp_path / "en-test.conllu.gz").write_bytes(gzip.compress(block(0, 1, 2).encode()))
+    found = probe.read(probe.Options(data=str(tmp_path)))
+    assert [[len(one.words) for one in some] for some in found] == [[2], [2], [3]]
 
 
 def test_states_are_means_of_pieces_and_exact_inference_changes_them() -> None:
@@ -185,36 +180,24 @@ def by_hand(found: dict[str, Any], removed: list[int], part: int) -> Tensor:
 
 
 def test_heads_are_removed_as_by_hand(found: dict[str, Any]) -> None:
+    """And the gradient of a linear loss is the effect of removal."""
     assert found["rows"] == [100, 100]
-    whole = by_hand(found, [], 1)
+    elsewhere, whole = by_hand(found, [], 0), by_hand(found, [], 1)
     assert found["loss"] == pytest.approx(float(whole.mean()), abs=1e-4)
     for head in found["heads"]:
-        rise = float((by_hand(found, [head["head"]], 1) - whole).mean())
-        assert head["zero"] == pytest.approx(rise, abs=1e-4)
-        elsewhere = by_hand(found, [head["head"]], 0) - by_hand(found, [], 0)
-        assert head["zero_elsewhere"] == pytest.approx(float(elsewhere.mean()), abs=1e-4)
+        rises = by_hand(found, [head["head"]], 1) - whole
+        rises_elsewhere = by_hand(found, [head["head"]], 0) - elsewhere
+        assert head["zero"] == pytest.approx(float(rises.mean()), abs=1e-4)
+        assert head["zero_elsewhere"] == pytest.approx(float(rises_elsewhere.mean()), abs=1e-4)
+        assert head["gradient"] == pytest.approx(float(rises_elsewhere.abs().mean()), rel=1e-3, abs=1e-4)
     least = sorted(found["heads"], key=lambda head: head["entropy"])[:2]
     rise = float((by_hand(found, [head["head"] for head in least], 1) - whole).mean())
     assert found["together"]["entropy"][-1] == pytest.approx(rise, abs=1e-3)
-
-
-def test_the_gradient_of_a_linear_loss_is_the_effect_of_removal(found: dict[str, Any]) -> None:
-    whole = by_hand(found, [], 0)
-    for head in found["heads"]:
-        expected = float((by_hand(found, [head["head"]], 0) - whole).abs().mean())
-        assert head["gradient"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
     last = found["heads"][-1]
     assert [last[name] for name in ("map_norm", "mean_output_norm", "output_norm", "gradient")] == [0] * 4
-    assert all(np.isfinite([head[name] for head in found["heads"] for name in which_heads.OF_AUDIT]))
 
 
-def test_correlations_are_those_of_scipy_and_orders_are_averaged(
-    found: dict[str, Any], tmp_path: Path
-) -> None:
-    draw = np.random.default_rng(0)
-    x, y = draw.integers(5, size=(3, 20)), draw.normal(size=(3, 20))
-    expected = [spearmanr(*pair)[0] for pair in zip(x, y, strict=True)]
-    assert which_heads.spearman(x, y) == pytest.approx(expected)
+def test_correlations_are_those_of_scipy(found: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(found))
     files = [str(tmp_path / "run.json")] * 2
     told = which_heads.TableOptions(group=["a", "a"], out=str(tmp_path / "all.json"))
@@ -222,14 +205,8 @@ def test_correlations_are_those_of_scipy_and_orders_are_averaged(
     made = json.loads((tmp_path / "all.json").read_text())["summary"]["a"]
     zero, gradient = ([head[name] for head in found["heads"]] for name in ("zero", "gradient"))
     assert made["gradient"]["zero"]["rho"] == pytest.approx(spearmanr(zero, gradient)[0])
-    assert (
-        made["gradient"]["zero"]["low"] <= made["gradient"]["zero"]["rho"] <= made["gradient"]["zero"]["high"]
-    )
     random = [rises for name, rises in found["together"].items() if name.startswith("random")]
     assert made["random"]["together"] == pytest.approx(np.mean(random, 0))
-    assert len(random) == which_heads.ORDERS
     assert made["layer"]["zero"]["rho"] == 0  # of a constant
     with pytest.raises(InputError, match="2 files and 1 names"):
         which_heads.table(which_heads.TableOptions(group=["a"]), files)
-    with pytest.raises(InputError, match="two are needed"):
-        which_heads.halves([{}], 100)

@@ -82,60 +82,27 @@ def model_of(**options: Any) -> tuple[reading.Reading, Any, dict[str, torch.Tens
     return task, task.model().eval(), reading.inputs(batch)
 
 
-@pytest.mark.parametrize("scale", [None, 2.0])
-def test_weights_of_a_pair_are_what_the_page_prints(scale):
+def test_weights_of_a_pair_are_what_the_page_prints():
     """p_i is the softmax of α e_ij, and e_ij is f(a_i)ᵀ f(b_j) times the scale, for each head, in both directions."""
-    _, model, given = model_of(data="toy-pairs", scale=scale, alpha=1.5)
+    _, model, given = model_of(data="toy-pairs", scale=2.0, alpha=1.5)
     a, b = (model.f(model.states(words)).unflatten(-1, (2, 8)) for words in given.values())
-    e = torch.einsum("bihd,bjhd->bhij", a, b) * (8**-0.5 if scale is None else scale)
+    e = torch.einsum("bihd,bjhd->bhij", a, b) * 2
     weights, m = model(**given, need_weights=True)["weights"], a.shape[1]
     torch.testing.assert_close(weights[:, :, :m, m:], (1.5 * e).softmax(-1))
     torch.testing.assert_close(weights[:, :, m:, :m], (1.5 * e).mT.softmax(-1))
-    assert not weights[:, :, :m, :m].any()
-    assert not weights[:, :, m:, m:].any()
-
-
-def test_what_a_word_finds_is_the_mean_of_the_other_text():
-    _, model, given = model_of(data="toy-pairs")
-    m, states = given["words"].shape[1], torch.cat([model.states(words) for words in given.values()], 1)
-    seen: list[torch.Tensor] = []
-    model.compare.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    weights = model(**given, need_weights=True)["weights"]
-    found = (weights @ states.unflatten(-1, (2, 8)).transpose(1, 2)).transpose(1, 2).flatten(2)
-    expected = torch.cat((states, found, states - found, states * found), -1)
-    torch.testing.assert_close(seen[0], expected)
-    assert m == 8
-
-
-def test_the_question_is_asked_of_every_word():
-    _, model, given = model_of()
-    layer, states = model.attention, model.states(given["words"])
-    maps = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
-    question = torch.nn.functional.linear(model.question.weight, maps[0][0], maps[1][0]).view(2, 8)
-    templates = torch.nn.functional.linear(states, maps[0][1], maps[1][1]).unflatten(-1, (2, 8))
-    scores = torch.einsum("bnhd,hd->bhn", templates, question) * 8**-0.5
-    expected = scores.masked_fill((given["words"] == 0).unsqueeze(1), -torch.inf).softmax(-1)
-    weights = model(**given, need_weights=True)["weights"]
-    torch.testing.assert_close(weights[:, :, 0], expected)
 
 
 @pytest.mark.parametrize("data", ["toy", "toy-pairs"])
 def test_hard_attention_reads_one_word_and_learns_where(data):
     task, model, given = model_of(data=data, attention="hard")
-    weights = model(**given, need_weights=True)["weights"]
-    words, rows = torch.cat(list(given.values()), 1), weights.flatten(1, 2)
-    for tokens, queries in zip(words, rows, strict=True):
+    rows = model(**given, need_weights=True)["weights"].flatten(1, 2)
+    for tokens, queries in zip(torch.cat(list(given.values()), 1), rows, strict=True):
         # A word that is there several times shares the weight.
         assert all(len(tokens[query > 0].unique()) == 1 for query in queries)
     torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
-    before = model(**given)["logits"]
-    model.train()
-    torch.nn.Module.apply(model, lambda one: setattr(one, "p", 0.0) if hasattr(one, "p") else None)
-    torch.testing.assert_close(model(**given)["logits"], before)
-    loss, count = task.loss(model, task.batch(task.splits["test"][:4], training=True))
+    loss, _ = task.loss(model.train(), task.batch(task.splits["test"][:4], training=True))
     loss.backward()
     first = model.question if data == "toy" else model.f[0]
-    assert count == 4
     assert first.weight.grad.abs().max() > 0
 
 
@@ -160,17 +127,10 @@ def test_load_gives_what_an_audit_reads(learned, options):
     assert float(found["score"].mean()) == pytest.approx(result["test"]["accuracy"])
     if "pearson" not in result["test"]:
         assert float(found["loss"].mean()) == pytest.approx(result["test"]["cross_entropy"], rel=1e-4)
-    model, batches = reading.load(str(folder))
-    texts = []
-    for batch in batches:
-        for tokens, counted in zip(batch["tokens"], batch["counted"], strict=True):
-            assert [one == "[PAD]" for one in tokens] == (~counted).tolist()
-            texts.append(" ".join(one for one in tokens if one != "[PAD]"))
+    _, batches = reading.load(str(folder))
+    texts = [" ".join(row).replace(" [PAD]", "") for batch in batches for row in batch["tokens"]]
     task, _ = loaded(folder)
-    examples = task.splits["test"]
-    assert texts == [" ".join(one["texts"]) for one in examples]
-    some = task.loss(model, task.batch(examples[:64], training=False))
-    assert float(some[0].detach()) == pytest.approx(float(found["loss"][:64].sum()), rel=1e-5)
+    assert texts == [" ".join(one["texts"]) for one in task.splits["test"]]
 
 
 def test_use_says_a_class_and_draws_a_pair(learned, monkeypatch, capsys, tmp_path):
@@ -191,9 +151,6 @@ def test_use_says_a_class_and_draws_a_pair(learned, monkeypatch, capsys, tmp_pat
     with pytest.raises(InputError, match="pairs of texts"):
         reading.use(task, model, reading.UseOptions(["one"]))
     task, model = loaded(learned(**TEXTS, attention="mean")[0])
-    capsys.readouterr()
-    reading.use(task, model, reading.UseOptions())
-    assert len(capsys.readouterr().out.splitlines()) == 5
     with pytest.raises(InputError, match="no weights to draw"):
         reading.use(task, model, reading.UseOptions(["stop"], heatmap=file))
 
@@ -217,23 +174,18 @@ def folder(tmp_path, monkeypatch):
 ROWS = ["a b c", "d e f", "a d", "b e"] * 5
 
 
+PAIR = ["sentence_A", "sentence_B"]
+
+
 @pytest.mark.parametrize(
-    ("columns", "label"),
-    [
-        (["text"], "coarse_label"),
-        (["sentence"], "label"),
-        (["premise", "hypothesis"], "label"),
-        (["sentence_A", "sentence_B"], "label"),
-    ],
+    ("columns", "label"), [(["text"], "coarse_label"), (["sentence"], "label"), (PAIR, "label")]
 )
 def test_columns_of_the_hub_are_found(folder, columns, label):
-    labels = [0, 1, -1, 1] if label == "label" else [0, 1, 0, 1]
-    data = folder(dict.fromkeys(columns, ROWS) | {label: labels * 5}, **{label: ["no", "yes"]})
+    data = folder(dict.fromkeys(columns, ROWS) | {label: [0, 1, -1, 1] * 5}, **{label: ["no", "yes"]})
     task = reading.Reading(reading.ReadingOptions(data=data))
     assert task.texts == tuple(columns)
     assert task.classes == ["no", "yes"]
-    assert len(task.splits["test"]) == (15 if label == "label" else 20)  # -1 stands for no label
-    assert len(task.splits["validation"]) in (1, 2)
+    assert len(task.splits["test"]) == 15  # -1 stands for no label
 
 
 def test_data_that_cannot_be_read_are_refused_in_one_line(folder):
@@ -248,7 +200,6 @@ def test_data_that_cannot_be_read_are_refused_in_one_line(folder):
                 {"sentence_A": ROWS, "sentence_B": ROWS, "label": labels, "relatedness_score": [0.5] * 20},
                 r"row 0: relatedness_score is 0\.5; expected a number from 1 to 5",
             ),
-            ({"premise": ROWS, "hypothesis": ["", *ROWS[1:]], "label": labels}, "row 0: a text is empty"),
         ],
     )
 

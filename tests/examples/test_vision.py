@@ -42,16 +42,6 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert found["test"]["accuracy"] > control + 0.3
 
     read, model = load_run(*KIND, tmp_path / "run")
-    records = [
-        record
-        for numbers in read.batches("test", 50, None)
-        for record in read.records(
-            model, read.batch([read.splits["test"][one] for one in numbers], training=False)
-        )
-    ]
-    right = [record["label"] == record["answer"] for record in records]
-    assert found["test"]["accuracy"] == pytest.approx(sum(right) / len(right))
-
     read_back = check_run(vision, tmp_path / "run", 2 * ["encoder_self"], layers=[1], baseline="twin")
     assert float(read_back["loss"].mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
     assert float(read_back["score"].mean()) == pytest.approx(found["test"]["accuracy"])
@@ -64,15 +54,7 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert (tmp_path / "seen.png").stat().st_size > 0
 
 
-def test_partners_are_others_of_the_class_and_pairs_stay_together() -> None:
-    one = task(train_images=0)
-    order = list(one.batches("train", 64, 3))
-    assert sorted(number for numbers in order for number in numbers) == list(range(600))
-    labels = torch.tensor(
-        [[int(one.splits["train"][number][1]) for number in numbers] for numbers in order[:-1]]
-    )
-    assert torch.equal(labels[:, ::2], labels[:, 1::2])
-
+def test_partners_are_others_of_the_class() -> None:
     torch.manual_seed(0)
     labels = torch.randint(3, (400,))
     labels[7] = 9  # alone in its class
@@ -82,7 +64,6 @@ def test_partners_are_others_of_the_class_and_pairs_stay_together() -> None:
     assert torch.equal(labels[found[joined]], labels[joined])
     assert not bool((found == torch.arange(400)).any())
     assert int(found[7]) == -1
-    assert bool((vision.partners(torch.arange(5), 1.0) == -1).all())
 
 
 @pytest.mark.parametrize("model", ["vit", "ot-vit"])
@@ -107,19 +88,6 @@ def test_the_width_of_the_paper_gives_its_number_of_parameters() -> None:
     assert cast(TransportAttention, made.layers[-1].self_attn).gamma == 16.0
 
 
-def test_augmented_images_are_shifted_by_at_most_four_pixels() -> None:
-    torch.manual_seed(0)
-    images = torch.zeros(50, 1, 16, 16, dtype=torch.uint8)
-    images[:, :, 8, 8] = 255
-    found = vision.augmented(images)
-    assert found.dtype == torch.uint8
-    assert found.shape == images.shape
-    _, _, rows, columns = found.nonzero().unbind(1)
-    assert len(rows) == 50
-    assert bool((rows - 8).abs().max() <= 4)
-    assert bool(((columns - 8).abs().minimum((columns - 7).abs()) <= 4).all())  # mirrored: 7 is where 8 was
-
-
 def images_folder(folder: Path, **changed: Any) -> Path:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (40, 8, 8), dtype=torch.uint8, generator=generator).numpy()
@@ -132,16 +100,11 @@ def images_folder(folder: Path, **changed: Any) -> Path:
     return folder
 
 
-def test_reads_a_folder_of_images(tmp_path: Path) -> None:
-    one = task(data=str(images_folder(tmp_path / "images")), train_images=20)
+def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+    good = images_folder(tmp_path / "good")
+    one = task(data=str(good), train_images=20)
     assert [len(one.splits[name]) for name in ("train", "validation", "test")] == [20, 4, 4]
     assert one.splits["train"][0][0].shape == (1, 8, 8)
-    labels = [int(label) for _, label in one.splits["train"]]
-    assert 9 <= sum(labels) <= 11
-
-
-def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
-    good = images_folder(tmp_path / "good")
     rows = cast(dict[str, Any], datasets.Dataset.from_parquet(str(good / "train.parquet")).to_dict())
     images = rows["image"]
     cut = [*images[:3], {"bytes": images[3]["bytes"][:40], "path": None}, *images[4:]]
