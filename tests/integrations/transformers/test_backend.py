@@ -54,26 +54,13 @@ def test_three_ways_to_ask_for_it_agree(estimator, tmp_path):
     model.save_pretrained(tmp_path)
     model.set_attn_implementation(NAMES[estimator])
     found = model(**inputs).last_hidden_state
-    loaded = AutoModel.from_pretrained(
-        tmp_path, attn_implementation=NAMES[estimator], dtype=torch.float64
-    ).eval()
-    configured = tiny_model("bert", attn_implementation=NAMES[estimator])
-    assert configured.config._attn_implementation == NAMES[estimator]
+    named: dict[str, Any] = {"attn_implementation": NAMES[estimator], "dtype": torch.float64}
+    loaded, configured = AutoModel.from_pretrained(tmp_path, **named).eval(), tiny_model("bert", **named)
     for other in (loaded, configured):
         torch.testing.assert_close(other(**inputs).last_hidden_state, found, rtol=0, atol=1e-12)
     real = inputs["attention_mask"] == 1
     difference = (found - eager)[real].abs().max()
     assert difference < 1e-12 if estimator == "first_order" else difference > 1e-2
-
-
-def test_an_additive_mask_with_a_row_of_finfo_min_gives_zeros_there():
-    query, key, value = problem()
-    mask = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
-    mask[1, :, 3] = torch.finfo(torch.float64).min
-    output, _ = attend(Attention(), query, key, value, mask, setting=Setting())
-    assert (output[1, 3] == 0).all()
-    assert (output[1, 2] != 0).all()
-    assert output.is_contiguous()
 
 
 def test_is_causal_of_the_call_comes_before_that_of_the_module():
@@ -87,16 +74,13 @@ def test_is_causal_of_the_call_comes_before_that_of_the_module():
 
 
 def test_dropout_acts_in_training_alone_and_keeps_the_mean():
-    query, key, value = problem()
-    draws = 4000
-    query, key, value = (tensor[:1].expand(draws, -1, -1, -1) for tensor in (query, key, value))
-    module = Attention()
-    expected, _ = attend(module.eval(), query, key, value, None, setting=Setting())
-    ignored, _ = attend(module, query, key, value, None, setting=Setting(), dropout=0.5)
+    draws, module = 4000, Attention()
+    given = [tensor[:1].expand(draws, -1, -1, -1) for tensor in problem()]
+    expected, _ = attend(module.eval(), *given, None, setting=Setting())
+    ignored, _ = attend(module, *given, None, setting=Setting(), dropout=0.5)
     assert torch.equal(ignored, expected)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        dropped, _ = attend(module.train(), query, key, value, None, setting=Setting(), dropout=0.5)
+    torch.manual_seed(0)
+    dropped, _ = attend(module.train(), *given, None, setting=Setting(), dropout=0.5)
     assert (dropped - expected).abs().max() > 0.1
     error = dropped.std(0) / draws**0.5
     assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
@@ -106,8 +90,6 @@ def test_capped_scores_are_the_familys_own_at_first_order_and_refused_elsewhere(
     inputs = tiny_inputs("gemma2", padding="none")
     model = tiny_model("gemma2", attn_implementation="eager", attn_logit_softcapping=0.5)
     expected = model(**inputs).last_hidden_state
-    uncapped = tiny_model("gemma2", attn_implementation="eager", attn_logit_softcapping=None)
-    assert not torch.allclose(uncapped(**inputs).last_hidden_state, expected, atol=1e-2)
     model.set_attn_implementation(NAMES["first_order"])
     torch.testing.assert_close(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-6)
     for estimator in ("second_order", "exact"):
@@ -121,17 +103,8 @@ def test_capped_scores_are_the_familys_own_at_first_order_and_refused_elsewhere(
 def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is_its_logit():
     query, key, value = problem(4, 2)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64, requires_grad=True)
-    output, weights = attend(
-        Attention(),
-        query,
-        key,
-        value,
-        None,
-        setting=Setting(),
-        s_aux=sinks,
-        output_attentions=True,
-        scaling=0.5,
-    )
+    asked = {"s_aux": sinks, "output_attentions": True, "scaling": 0.5}
+    output, weights = attend(Attention(), query, key, value, None, setting=Setting(), **asked)
     scores = 0.5 * query @ key.repeat_interleave(2, 1).mT
     with_sink = torch.cat((scores, sinks.view(1, 4, 1, 1).expand(2, 4, 5, 1)), -1).softmax(-1)[..., :-1]
     torch.testing.assert_close(weights, with_sink, rtol=0, atol=1e-12)
@@ -140,16 +113,14 @@ def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is
     (found,) = torch.autograd.grad(output.sum(), sinks)
     (gradient,) = torch.autograd.grad(expected.sum(), sinks)
     torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
-    with pytest.raises(
-        CaptureError, match=r"passes s_aux of shape \(3,\); expected one logit per head, \(4,\)"
-    ):
+    with pytest.raises(CaptureError, match=r"s_aux of shape \(3,\); expected one logit per head, \(4,\)"):
         attend(Attention(), query, key, value, None, setting=Setting(), s_aux=torch.ones(3))
 
 
 @pytest.mark.parametrize("additive", [False, True])
 def test_keys_that_a_family_does_not_select_are_masked(additive):
     query, key, value = problem()
-    mask = torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
     indices = torch.tensor([[0, 1], [0, 1], [1, 2], [0, 3], [4, 2]]).expand(2, 5, 2)
     chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, value=True)[:, None]
     given = torch.where(mask, 0.0, -3e38) if additive else mask
@@ -191,14 +162,12 @@ def test_query_heads_that_key_heads_do_not_divide_are_an_error():
         attend(Attention(), *problem(3, 2), None, setting=Setting())
 
 
-def test_weights_are_returned_when_the_call_or_the_configuration_asks():
+def test_weights_are_returned_when_the_configuration_asks():
     query, key, value = problem()
     module: Any = Attention()
-    expected = F.reference.inferred_weights(query, key, scale=0.5)
-    _, weights = attend(module, query, key, value, None, setting=Setting(), output_attentions=True)
-    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
     module.config = type("Configuration", (), {"output_attentions": True})()
     _, weights = attend(module, query, key, value, None, setting=Setting())
+    expected = F.reference.inferred_weights(query, key, scale=0.5)
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
 
 
@@ -208,17 +177,13 @@ def test_weights_are_returned_when_the_call_or_the_configuration_asks():
 def test_gradient_checkpointing_changes_no_gradient(estimator, reentrant):
     model = tiny_model("llama", attn_implementation=NAMES[estimator])
     inputs = tiny_inputs("llama")
-    # Dropout is 0 in these configurations; models checkpoint in training alone.
-    model.train()
+    model.train()  # models checkpoint in training alone; dropout is 0 in this configuration
 
     def gradients() -> dict[str, Tensor]:
         model.zero_grad()
         model(**inputs).last_hidden_state.sin().sum().backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
     expected = gradients()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
     found = gradients()
@@ -240,23 +205,6 @@ def test_a_name_is_a_context(family: str, name: str) -> None:
     torch.testing.assert_close(found, named, rtol=0, atol=1e-10)
     torch.testing.assert_close(model(**inputs).last_hidden_state, before)
     assert float((found - before).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_masked_keys_keep_weight_zero_and_no_hidden_state_depends_on_padding(family: str) -> None:
-    inputs = tiny_inputs(family, padding="left") if family == "bert" else tiny_inputs(family)
-    model = tiny_model(family, attn_implementation="fenchel_sparsemax")
-    output = model(**inputs, output_attentions=True)
-    real = inputs["attention_mask"] == 1
-    for weights in output.attentions:
-        assert bool((weights.transpose(1, 3)[~real] == 0).all())
-        rows = weights.sum(-1).transpose(1, 2)[real]
-        torch.testing.assert_close(rows, torch.ones_like(rows))
-        if family == "llama":
-            assert bool((weights.triu(1) == 0).all())
-    changed = {**inputs, "input_ids": torch.where(real, inputs["input_ids"], 7)}
-    again = model(**changed).last_hidden_state
-    torch.testing.assert_close(again[real], output.last_hidden_state[real])
 
 
 CLOSENESSES = {"KL": None, "orders of heads": Tsallis(torch.tensor([[1.1], [1.4], [1.7], [2.0]]).double())}
@@ -294,9 +242,6 @@ def test_chosen_heads_infer_and_the_others_stay_first_order(
         torch.testing.assert_close(read, expected, rtol=0, atol=1e-9)
         gaps = torch.where(chosen, bounds.gap, own_bounds.gap)
         torch.testing.assert_close(found.certificate.gap, gaps, rtol=1e-6, atol=1e-12)
-    plain = replace(call, setting=Setting(how, heads=(1,))).infer()
-    assert plain.weights is None
-    assert plain.certificate is None
 
 
 def test_a_model_of_sparse_attention_keeps_it_where_nothing_else_is_asked() -> None:
@@ -329,8 +274,7 @@ def test_a_learned_order_per_head_and_a_certificate() -> None:
         model(**inputs).last_hidden_state.sin().sum().backward()
     assert raw.grad is not None
     assert bool((raw.grad.abs() > 0).all())
-    assert len(seen) == 2
-    assert all(bool((gap >= 0).all()) for gap in seen.values())
+    assert [bool((gap >= 0).all()) for gap in seen.values()] == [True, True]
 
 
 def test_what_is_no_closeness_of_a_backend_is_named() -> None:

@@ -17,15 +17,15 @@ from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.sites import RealQueries
 from fenchel.integrations.transformers import decoder_inputs, use_backend
 from fenchel.nn.inference import Problem
+from tests.normal import drawn
 from tests.tiny_models import tiny_inputs, tiny_model
 
 
-@pytest.mark.parametrize("name", ["block_indices", "cache", "mood"])
 @pytest.mark.parametrize("value", [0.0, torch.ones(2)], ids=["zero", "tensor"])
-def test_what_changes_scores_is_refused_by_name(name: str, value: Any) -> None:
+def test_what_changes_scores_is_refused_by_name(value: Any) -> None:
     problem = Problem(QUERY, QUERY, QUERY, 1.0, 0.5)
-    call = FamilyCall("layers.3", Attention(), problem, None, None, False, {name: value})
-    with pytest.raises(ModelError, match=f"layers.3 \\(Attention\\) passes '{name}'"):
+    call = FamilyCall("layers.3", Attention(), problem, None, None, False, {"mood": value})
+    with pytest.raises(ModelError, match=r"layers.3 \(Attention\) passes 'mood'"):
         refuse_unsupported(call)
 
 
@@ -45,12 +45,9 @@ def test_torchs_own_attention_is_found_unless_it_adds_templates() -> None:
     assert "head" in attention_modules(model).values()
     model.head = nn.MultiheadAttention(24, 4, add_zero_attn=True)
     with pytest.raises(
-        ModelError, match=r"ViTModel computes attention in MultiheadAttention \(such as 'head'\)"
+        ModelError, match=r"ViTModel computes attention in MultiheadAttention \(such as 'head'"
     ):
         attention_modules(model)
-
-
-def test_a_model_without_attention_is_an_error() -> None:
     with pytest.raises(ModelError, match="Sequential has no module that calls the attention registry"):
         attention_modules(nn.Sequential(nn.Linear(2, 2)))
 
@@ -115,7 +112,7 @@ def test_labels_that_do_not_fit_their_mask_and_models_that_cannot_read_them_are_
         decoder_inputs(tiny_model("bert"), labels)
 
 
-SHAPE = (2, 2, 6, 4)
+TENSORS = [drawn(2, 2, 6, 4, seed=seed).float() for seed in range(3)]
 
 
 def eager_attention_forward(
@@ -124,49 +121,29 @@ def eager_attention_forward(
     scores = query @ key.mT * scaling
     if mask is not None:
         scores = scores + mask
-    weights = (scores + module.surprise).softmax(-1)
+    weights = scores.softmax(-1)
     return (weights @ value).transpose(1, 2), weights
 
 
 class Attention(nn.Module):
     """Stands for a family; its eager attention is the one above, by its module."""
 
-    surprise: Tensor | float = 0.0
-
     def forward(self) -> None:
         pass
 
 
-def check(module: nn.Module, output: Tensor, mask: Tensor | None = None) -> None:
-    query, key, value = tensors()
-    call = FamilyCall("layer.0", module, Problem(query, key, value, 1.0, 0.5), mask, None, False, {})
+def check(output: Tensor, mask: Tensor) -> None:
+    call = FamilyCall("layer.0", Attention(), Problem(*TENSORS, 1.0, 0.5), mask, None, False, {})
     check_against_eager(call, output, LogPreferences()(call))
-
-
-def tensors() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(SHAPE, generator=generator) for _ in range(3)]
-
-
-def attend(mask: Tensor | None = None) -> Tensor:
-    query, key, value = tensors()
-    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.5).transpose(
-        1, 2
-    )
-
-
-def test_a_mask_that_was_lost_is_noticed() -> None:
-    with pytest.raises(ModelError, match="changes the scores"):
-        check(Attention(), attend(), torch.ones(6, 6, dtype=torch.bool).tril()[None, None])
 
 
 def test_rows_that_see_nothing_are_not_compared() -> None:
     mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
     mask[:, :, 2] = False
-    output = attend(mask)
+    output = nn.functional.scaled_dot_product_attention(*TENSORS, attn_mask=mask, scale=0.5).transpose(1, 2)
     output[:, 2] = 7
-    check(Attention(), output, mask)
-    check(Attention(), 7 * output, torch.zeros_like(mask))
+    check(output, mask)
+    check(7 * output, torch.zeros_like(mask))
     output[:, 3] = 7
     with pytest.raises(ModelError, match="changes the scores"):
-        check(Attention(), output, mask)
+        check(output, mask)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.families import TOLERANCE, outcome_of
 from fenchel import Capture
 from fenchel.integrations.transformers import attention_implementation, register, use_backend
+from tests.normal import drawn
 from tests.tiny_models import tiny_inputs, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -59,26 +60,16 @@ MASKS = {
 )
 def test_torchs_own_attention_goes_through_the_registry(options, mask):
     register()
-    generator = torch.Generator().manual_seed(0)
     unbatched = options.get("unbatched", False)
-    layer = nn.MultiheadAttention(
-        12, 3, **{name: one for name, one in options.items() if name != "unbatched"}
-    )
-    layer = layer.double().eval()
-
-    def normal(tokens: int, width: int) -> Tensor:
-        given = torch.randn(2, tokens, width, generator=generator, dtype=torch.float64)
-        return given[0] if unbatched else given if layer.batch_first else given.transpose(0, 1)
-
-    inputs = normal(4, 12), normal(3, layer.kdim), normal(3, layer.vdim)
+    given = {name: one for name, one in options.items() if name != "unbatched"}
+    layer = nn.MultiheadAttention(12, 3, **given).double().eval()
+    inputs = [drawn(2, n, width) for n, width in ((4, 12), (3, layer.kdim), (3, layer.vdim))]
+    inputs = [one[0] if unbatched else one if layer.batch_first else one.transpose(0, 1) for one in inputs]
     masks = dict(MASKS[mask])
-    if unbatched:
-        masks = {
-            name: one[: len(one) // 2] if name == "key_padding_mask" else one for name, one in masks.items()
-        }
-        masks = {name: one[0] if name == "key_padding_mask" else one[:3] for name, one in masks.items()}
-        if mask == "both":
-            masks["attn_mask"] = MASKS[mask]["attn_mask"]
+    if unbatched and "key_padding_mask" in masks:
+        masks["key_padding_mask"] = masks["key_padding_mask"][0]
+    if unbatched and mask == "a head":
+        masks["attn_mask"] = masks["attn_mask"][:3]
     for average in (True, False):
         expected = layer(*inputs, **masks, average_attn_weights=average)
         with attention_implementation(layer, "fenchel_first_order"):
@@ -91,7 +82,7 @@ def test_torchs_encoder_layers_ask_the_registry_too():
     register()
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
-    tokens = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens = drawn(2, 5, 8)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     real = ~padding
     with torch.no_grad():

@@ -56,19 +56,6 @@ def test_a_bias_and_a_mask_that_overflow_together_are_a_mask() -> None:
     assert (found[..., 3:] == -torch.inf).all()
 
 
-@pytest.mark.parametrize("shape", [(B, 1, 1, N), (1, 1, N, N), (B, H, 1, N), (1, H, N, N), (B, H, N, N)])
-@pytest.mark.parametrize("expand", [True, False])
-def test_constant_dimensions_are_dropped(shape: tuple[int, ...], expand: bool) -> None:
-    full = noise(*shape).expand(B, H, N, N)
-    full = full if expand else full.contiguous()
-    for found in (weights(full), weights(None, full)):
-        assert torch.equal(found, noise(*shape))
-    allowed = full > 0
-    found = weights(allowed)
-    assert found.shape == shape
-    assert torch.equal(found > -torch.inf, noise(*shape) > 0)
-
-
 def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
     allowed = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
     allowed[1, :, :, :2] = False
@@ -93,30 +80,15 @@ def test_layers_that_share_a_mask_share_the_work() -> None:
     assert preferences(call_of(QUERY, QUERY, mask, site="three")) is not first
 
 
-def test_a_mask_of_a_long_context_stays_a_mask() -> None:
-    mask = torch.ones(1, 1, N, N, dtype=torch.bool).tril()
-    found = build(mask)
-    assert found.mask_or_bias is not None
-    assert found.mask_or_bias.data_ptr() == mask.data_ptr()
-
-
-def test_float64_queries_have_a_float64_preference() -> None:
-    query = QUERY.double()
-    found = LogPreferences()(call_of(query, query, noise(1, H, N, N).double())).mask_or_bias
-    assert found is not None
-    assert found.dtype == torch.float64
-
-
 def test_causal_structure_is_recognised() -> None:
     tokens = torch.ones(B, 1, N, N, dtype=torch.bool)
     assert build(tokens.tril()).is_causal(N, N)
     assert build(tokens.tril(), noise(1, H, N, N)).is_causal(N, N)
     assert not build(tokens.tril(1)).is_causal(N, N)
-    assert not build(tokens).is_causal(N, N)
     assert not build(tokens & (torch.arange(N) < 1)).is_causal(N, N)  # one real token, the rest padding
 
 
-@pytest.mark.parametrize("length", [2, 5, 300])
+@pytest.mark.parametrize("length", [2, 300])
 def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
     draw = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 4, length, 8, generator=draw, dtype=torch.float64) for _ in range(3))
@@ -131,10 +103,6 @@ def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
         other = triangle.clone()
         other[:, :, row, column] ^= True
         assert not LogPreferences()(call_of(query, key, other, None, True)).only_causal
-    padded = triangle.clone()
-    padded[1, :, :, 0] = False
-    padded[1, :, 0, 0] = True
-    assert not LogPreferences()(call_of(query, key, padded, None, True)).only_causal
     bias = torch.randn(1, 4, length, length, generator=draw, dtype=torch.float64)
     assert not LogPreferences()(call_of(query, key, triangle, bias, True)).only_causal
     assert LogPreferences()(call_of(query, key, None, None, True)).only_causal
@@ -205,15 +173,3 @@ def test_a_mask_that_does_not_fit_is_an_error(called: Build, mask: Tensor, got: 
 def test_a_single_query_sees_every_key(name: str) -> None:
     """It stands at the end of a cache."""
     assert BUILDERS[name](call_of(SPLIT_QUERY[:, :, :1], KEY, None, None, True)) is None
-
-
-def of_backend(mask: Tensor | None = None, bias: Tensor | None = None, is_causal: bool = False) -> Any:
-    return call_preference(call_of(SPLIT_QUERY, KEY, mask, bias, is_causal))
-
-
-def test_a_backend_keeps_types_and_reduces_expanded_dimensions() -> None:
-    mask = torch.rand(2, 1, 3, 6, generator=torch.Generator().manual_seed(0)) < 0.5
-    assert of_backend(mask) is mask
-    assert of_backend(torch.ones(2, 1, 1, 6).expand(2, 4, 3, 6)).shape == (2, 1, 1, 6)
-    assert of_backend(torch.ones(2, 1, 1, 6, dtype=torch.bool).expand(2, 1, 3, 6)).shape == (2, 1, 1, 6)
-    assert of_backend(torch.ones(2, 1, 3, 6)).shape == (2, 1, 3, 6)

@@ -53,15 +53,6 @@ def test_function_and_mask_come_together(family: str, backend: list[Tensor | Non
     assert all(mask is not None and mask.dtype == torch.bool for mask in backend)
 
 
-def test_a_model_that_does_not_call_the_registry_is_an_error() -> None:
-    model, inputs = tiny_model("deberta_v2"), tiny_inputs("deberta_v2")
-    with (
-        pytest.raises(ModelError, match=r"DebertaV2Model was switched.*which was never called"),
-        attention_implementation(model, NAME),
-    ):
-        model(**inputs)
-
-
 def test_the_mask_shortcut_agrees_with_transformers() -> None:
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
@@ -82,17 +73,10 @@ def test_the_mask_shortcut_agrees_with_transformers() -> None:
 BATCH, HEADS, KEYS, WIDTH, INPUTS = 2, 3, 5, 4, 7
 
 
-def trace(linear: nn.Module, name: str = "linear") -> Trace:
-    x = torch.randn(BATCH, KEYS, INPUTS, generator=torch.Generator().manual_seed(0))
+def trace(outputs: int = 12, name: str = "linear") -> Trace:
+    torch.manual_seed(0)
+    linear, x = nn.Linear(INPUTS, outputs).requires_grad_(False), torch.randn(BATCH, KEYS, INPUTS)
     return Trace(name, linear, x, linear(x))
-
-
-def linear(outputs: int, bias: bool = True, seed: int = 0) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    made = nn.Linear(INPUTS, outputs, bias=bias)
-    for parameter in made.parameters():
-        parameter.data.normal_(generator=generator)
-    return made.requires_grad_(False)
 
 
 def heads(outputs: Tensor) -> Tensor:
@@ -107,7 +91,7 @@ def find(key: Tensor, *traces: Trace) -> Any:
 @pytest.mark.parametrize("part", [0, 1, 2])
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_a_fused_map_is_taken_apart(part: int, interleaved: bool) -> None:
-    fused = trace(linear(36))
+    fused = trace(36)
     if interleaved:
         key = fused.output.view(BATCH, KEYS, HEADS, 3, WIDTH)[:, :, :, part].transpose(1, 2)
     else:
@@ -120,20 +104,20 @@ def test_a_fused_map_is_taken_apart(part: int, interleaved: bool) -> None:
 
 
 def test_a_flattened_batch_is_unflattened() -> None:
-    given = trace(linear(12))
+    given = trace()
     flat = Trace("flat", given.map, given.input.flatten(0, 1), given.output.flatten(0, 1))
     inputs, _ = find(heads(given.output), flat)
     assert torch.equal(inputs, given.input)
 
 
 def test_keys_that_no_map_gives_are_refused_with_likely_causes() -> None:
-    given = trace(linear(12))
+    given = trace()
     with pytest.raises(ModelError, match=r"layer.0.*rotary position embeddings.*Use space='key'"):
         find(heads(given.output) * (1 + 1e-5), given)
 
 
 def test_two_maps_with_the_same_output_cannot_be_told_apart() -> None:
-    given = trace(linear(12), "one")
+    given = trace(name="one")
     with pytest.raises(CaptureError, match="the maps one, two give the same keys"):
         find(heads(given.output), given, Trace("two", given.map, given.input, given.output.clone()))
 
@@ -147,8 +131,6 @@ def test_rounding_is_no_disagreement_and_a_wrong_weight_is(dtype: torch.dtype) -
     assert found.disagreement(x, key) <= 1
     made.weight[3, 5] += 0.5
     assert found.disagreement(x, key) > 1
-    output = key.transpose(1, 2).reshape(
-        BATCH, KEYS, HEADS * WIDTH
-    )  # what the map gave before its weight changed
+    output = key.transpose(1, 2).flatten(2)  # what the map gave before its weight changed
     with pytest.raises(ModelError, match=r"k's weight times its input.*quantised or adapted"):
         find(key, Trace("k", made, x, output))
