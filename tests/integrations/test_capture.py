@@ -204,13 +204,8 @@ def test_what_a_model_infers_by_is_captured() -> None:
     reliabilities = use_backend(model, "first_order", alpha=alpha, heads=[3, 4])
     with torch.no_grad(), reliabilities, fenchel.Capture(model) as heads:
         model(**inputs)
-    assert [
-        float(heads[1, number].dual.norm() / heads[1, number].evidence.norm()) for number in (1, 2, 3, 4)
-    ] == (pytest.approx([1.0, 1.0, 2.0, 1.5]))
-    head = heads[1, 3]
-    real = inputs["attention_mask"] == 1
-    by_hand = (head.dual @ head.templates.mT + head.log_preference).softmax(-1)
-    torch.testing.assert_close(head.weights[real], by_hand[real], rtol=1e-10, atol=1e-12)
+    ratios = [float(heads[1, head].dual.norm() / heads[1, head].evidence.norm()) for head in range(1, 5)]
+    assert ratios == pytest.approx([1.0, 1.0, 2.0, 1.5])
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
@@ -230,15 +225,14 @@ def test_replaced_heads_act_in_generation(family: str) -> None:
         assert heads[1, 2].output.eq(3).all()
     if family == "gpt2":
         assert {shape[1] for shape in calls} == {4, 1}
-        assert [heads[1, 1].templates.shape[1], heads[2, 1].templates.shape[1]] == [9, 9]
+        assert heads[2, 1].templates.shape[1] == 9
+        layer = model.transformer.h[0].attn.c_proj
     else:
         assert {site.kind for site in heads.sites} == {"encoder_self", "decoder_self", "cross"}
         assert len(calls) == 4
-    layer = model.transformer.h[0].attn.c_proj if family == "gpt2" else None
-    with_hook = layer or model.encoder.block[0].layer[0].SelfAttention.o
-    handle = with_hook.register_forward_pre_hook(lambda _module, given: (torch.full_like(given[0], 3.0),))
+        layer = model.encoder.block[0].layer[0].SelfAttention.o
+    layer.register_forward_pre_hook(lambda _module, given: (torch.full_like(given[0], 3.0),))
     assert torch.equal(model.generate(**inputs, **options), found)
-    handle.remove()
 
 
 def test_the_scale_belongs_to_the_templates_where_a_model_multiplies_queries_by_it() -> None:
@@ -271,18 +265,9 @@ def test_layers_are_meant_by_kind_number_or_name() -> None:
         assert heads["encoder_self", 1, 2].evidence.shape[1] == inputs["input_ids"].shape[1]
         with pytest.raises(CaptureError, match="layer 2 has not attended, or is not among layers"):
             heads["encoder_self", 2, 1]
-    assert {(head.site.kind, head.site.layer) for head in heads} == {
-        ("encoder_self", 1),
-        ("decoder_self", 1),
-        ("decoder_self", 3),
-        ("cross", 1),
-        ("cross", 2),
-        ("cross", 3),
-    }
+    layers = {kind: {head.site.layer for head in heads if head.site.kind == kind} for kind in KINDS["marian"]}
+    assert layers == {"encoder_self": {1}, "decoder_self": {1, 3}, "cross": {1, 2, 3}}
     assert repr(heads[1, 4]) == "CapturedHead(cross, layer 1, head 4: 3 x 7 queries, 9 templates)"
-    with fenchel.Capture(model) as heads:
-        model(**inputs)
-    assert heads[1, 1].site.kind == "encoder_self"
 
 
 def test_it_is_the_last_call_that_is_kept() -> None:
@@ -296,24 +281,23 @@ def test_it_is_the_last_call_that_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "error", "message"),
+    ("place", "message"),
     [
-        ((3, 1), InputError, "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
-        (("cross", 1, 1), InputError, "no layer 1 of kind cross"),
-        ((1, 5), InputError, "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
-        ((0, 1), InputError, r"head index is \(0, 1\); expected \(layer, head\)"),
-        (1, InputError, "head index is 1; expected"),
-        ((1, None), InputError, "expected the number of one head"),
-        (("self", 1, 1), InputError, "a kind of encoder_self, decoder_self, cross"),
+        ((3, 1), "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
+        (("cross", 1, 1), "no layer 1 of kind cross"),
+        ((1, 5), "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
+        ((0, 1), r"head index is \(0, 1\); expected \(layer, head\)"),
+        (1, "head index is 1; expected"),
+        (("self", 1, 1), "a kind of encoder_self, decoder_self, cross"),
     ],
 )
-def test_heads_that_do_not_exist_are_named(place: Any, error: Any, message: str) -> None:
+def test_heads_that_do_not_exist_are_named(place: Any, message: str) -> None:
     model = tiny_model("bert")
     with fenchel.Capture(model) as heads:
         with pytest.raises(CaptureError, match="layer 1 has not attended"):
             heads[1, 1]
         model(**tiny_inputs("bert"))
-        with pytest.raises(error, match=message):
+        with pytest.raises(InputError, match=message):
             heads[place]
 
 
@@ -325,7 +309,6 @@ def test_heads_that_do_not_exist_are_named(place: Any, error: Any, message: str)
             r"head 2 of encoder.layer.1.* returned torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)",
         ),
         (lambda head: None, "returned None; expected a tensor"),
-        (lambda head: head.output > 0, "returned torch.bool of shape"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_model_restored(output: Any, got: str) -> None:
@@ -342,12 +325,8 @@ def test_what_does_not_fit_is_refused_and_the_model_restored(output: Any, got: s
 
 def test_an_error_of_a_function_comes_through_and_the_capture_goes_on() -> None:
     model, inputs = tiny_model("bert"), tiny_inputs("bert")
-
-    def fail(head: fenchel.CapturedHead) -> Tensor:
-        raise KeyError("mine")
-
     with fenchel.Capture(model) as heads:
-        heads.replace(1, 1, fail)
+        heads.replace(1, 1, lambda head: {}["mine"])
         with pytest.raises(KeyError, match="mine"):
             model(**inputs)
         heads.replace(1, 1, lambda head: head.output)
@@ -410,8 +389,7 @@ class Doubled(AbstractEvidence):
 LAYERS: list[dict[str, Any]] = [
     {},
     {"alpha": 3.0, "learn_alpha": True},
-    {"alpha": 0.5, "estimator": "exact", "tol": 1e-10},
-    {"alpha": 0.4, "bias": False},
+    {"alpha": 0.5, "estimator": "exact", "tol": 1e-10, "bias": False},
     {"closeness": fenchel.Tsallis(1.5)},
     {"preference": Causal()},
     {"preference": RelativePosition(2, 4)},
@@ -448,14 +426,11 @@ def test_layers_of_our_own_are_captured(options: dict[str, Any]) -> None:
         torch.testing.assert_close(head.dual, own * head.evidence)
         (slope,) = torch.autograd.grad(found.sum(), head.output, retain_graph=True)
         assert slope.abs().max() > 0
-    output = torch.stack([heads[1, number].output for number in (1, 2)], 2).flatten(2)
-    torch.testing.assert_close(model.layer.out_proj(output), expected, rtol=1e-8, atol=1e-9)
     with fenchel.Capture(model) as heads, torch.no_grad():
         heads.replace(1, 2, lambda head: 2 * head.output)
         doubled = model(x)
     output = torch.stack([heads[1, 1].output, heads[1, 2].output], 2).flatten(2)
     torch.testing.assert_close(model.layer.out_proj(output), doubled, rtol=1e-8, atol=1e-9)
-    torch.testing.assert_close(heads[1, 1].weights, weights[:, 0], rtol=1e-8, atol=1e-9)
     assert "answer" not in model.layer.__dict__
     assert torch.equal(model(x), expected)
 
