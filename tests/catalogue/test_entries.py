@@ -1,6 +1,5 @@
 """Every entry of the catalogue: what it computes, what it says of itself, and in what orders it does not look."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +16,12 @@ from fenchel.catalogue import (
     RelativeParts,
     TransportParts,
     Verdict,
-    difference,
     entry,
 )
 from fenchel.catalogue.entry import Inferrer
 from fenchel.catalogue.parts import AbstractFiniteParts
-from fenchel.catalogue.registry import described, record
 from fenchel.catalogue.vision_and_gates import coins
-from fenchel.errors import FenchelError, InputError
+from fenchel.errors import FenchelError
 from fenchel.nn import MultiheadAttention
 from tests.catalogue.references import REFERENCES
 from tests.normal import drawn
@@ -48,11 +45,8 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_published_is_what_runs(name):
-    inputs = ENTRIES[name].inputs(1)
     expected = REFERENCES[name](**ENTRIES[name].inputs(1))
-    found = ENTRIES[name].run(seed=1, **inputs).output
-    assert found.shape == expected.shape
-    assert torch.isfinite(found).all()
+    found = ENTRIES[name].run(seed=1).output
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -60,11 +54,10 @@ def test_what_is_published_is_what_runs(name):
 def test_gradients_are_those_of_what_is_published(name):
     def gradients(function: Any) -> dict[str, Tensor]:
         inputs = ENTRIES[name].inputs(3)
-        wanted = {
-            key: given.requires_grad_()
-            for key, given in inputs.items()
-            if isinstance(given, Tensor) and given.is_floating_point()
-        }
+        floats = (
+            key for key, given in inputs.items() if isinstance(given, Tensor) and given.is_floating_point()
+        )
+        wanted = {key: inputs[key].requires_grad_() for key in floats}
         output = function(**inputs)
         weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=output.dtype)
         if not output.requires_grad:
@@ -72,10 +65,8 @@ def test_gradients_are_those_of_what_is_published(name):
         found = torch.autograd.grad((output * weight).sum(), list(wanted.values()), materialize_grads=True)
         return dict(zip(wanted, found, strict=True))
 
-    found, expected = (
-        gradients(lambda **inputs: ENTRIES[name].run(**inputs).output),
-        gradients(REFERENCES[name]),
-    )
+    found = gradients(lambda **inputs: ENTRIES[name].run(**inputs).output)
+    expected = gradients(REFERENCES[name])
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
 
 
@@ -91,16 +82,11 @@ def test_single_precision_gives_the_same(name):
 def test_its_verdict_fits_its_inferences(name):
     entry = ENTRIES[name]
     count = len(entry.run(entry.estimators[0] if entry.estimators else "first_order").inferences)
-    if entry.verdict is Verdict.ONE:
-        assert count == 1
-    elif entry.verdict is Verdict.COMPOSITION:
-        assert count >= 1
-        assert entry.because
+    if entry.verdict is Verdict.NOT_ONE:
+        assert (count, entry.estimators, entry.takes_closeness) == (0, ("first_order",), False)
     else:
-        assert count == 0
-        assert entry.because
-        assert entry.estimators == ("first_order",)
-        assert not entry.takes_closeness
+        assert count == 1 if entry.verdict is Verdict.ONE else count >= 1
+    assert entry.because or entry.verdict is Verdict.ONE
 
 
 @pytest.mark.parametrize("name", INFERRED)
@@ -170,29 +156,12 @@ def test_what_it_does_not_take_is_refused(name):
         entry.run(quiery=None)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_says_all_of_itself(name):
-    entry = ENTRIES[name]
-    for part in ("title", "formula", "templates", "preference", "evidence", "meaning"):
-        said = getattr(entry, part)
-        assert said.strip() == said != "", part
-    assert 1950 < entry.paper.year < 2027
-    assert entry.meaning.endswith(".")
-    assert not entry.because or entry.because.endswith(".")
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if ENTRIES[name].layer])
 def test_its_layer_can_be_built_and_infers(name):
     from fenchel.closeness import Tsallis
     from fenchel.nn import evidence, preference
 
-    names: dict[str, Any] = {
-        **vars(evidence),
-        **vars(preference),
-        "Tsallis": Tsallis,
-        "nn": nn,
-        "torch": torch,
-    }
+    names = vars(evidence) | vars(preference) | {"Tsallis": Tsallis, "nn": nn, "torch": torch}
     sizes = {"heads": 2, "d": 4, "width": 8, "m": 6, "n": 6, "D": 2, "w": 4}
     code = {key: eval(text, {**names, **sizes}) for key, text in ENTRIES[name].layer.items()}  # noqa: S307
     layer = MultiheadAttention(8, 2, batch_first=True, **code).double()
@@ -203,53 +172,20 @@ def test_its_layer_can_be_built_and_infers(name):
     assert layer(x, x, x)[0].shape == x.shape
 
 
-def test_an_unknown_name_has_the_nearest_named():
-    with pytest.raises(InputError, match="no entry 'scaled-dott'; nearest: scaled-dot"):
-        entry("scaled-dott")
-    with pytest.raises(InputError, match=r"no entry 'q'\. 'fenchel catalogue' lists all"):
-        entry("q")
-
-
-def test_entries_of_a_family_stand_together():
-    families = [one.family for one in ENTRIES.values()]
-    starts = [place for place, name in enumerate(families) if place == 0 or families[place - 1] != name]
-    assert len(starts) == len(set(families))
-
-
-def test_records_are_json():
-    for one in ENTRIES.values():
-        assert json.loads(json.dumps(record(one)))["name"] == one.name
-
-
-def test_what_is_measured_is_measured_anew():
-    found = described(entry("scaled-dot"), "tsallis:1.5", seed=4)["measured"]
-    first = difference(entry("scaled-dot"), closeness="tsallis:1.5", seed=4)
-    assert found["closeness"] == "tsallis:1.5"
-    assert found["estimators"][0] == first.to_json()
-    assert [one["estimator"] for one in found["estimators"]] == ["first_order", "second_order", "exact"]
-
-
 def test_kernels_that_all_underflow_still_find_the_nearest():
     key, value = torch.linspace(-3, 3, 30, dtype=torch.float64), drawn(30)
     query, w = torch.tensor([0.3, 9.0], dtype=torch.float64), torch.full((1, 1), 40.0, dtype=torch.float64)
-    shapes: dict[str, Any] = {
-        "query": query.view(1, 1, 2, 1),
-        "key": key.view(1, 1, 30, 1),
-        "value": value.view(1, 1, 30, 1),
-    }
-    (weights,) = entry("nadaraya-watson").run(**shapes, w=w).weights
+    given = {"query": query.view(1, 1, 2, 1), "key": key.view(1, 1, 30, 1), "value": value.view(1, 1, 30, 1)}
+    (weights,) = entry("nadaraya-watson").run(**given, w=w).weights
     torch.testing.assert_close(weights[0, 0, 1, -1], torch.tensor(1.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
 def test_a_coin_of_two_templates_is_bernoulli(estimator):
     evidence, odds = 2 * drawn(4, 3), drawn(3, seed=1)
-    expected = InferenceProblem(Bernoulli(logits=odds), evidence).solve(
-        estimator, **({"tol": 1e-10} if estimator == "exact" else {})
-    )
-    torch.testing.assert_close(
-        coins(Inferrer(estimator), evidence, odds), expected.mean, rtol=1e-8, atol=1e-10
-    )
+    problem = InferenceProblem(Bernoulli(logits=odds), evidence)
+    expected = problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {})).mean
+    torch.testing.assert_close(coins(Inferrer(estimator), evidence, odds), expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("size", [1.0, 10.0, 60.0])
@@ -272,9 +208,8 @@ def test_the_gaussians_answer_is_the_mean_of_values_under_it():
     parts = GaussianParts(templates=key, evidence=query, values=value, alpha=0.7)
     pairs = torch.cat([key, value], -1)[0, 0]
     joint = Gaussian(torch.zeros(5, dtype=torch.float64), pairs.T @ pairs)
-    problem = InferenceProblem(
-        Gaussian(torch.zeros(3, dtype=torch.float64), parts.second_moments()), query, 0.7
-    )
+    near = Gaussian(torch.zeros(3, dtype=torch.float64), parts.second_moments())
+    problem = InferenceProblem(near, query, 0.7)
     for estimator in ("first_order", "second_order", "exact"):
         dual = parts.dual(estimator)
         torch.testing.assert_close(dual, problem.solve(estimator).dual)
@@ -288,9 +223,7 @@ def test_the_distance_of_two_normal_distributions_is_what_is_integrated():
     (variance,) = parts.second_moments().flatten()
     means = [float(variance * parts.dual(way)) for way in ("first_order", "exact")]
     x = torch.linspace(-30, 30, 200_001, dtype=torch.float64)
-    one, two = (
-        torch.exp(-((x - mean) ** 2) / (2 * variance)) / (2 * torch.pi * variance) ** 0.5 for mean in means
-    )
+    one, two = (torch.distributions.Normal(mean, variance.sqrt()).log_prob(x).exp() for mean in means)
     expected = torch.trapezoid((one - two).abs(), x) / 2
     torch.testing.assert_close(parts.total_variation().squeeze(), expected, rtol=1e-5, atol=1e-6)
 
