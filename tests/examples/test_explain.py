@@ -52,20 +52,6 @@ def test_integrated_gradients_are_a_sum_over_the_way_and_add_up(classifier: read
     assert float(found["leave one out"][3]) == pytest.approx(abs(float(change)), abs=1e-6)
 
 
-def test_other_weights_and_effective_ones_leave_outputs_unchanged(classifier: reading.Classifier) -> None:
-    opened = explain.Opened(classifier, WORDS)
-    reaching = explain.effective(opened.weights, opened.values)
-    before, after = (torch.einsum("hn,hnd->hd", one, opened.values) for one in (opened.weights, reaching))
-    assert torch.allclose(before, after, atol=1e-5)
-    assert (reaching - opened.weights).norm() > 1e-3 * opened.weights.norm()  # 14 words, values of 4 numbers
-    assert (reaching.norm(dim=-1) <= opened.weights.norm(dim=-1) + 1e-6).all()
-    other = explain.other_weights(opened)
-    assert torch.allclose(other.sum(-1), torch.ones(4), atol=1e-5)
-    assert (other >= 0).all()
-    assert torch.allclose(opened.chances(other), opened.chances(opened.weights), atol=1e-4)
-    assert (other - opened.weights).abs().sum(-1).mean() > 1  # of at most 2
-
-
 def test_a_run_is_explained_and_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "toy", few_toys)
     monkeypatch.setattr(explain, "SOME", 20)

@@ -105,19 +105,6 @@ def test_a_uniform_preference_is_bert() -> None:
     assert torch.allclose(found["classes"], expected.seq_relationship_logits, atol=1e-10)
 
 
-def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
-    trained(*KIND, tmp_path / "run", epochs=1, train_texts=40, **SMALL)
-    made = task(objective="classify", pretrained=str(tmp_path / "run"))
-    _, before = load_run(*KIND, tmp_path / "run")
-    state, model = before.state_dict(), made.model()
-    kept = {name: one for name, one in model.state_dict().items() if "seq_rel" not in name}
-    assert all(torch.equal(one, state[name]) for name, one in kept.items())
-    loss, count = made.loss(model, made.batch(made.splits["train"][:8], training=True))
-    assert count == 8
-    loss.backward()
-    assert float(cast(torch.Tensor, model.log_preference.grad).abs().max()) > 0
-
-
 def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     hollow = parquet(tmp_path / "hollow", text=["a b"] * 29 + [" "], label=[0, 1] * 15)
@@ -125,9 +112,7 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
         task,
         [
             ({"data": hollow, "objective": "classify"}, "a text is empty"),
-            ({"heads": 3}, "heads is 3 and width 32"),
             ({"data": parquet(tmp_path / "texts", words=["a"] * 30)}, "text"),
-            ({"data": str(tmp_path / "missing")}, "--data toy"),
             ({"data": str(tmp_path / "empty.txt")}, "text"),
             ({"shares": "80/10"}, "shares"),
             ({"pretrained": "run"}, "pretrained"),

@@ -43,24 +43,15 @@ def test_metrics_are_those_of_pysaliency_with_ties() -> None:
             assert value == pytest.approx(expected[name][n == number].mean(), abs=1e-6)
 
 
-def row(size: tuple[int, int] = (80, 70), x: float = 10.0, colour: int | None = None, frames: int = 1) -> Any:
-    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
-    picture, stored = (
-        Image.fromarray(pixels if colour is None else np.full_like(pixels, colour)),
-        io.BytesIO(),
-    )
-    if frames == 1:
-        picture.save(stored, "PNG")
-    else:
-        picture.save(stored, "GIF", save_all=True, append_images=[Image.fromarray(255 - pixels)])
-    fixations = zip(gaze.COLUMNS[1:], ([0], [0], [x], [20.0]), strict=True)
-    return {"row": {"image": {"bytes": stored.getvalue()}} | dict(fixations), "place": "row 3"}
-
-
 def test_images_and_fixations_that_cannot_be_used_are_refused() -> None:
+    def row(colour: int | None = None, x: float = 10.0) -> dict[str, Any]:
+        pixels, stored = np.random.default_rng(0).integers(0, 256, (70, 80, 3), np.uint8), io.BytesIO()
+        Image.fromarray(pixels if colour is None else np.full_like(pixels, colour)).save(stored, "PNG")
+        fixations = zip(gaze.COLUMNS[1:], ([0], [0], [x], [20.0]), strict=True)
+        return {"row": {"image": {"bytes": stored.getvalue()}} | dict(fixations), "place": "row 3"}
+
     assert gaze.seen(**row(x=159.9)).places.tolist() == [20 * 45 // 140 * 60 + 59]
-    told = ((row(colour=7), "one colour"), (row(frames=2), "2 frames"), (row(size=(80, 20)), "80 x 20"))
-    refuses(gaze.seen, [*told, (row(x=160.0), "fixation 0 is outside"), (row(x=-1.0), "row 3")])
+    refuses(gaze.seen, [(row(colour=7), "row 3.*one colour"), (row(x=160.0), "fixation 0 is outside")])
     with pytest.raises(InputError, match=r"NUS-VIP.*--data toy"):
         gaze.read("/nowhere")
 

@@ -20,7 +20,6 @@ import helmholtz
 from fenchel import KL
 from fenchel.catalogue import ENTRIES
 from fenchel.errors import InputError
-from fenchel.nn import use_estimator
 from tests.cli.conftest import saved
 from tests.examples.measured import parquet, refuses
 from tests.pages import ROOT, page
@@ -32,23 +31,6 @@ def test_rules_earn_what_is_known_of_them() -> None:
     found = {name: bandits.tested(rule, o, 0) for name, rule in bandits.rules(5).items()}
     for name, reward in (("greedy", 6.63), ("Thompson", 5.84), ("UCB1", 5.68), ("random", 5.0)):
         assert found[name] == pytest.approx(reward, abs=0.06)
-
-
-@pytest.mark.parametrize("learner", bandits.LEARNERS)
-def test_a_learner_sees_the_past_alone_and_each_history_once(learner: str) -> None:
-    torch.manual_seed(0)
-    model = bandits.Snail(learner, bandits.BanditOptions())
-    pulls, rewards = torch.randint(5, (40, 9)), torch.randint(2, (40, 9))
-    pulls[:, :4], rewards[:, :4] = pulls[:1, :4], rewards[:1, :4]
-    for part in model.parameters():  # so that estimators differ
-        part.data *= 3
-    with torch.no_grad():
-        whole = model(pulls, rewards)[0]
-        assert torch.allclose(model(pulls[:, :4], rewards[:, :4])[0], whole[:, :5], atol=1e-5)
-        assert torch.allclose(bandits.largest(model)(pulls, rewards), whole[:, -1], atol=1e-5)
-        if learner != "without attention":
-            with use_estimator(model, "exact"):
-                assert not torch.allclose(model(pulls, rewards)[0], whole, atol=1e-4)
 
 
 def test_bandits_are_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,7 +125,6 @@ def test_watchers_learn_and_places_are_those_of_their_arm(tmp_path: Path) -> Non
     picture = str(tmp_path / "paths.png")
     told: dict[str, Any] = {"images": 400, "test": 200, "canvas": 28, "scales": 1, "epochs": 8, "width": 64}
     found = glimpse.compare(glimpse.GlimpseOptions(**told, seeds=1, picture=picture))["runs"]
-    assert list(found) == list(glimpse.ARMS)
     assert found["learned"][0]["right"] > found["random"][0]["right"] + 20
     assert found["fixed"][0]["right"] > 80
     assert (tmp_path / "paths.png").stat().st_size > 1000
