@@ -82,6 +82,11 @@ def interval(values: list[float]) -> list[float]:
     return [float(np.mean(values)), *half]
 
 
+def difference(values: dict[int, float], control: dict[int, float]) -> list[float]:
+    """Of an arm from a control, paired by seed."""
+    return interval([value - control[seed] for seed, value in values.items() if seed in control])
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_tables_are_what_was_recorded(name: str) -> None:
     """Means and paired differences to the arm without one, from the runs."""
@@ -90,13 +95,10 @@ def test_tables_are_what_was_recorded(name: str) -> None:
     assert set(rows) == SHOWN.get(name, set(labels))
     runs = results_of(found)
     plain = next(label for label in rows if rows[label][1] == "–")
-    control = runs[labels[plain]]
-    for label, (mean, difference) in ((label, row[:2]) for label, row in rows.items()):
+    for label, row in rows.items():
         values = runs[labels[label]]
-        compare(mean, interval(list(values.values())))
-        if label != plain:
-            pairs = [value - control[seed] for seed, value in values.items() if seed in control]
-            compare(difference, interval(pairs))
+        compare(row[0], interval([*values.values()]))
+        compare(row[1], [] if label == plain else difference(values, runs[labels[plain]]))
     assert f"(results/{name}.json), commit " in text
     assert f"images/{name}.png" in text
 
@@ -109,12 +111,13 @@ def test_columns_of_the_texts_are_what_was_recorded(name: str) -> None:
     runs, column = results_of(found), [*READING].index(name)
     assert {label for label, row in rows.items() if row[column] != "–"} == set(labels)
     for label, arm in labels.items():
-        values, control = runs[arm], runs[labels["Demo, mean" if label.startswith("Demo") else "Mean"]]
-        if label in ("Mean", "Demo, mean"):
-            compare(rows[label][column], interval(list(values.values())))
-        else:
-            pairs = [value - control[seed] for seed, value in values.items() if seed in control]
-            compare(rows[label][column], interval(pairs))
+        control = "Demo, mean" if label.startswith("Demo") else "Mean"
+        own = (
+            interval([*runs[arm].values()])
+            if label == control
+            else difference(runs[arm], runs[labels[control]])
+        )
+        compare(rows[label][column], own)
     assert f"(results/{name}.json), commit " in text
     assert f"images/{name}.png" in text
 
@@ -143,10 +146,9 @@ def test_the_sweep_on_the_page_is_the_one_that_was_recorded() -> None:
     assert list(rows) == list(found["arms"])
     for arm, row in found["arms"].items():
         entry = row["metrics"]["accuracy"]
-        for place, kind in ((0, "mean"), (1, "difference")):
-            shown = numbers(rows[arm][place])
-            expected = [] if kind not in entry else [entry[kind]["mean"], entry[kind]["half_width"]]
-            assert shown == pytest.approx(expected, rel=1e-3)
+        for cell, kind in zip(rows[arm][:2], ("mean", "difference"), strict=True):
+            expected = [entry[kind]["mean"], entry[kind]["half_width"]] if kind in entry else []
+            assert numbers(cell) == pytest.approx(expected, rel=1e-3)
 
 
 EXAMPLES = {
@@ -177,16 +179,15 @@ def test_examples_that_were_run_in_full_are_shown_as_recorded(name: str) -> None
     page_name, title, columns = EXAMPLES[name]
     runs, rows = recorded(name)["runs"], table(section(page_name, title))
     assert rows.keys() == runs.keys() - {"2", "4"}  # of the reversible layers
-    for arm, found in ((arm, runs[arm]) for arm in rows):
-        for cell, column in zip(rows[arm], re.split(r", (?=\w+ )", columns), strict=True):
+    for arm, row in rows.items():
+        for cell, column in zip(row, re.split(r", (?=\w+ )", columns), strict=True):
             form, key = column.split(" ", 1)
-            values = [one[key] for one in found if key in one]
+            values = [one[key] for one in runs[arm] if key in one]
             if form == "more":
-                pairs = zip(found, runs["softmax"], strict=True)
-                values = [] if arm == "softmax" else [one[key] - other[key] for one, other in pairs]
+                pairs = zip(values, runs["softmax"], strict=True)
+                values = [] if arm == "softmax" else [one - other[key] for one, other in pairs]
             expected = values if form == "first" else interval(values) if values else []
             compare(cell, expected[:1] if form in ("mean", "first") else expected)
-    assert name != "example-where-it-is" or (ROOT / "docs" / "images" / "where-it-is.png").exists()
 
 
 def test_the_page_on_which_heads_matter_shows_what_is_printed_of_its_record():

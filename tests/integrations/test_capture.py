@@ -163,25 +163,6 @@ def test_replaced_heads_are_the_ablations_of_a_swap(family: str, how: str) -> No
         assert torch.equal(model(**inputs)[0], own)
 
 
-@pytest.mark.parametrize("estimator", ["second_order", "exact"])
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_head_may_be_inferred_otherwise(family: str, estimator: str) -> None:
-    model, inputs = tiny_model(family, dtype=torch.float64), tiny_inputs(family, dtype=torch.float64)
-
-    def otherwise(head: fenchel.CapturedHead) -> Tensor:
-        given = (part.unsqueeze(1) for part in (head.evidence, head.templates, head.values))
-        u = head.log_preference.unsqueeze(1)
-        return functional.attention(*given, log_preference=u, scale=1.0, estimator=estimator, tol=1e-10)[:, 0]
-
-    with torch.no_grad(), use_backend(model, estimator, layers=[2], heads=[3], tol=1e-10):
-        expected = model(**inputs)[0]
-    with fenchel.Capture(model) as heads:
-        heads.replace(2, 3, otherwise)
-        found = model(**inputs)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
-    assert torch.autograd.grad(found.sum(), heads[2, 3].evidence)[0].ne(0).any()
-
-
 def test_what_a_model_infers_by_is_captured() -> None:
     register(fenchel.Exact(tol=1e-10))
     try:
