@@ -1,9 +1,6 @@
 """The loop of the examples, with reading: killed and resumed, on two processes, and what it refuses."""
 
 import json
-import multiprocessing
-import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,6 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from datasets import config
 from huggingface_hub import constants
 
@@ -82,49 +78,6 @@ def test_a_killed_run_that_is_resumed_is_the_run_without_a_kill(tmp_path, dies):
     assert whole["test"] == resumed["test"]
     before, after = (weights(tmp_path / name) for name in ("whole", "killed"))
     assert all(torch.equal(after[name], one) for name, one in before.items())
-
-
-def begin(rank: int, port: int, given: list[str]) -> None:
-    """Train as one of two processes, in the surroundings in which torchrun starts them."""
-    address = {
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-    }
-    os.environ |= {**address, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    AcceleratorState._reset_state(reset_partial_state=True)
-    sys.argv = ["reading.py", "train", *given]
-    common.main(*ENTRY)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_two_processes_do_what_one_does(tmp_path):
-    """With the same batches and no dropout, whatever a process's share of a batch is."""
-    for split, rows in few_toys("toy").items():
-        rows.to_parquet(tmp_path / f"{split}.parquet")
-    same: dict[str, Any] = {"data": str(tmp_path), "dropout": 0.0, "encoder": "lstm", "epochs": 1}
-    alone = train(tmp_path / "alone", **same)
-    told = {**SMALL, **same, "out": tmp_path / "both"}
-    given = [f"--{name}={value}" for name, value in told.items()]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    forks = multiprocessing.get_context("fork")
-    processes = [forks.Process(target=begin, args=(rank, port, given)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    both = json.loads((tmp_path / "both" / common.METRICS).read_text())
-    assert (alone["processes"], both["processes"]) == (1, 2)
-    for one, other in zip(alone["epochs"], both["epochs"], strict=True):
-        assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6)
-    assert alone["test"] == pytest.approx(both["test"], abs=1e-6)
-    files = [tmp_path / name / "test.jsonl" for name in ("alone", "both")]
-    texts = [[json.loads(line)["texts"] for line in file.read_text().splitlines()] for file in files]
-    assert texts[0] == texts[1]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(tmp_path, dies):

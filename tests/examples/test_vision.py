@@ -53,18 +53,6 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert (tmp_path / "seen.png").stat().st_size > 0
 
 
-def test_partners_are_others_of_the_class() -> None:
-    torch.manual_seed(0)
-    labels = torch.randint(3, (400,))
-    labels[7] = 9  # alone in its class
-    found = vision.partners(labels, 0.5)
-    joined = found >= 0
-    assert 0.4 < float(joined.double().mean()) < 0.6
-    assert torch.equal(labels[found[joined]], labels[joined])
-    assert not bool((found == torch.arange(400)).any())
-    assert int(found[7]) == -1
-
-
 @pytest.mark.parametrize("model", ["vit", "ot-vit"])
 def test_templates_of_an_equal_partner_change_nothing_where_preference_is_shared(model: str) -> None:
     torch.manual_seed(0)

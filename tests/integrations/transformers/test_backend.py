@@ -63,16 +63,6 @@ def test_three_ways_to_ask_for_it_agree(estimator, tmp_path):
     assert difference < 1e-12 if estimator == "first_order" else difference > 1e-2
 
 
-def test_is_causal_of_the_call_comes_before_that_of_the_module():
-    query, key, value = problem()
-    causal = torch.ones(5, 5, dtype=torch.bool).tril()
-    found, _ = attend(Attention(), query, key, value, None, setting=Setting(), is_causal=True)
-    expected = F.reference.attention(query, key, value, log_preference=causal)
-    torch.testing.assert_close(found.transpose(1, 2), expected, rtol=0, atol=1e-12)
-    free, _ = attend(Attention(), query, key, value, None, setting=Setting())
-    assert (free - found).abs().max() > 1e-3
-
-
 def test_dropout_acts_in_training_alone_and_keeps_the_mean():
     draws, module = 4000, Attention()
     given = [tensor[:1].expand(draws, -1, -1, -1) for tensor in problem()]
@@ -115,18 +105,6 @@ def test_an_attention_sink_is_a_template_with_value_zero_whose_log_preference_is
     torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
     with pytest.raises(CaptureError, match=r"s_aux of shape \(3,\); expected one logit per head, \(4,\)"):
         attend(Attention(), query, key, value, None, setting=Setting(), s_aux=torch.ones(3))
-
-
-@pytest.mark.parametrize("additive", [False, True])
-def test_keys_that_a_family_does_not_select_are_masked(additive):
-    query, key, value = problem()
-    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
-    indices = torch.tensor([[0, 1], [0, 1], [1, 2], [0, 3], [4, 2]]).expand(2, 5, 2)
-    chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, value=True)[:, None]
-    given = torch.where(mask, 0.0, -3e38) if additive else mask
-    found, _ = attend(Attention(), query, key, value, given, setting=Setting(), indices=indices)
-    expected, _ = attend(Attention(), query, key, value, mask & chosen, setting=Setting())
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("heads", [None, [2]])

@@ -10,7 +10,6 @@ from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.attention_calls import Trace, Visit, find_key_map
 from fenchel.integrations.registry import (
     attention_implementation,
-    materialised_mask,
     register_backend,
 )
 from tests.tiny_models import tiny_inputs, tiny_model
@@ -51,23 +50,6 @@ def test_function_and_mask_come_together(family: str, backend: list[Tensor | Non
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     assert backend
     assert all(mask is not None and mask.dtype == torch.bool for mask in backend)
-
-
-def test_the_mask_shortcut_agrees_with_transformers() -> None:
-    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
-
-    padding = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) < 0.5
-    options: dict[str, Any] = {
-        "batch_size": 3,
-        "q_length": 4,
-        "kv_length": 5,
-        "mask_function": bidirectional_mask_function,
-        "attention_mask": padding,
-    }
-    found = materialised_mask(**options)
-    assert found.stride(2) == 0
-    expected: Any = sdpa_mask(**options, allow_is_causal_skip=False)
-    assert torch.equal(found, expected)
 
 
 BATCH, HEADS, KEYS, WIDTH, INPUTS = 2, 3, 5, 4, 7
