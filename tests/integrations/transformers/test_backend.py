@@ -63,6 +63,16 @@ def test_three_ways_to_ask_for_it_agree(estimator, tmp_path):
     assert difference < 1e-12 if estimator == "first_order" else difference > 1e-2
 
 
+def test_is_causal_of_the_call_comes_before_that_of_the_module():
+    query, key, value = problem()
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    found, _ = attend(Attention(), query, key, value, None, setting=Setting(), is_causal=True)
+    expected = F.reference.attention(query, key, value, log_preference=causal)
+    torch.testing.assert_close(found.transpose(1, 2), expected, rtol=0, atol=1e-12)
+    free, _ = attend(Attention(), query, key, value, None, setting=Setting())
+    assert (free - found).abs().max() > 1e-3
+
+
 def test_dropout_acts_in_training_alone_and_keeps_the_mean():
     draws, module = 4000, Attention()
     given = [tensor[:1].expand(draws, -1, -1, -1) for tensor in problem()]

@@ -96,6 +96,17 @@ def test_a_mask_that_does_not_fit_is_an_error(called: Build, mask: Tensor, got: 
         called(None, mask)
 
 
+def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
+    allowed, query = TRIANGLE.clone(), torch.zeros(2, 4, 5, 5)
+    allowed[1, :, :, :2] = False
+    for mask in (allowed, torch.zeros(2, 1, 5, 5).masked_fill(~allowed, -torch.inf)):
+        found = LogPreferences()(call_of(query, query, mask))
+        assert found.empty_rows is not None
+        assert found.empty_rows.nonzero().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0]]
+        assert found.kernel_mask is not None
+        assert (found.kernel_mask > -torch.inf if mask is not allowed else found.kernel_mask).any(-1).all()
+
+
 def test_layers_that_share_a_mask_share_the_work() -> None:
     preferences, mask, query = LogPreferences(), TRIANGLE.clone(), torch.zeros(2, 4, 5, 5)
     first = preferences(call_of(query, query, mask))
