@@ -90,6 +90,7 @@ def test_heads_are_said_to_matter_by_their_removal_alone() -> None:
     assert "--label-column" not in found.said + str(found.command)
     classified = importance(heads, {**manifest, "classifies": True, "texts": "a.parquet"}, modules)
     assert "--label-column label --per-head" in str(classified.command)
+    assert "passes of these examples " in importance(heads, {**manifest, "reads": "examples"}, modules).said
     even_so = importance(heads, {**manifest, "even_so": True}, modules)
     assert even_so.command is None
     for other in {}, {"space": "key", "alpha": 2.0}:  # a swap infers in space key, and with α = 1
