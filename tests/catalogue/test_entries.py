@@ -175,7 +175,11 @@ def test_its_layer_can_be_built_and_infers(name):
 def test_kernels_that_all_underflow_still_find_the_nearest():
     key, value = torch.linspace(-3, 3, 30, dtype=torch.float64), drawn(30)
     query, w = torch.tensor([0.3, 9.0], dtype=torch.float64), torch.full((1, 1), 40.0, dtype=torch.float64)
-    given = {"query": query.view(1, 1, 2, 1), "key": key.view(1, 1, 30, 1), "value": value.view(1, 1, 30, 1)}
+    given: dict[str, Any] = {
+        "query": query.view(1, 1, 2, 1),
+        "key": key.view(1, 1, 30, 1),
+        "value": value.view(1, 1, 30, 1),
+    }
     (weights,) = entry("nadaraya-watson").run(**given, w=w).weights
     torch.testing.assert_close(weights[0, 0, 1, -1], torch.tensor(1.0, dtype=torch.float64))
 

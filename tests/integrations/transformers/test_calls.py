@@ -133,7 +133,8 @@ class Attention(nn.Module):
 
 
 def check(output: Tensor, mask: Tensor) -> None:
-    call = FamilyCall("layer.0", Attention(), Problem(*TENSORS, 1.0, 0.5), mask, None, False, {})
+    query, key, value = TENSORS
+    call = FamilyCall("layer.0", Attention(), Problem(query, key, value, 1.0, 0.5), mask, None, False, {})
     check_against_eager(call, output, LogPreferences()(call))
 
 
