@@ -142,6 +142,20 @@ def test_weights_survive_packing(packing: Packing, error: float) -> None:
     assert float(found[weights > 0.001].min()) > 0.0005
 
 
+def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:
+    draw = random.Random(0)  # noqa: S311
+    for _ in range(300):
+        pieces = ["The"]
+        while len(pieces) < 60:
+            pieces += [" word", *["ish"] * draw.randrange(4)]
+        most, position = draw.randrange(6, 30), draw.randrange(60)
+        passage = passage_around(Sentences(pieces[:60]), position, most)
+        assert position in passage
+        assert len(passage) <= most
+        assert passage.start == 0 or pieces[passage.start].startswith(" ")
+        assert passage.stop == 60 or pieces[passage.stop].startswith(" ")
+
+
 def test_a_passage_is_whole_sentences_or_cut_between_words() -> None:
     sentences = "One two . Three four five . Six . Seven eight nine ten ."
     pieces = [word if i == 0 else f" {word}" for i, word in enumerate(sentences.split())]

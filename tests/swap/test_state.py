@@ -9,8 +9,10 @@ from typing import Any
 
 import polars
 import pytest
+import torch
 
 from fenchel.errors import InputError
+from fenchel.io.batches import Cursor
 from fenchel.io.storage import read_document, write_document
 from fenchel.io.tables import ParquetTable
 from fenchel.swap import SwapReport
@@ -76,6 +78,16 @@ def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
         change(changed)
         write_document(folder / STATE_FILE, STATE_FORM, changed)
         refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
+
+
+def test_measurements_are_read_as_often_as_wanted_written_or_not() -> None:
+    state = SwapState({}, ParquetTable.temporary())
+    state.add({"documents": torch.tensor([2, 1]), "hidden": torch.rand(2, 3, 4)}, Cursor(2, 1, 9, 2))
+    first, again = state.measured(), state.measured()
+    state.table.write()
+    for found in (first, again, state.measured()):
+        assert found["documents"].tolist() == [1, 2]
+        assert torch.equal(found["hidden"], first["hidden"])
 
 
 def test_measurements_of_other_arms_are_another_swap(folder: Path, saved: dict[str, Any], kind: str) -> None:
