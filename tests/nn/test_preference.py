@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ProblemError
-from fenchel.functional.flex import identity
 from fenchel.nn import MultiheadAttention
-from fenchel.nn.calls import IndexFunction, combined
+from fenchel.nn.calls import IndexFunction
 from fenchel.nn.preference import (
     AbstractPreference,
     Additive,
     ALiBi,
     AttentionInputs,
     Causal,
-    KeyPadding,
     LearnedBias,
     Product,
     QuadraticPosition,
@@ -45,10 +43,21 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-10, atol=1e-10) and a.shape == b.shape
 
 
-@pytest.mark.parametrize("offset", [0, 3])
-@pytest.mark.parametrize("name", LOWERED)
-def test_functions_of_indices_agree_with_the_tensor(name, offset):
-    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(offset=offset)
+PRODUCTS = {
+    "causal alibi": lambda: Causal() * ALiBi(1),
+    "two masks": lambda: Causal() * Window(2, None),
+    "four": lambda: Window(2, 1) * RelativePosition(1) * ALiBi(HEADS, learned=True) * Causal(),
+}
+"""Products of factors of the distance alone."""
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(5, 7, 0), (5, 7, 3), (1, 7, 6), (7, 5, 0), (6, 6, 0), (4, 1, 1)]
+)
+@pytest.mark.parametrize("name", [*LOWERED, *PRODUCTS])
+def test_functions_of_indices_agree_with_the_tensor(name, queries, keys, offset):
+    preference = perturbed({**LOWERED, **PRODUCTS}[name]())
+    inputs = attention_inputs(queries, keys, offset=offset)
     assert preference.lowers
     assert same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
 
@@ -63,16 +72,6 @@ def test_constant_dimensions_have_size_one(name):
     for dim, size in enumerate(log_u.shape):
         assert size in (1, (2, HEADS, 5, 7)[dim])
         assert size == 1 or not torch.equal(log_u, log_u.narrow(dim, 0, 1).expand_as(log_u)), dim
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_masks_are_masks(name):
-    preference, inputs = MASKS[name](), attention_inputs()
-    log_u: Any = preference(inputs)
-    assert log_u.dtype == torch.bool
-    assert log_u.any()
-    assert not log_u.all()
-    assert preference.score_mod(inputs) is None
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -127,7 +126,8 @@ def test_answers_come_in_the_dtype_asked_for(name):
                 key_inputs=inputs.key_inputs.to(dtype),  # pyright: ignore[reportOptionalMemberAccess]
             )
         )
-        assert log_u is None or log_u.dtype in (dtype, torch.bool)
+        masks = name == "masks" or name in MASKS
+        assert log_u is None or log_u.dtype == (torch.bool if masks else dtype)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -151,62 +151,33 @@ def test_what_does_not_lower_says_so_by_name(name):
         preference.mask_mod(inputs)
 
 
-@pytest.mark.parametrize("use", ["__call__", "score_mod", "log_weight", "mask_mod"])
-def test_one_that_says_nothing_names_the_methods_to_write(use):
-    class Unwritten(AbstractPreference):
-        pass
-
-    expected = (
-        r"Unwritten has no log-weights: implement its method log_weight\(inputs\) or mask_mod\(inputs\)"
-    )
-    with pytest.raises(ProblemError, match=expected):
-        getattr(Unwritten(), use)(attention_inputs())
-
-
-class NoFuture(AbstractPreference):
-    """A mask, in either of the two methods."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        self.place = place
-
-    def log_weight(self, inputs):
-        return (lambda b, h, q, k: k <= q) if self.place == "log_weight" else None
-
-    def mask_mod(self, inputs):
-        return (lambda b, h, q, k: -1.0 * (k > q)) if self.place == "mask_mod" else None
+WRITTEN: list[tuple[dict[str, Any], str]] = [
+    ({}, r"Written has no log-weights: implement its method log_weight\(inputs\) or mask_mod\(inputs\)"),
+    ({"log_weight": lambda b, h, q, k: k <= q}, r"log_weight gives torch\.bool; .* belongs in mask_mod"),
+    ({"mask_mod": lambda b, h, q, k: -1.0 * (k > q)}, r"mask_mod gives torch\.float32; .* belong in log_weight"),
+    ({"log_weight": torch.zeros(5, 7)}, r"log_weight gives a Tensor; expected a function of indices \(b, h, q, k\)"),
+    ({"mask_mod": torch.zeros(5, 7)}, r"mask_mod gives a Tensor; expected a function of indices \(b, h, q, k\)"),
+    ({"log_weight": lambda b, h, q, k: 0.0}, r"log_weight gives 0\.0; expected a tensor of "),
+    ({"mask_mod": lambda b, h, q, k: 0.0}, r"mask_mod gives 0\.0; expected a tensor of "),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "put", [lambda u: u, lambda u: u**0.5, lambda u: ALiBi(HEADS) * u, lambda u: Causal() * u * Causal()]
 )
-def test_masks_and_log_weights_are_not_taken_for_each_other(put):
-    inputs, index = attention_inputs(), torch.zeros((), dtype=torch.long)
-    mask_as_weight = put(NoFuture("log_weight"))
-    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives torch\.bool; .* belongs in mask_mod"):
-        mask_as_weight(inputs)
-    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives torch\.bool"):
-        mask_as_weight.score_mod(inputs)(torch.zeros(()), index, index, index, index)
-    with pytest.raises(
-        ProblemError, match=r"NoFuture\.mask_mod gives torch\.float32; .* belong in log_weight"
-    ):
-        put(NoFuture("mask_mod"))(inputs)
-
-
-@pytest.mark.parametrize("method", ["log_weight", "mask_mod"])
-def test_a_tensor_instead_of_a_function_of_indices_is_refused(method: str) -> None:
-    class Constant(AbstractPreference):
+@pytest.mark.parametrize(("methods", "message"), WRITTEN)
+def test_a_preference_of_ones_own_that_is_written_wrongly_says_so(put, methods, message):
+    class Written(AbstractPreference):
         pass
 
-    setattr(Constant, method, lambda self, inputs: torch.zeros(5, 7))
-    expected = (
-        rf"Constant\.{method} gives a Tensor; expected a function of indices \(b, h, q, k\); .* forward"
-    )
-    with pytest.raises(ProblemError, match=expected):
-        (Causal() * Constant())(attention_inputs())
-    setattr(Constant, method, lambda self, inputs: lambda b, h, q, k: 0.0)
-    with pytest.raises(ProblemError, match=rf"Constant\.{method} gives 0\.0; expected a tensor of "):
-        Constant()(attention_inputs())
+    for name, answer in methods.items():
+        setattr(Written, name, lambda self, inputs, answer=answer: answer)
+    inputs, index = attention_inputs(), torch.zeros((), dtype=torch.long)
+    with pytest.raises(ProblemError, match=message):
+        put(Written())(inputs)
+    if "mask_mod" not in methods:
+        with pytest.raises(ProblemError, match=message):
+            put(Written()).score_mod(inputs)(torch.zeros(()), index, index, index, index)
 
 
 def test_a_tensor_of_another_shape_is_named_in_a_product_and_beside_a_mask() -> None:
@@ -247,70 +218,17 @@ def test_an_empty_batch_and_no_keys_give_empty_log_weights():
         assert log_u.shape[-2:] == (0, 4)
 
 
-@pytest.mark.parametrize("name", [name for name in LOWERED if LOWERED[name]().depends_on_distance])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (5, 7), (7, 5), (6, 6), (4, 1)])
-def test_what_depends_on_distance_is_the_same_along_diagonals(name, queries, keys):
-    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(queries, keys, offset=1, padded=False)
-    whole = preference(inputs)
-    preference.depends_on_distance = False
-    entry_by_entry: Any = preference(inputs)
-    assert whole is not None
-    assert same(whole, entry_by_entry)
-
-
-def test_an_offset_is_read_and_not_compiled_in():
-    later = attention_inputs(offset=3)
-    assert (
-        later.query_position()(torch.arange(5)).tolist() == later.query_positions.tolist() == [3, 4, 5, 6, 7]
-    )
-    mask = Causal().mask_mod(later)
-    first: Any = Causal().mask_mod(attention_inputs())
-    assert mask is not None
-    # A function that captures no tensor is known by its numbers; one that captures the offset is not.
-    assert identity(mask) is None
-    assert identity(first) is not None
-
-
 A, B, C = Causal(), perturbed(QuadraticPosition(HEADS)), perturbed(ALiBi(1, learned=True))
 
 
-def test_multiplication_is_associative_and_flat():
+def test_multiplication_is_associative_and_uniform_is_its_identity():
     inputs = attention_inputs()
     left, right = (A * B) * C, A * (B * C)
     assert repr(left) == repr(right) == "Causal() * QuadraticPosition(heads=3) * ALiBi(heads=1, learned=True)"
     torch.testing.assert_close(left(inputs), right(inputs), rtol=0, atol=0)
-    assert isinstance(left, Product)
-    assert len(left.factors) == 3
-    assert len(Product(Product(A, B), Product(C)).factors) == 3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_factors_of_distance_are_put_together_as_any_others(dtype):
-    products = (
-        (Causal(), ALiBi(HEADS)),
-        (Causal(), ALiBi(1)),
-        (Causal(), Window(2, None)),
-        (Window(2, 1), RelativePosition(1), ALiBi(HEADS, learned=True), Causal()),
-    )
-    for queries, keys, offset in ((4, 6, 2), (6, 6, 0), (5, 3, 0), (1, 7, 6)):
-        inputs = AttentionInputs(2, HEADS, queries, keys, torch.device("cpu"), dtype, query_offset=offset)
-        for factors in products:
-            one_by_one: Any = combined([factor(inputs) for factor in factors])
-            # Log-weights of half types are added before they are rounded.
-            rtol = 0.02 if dtype == torch.bfloat16 else 0
-            torch.testing.assert_close(Product(*factors)(inputs), one_by_one, rtol=rtol, atol=rtol)
-
-
-def test_uniform_is_the_identity():
-    assert (Uniform() * B) is B
-    assert (B * Uniform()) is B
-    assert isinstance(Uniform() * Uniform(), Uniform)
-    assert isinstance(Uniform() ** 2.0, Uniform)
-    inputs = attention_inputs()
-    assert Uniform()(inputs) is None
-    assert Product(Uniform())(inputs) is None
-    assert Product(Uniform()).score_mod(inputs) is None
-    assert (Causal() * Uniform() * KeyPadding())(inputs) is not None
+    assert (Uniform() * B) is (B * Uniform()) is B
+    assert isinstance(Uniform() * Uniform() ** 2.0, Uniform)
+    assert Product(Uniform())(inputs) is Product(Uniform()).score_mod(inputs) is None
 
 
 def test_a_power_scales_log_weights_and_leaves_masks():
@@ -338,33 +256,9 @@ def test_a_learned_power_has_a_gradient_also_where_something_is_forbidden():
     assert tempered.weight > 0
 
 
-def test_a_product_reads_small_tables_only():
-    inputs = attention_inputs(9, 11)
-    everything = Causal() * KeyPadding() * ALiBi(HEADS, learned=True) * LearnedBias(1, 1, 20) * B**0.5
-    seen: list[int] = []
-
-    def tables(function: object) -> None:
-        for cell in getattr(function, "__closure__", None) or ():
-            content = cell.cell_contents
-            for part in content if isinstance(content, tuple) else (content,):
-                if isinstance(part, torch.Tensor):
-                    seen.append(part.numel())
-                else:
-                    tables(part)
-
-    tables(everything.score_mod(inputs))
-    tables(everything.mask_mod(inputs))
-    assert len(seen) == 5  # padding, slopes, bias, curvature, drift
-    assert max(seen) <= 2 * 11
-    torch.testing.assert_close(
-        by_index(everything, inputs), as_log_weights(everything(inputs), inputs), rtol=1e-6, atol=1e-6
-    )
-
-
 def test_representations_can_be_read():
-    assert repr(Causal() * KeyPadding()) == "Causal() * KeyPadding()"
+
     assert repr((Causal() * ALiBi(8)) ** 0.5) == "(Causal() * ALiBi(heads=8)) ** 0.5"
-    assert repr(Causal() * ALiBi(8) ** 2) == "Causal() * ALiBi(heads=8) ** 2.0"
     assert repr(Window(1, None, dilation=2) ** 2) == "Window(before=1, after=None, dilation=2) ** 2.0"
     assert repr(Tempered(ALiBi(2), 0.25, learned=True)) == "Tempered(ALiBi(heads=2), 0.25, learned=True)"
 
