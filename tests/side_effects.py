@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tests.normal import drawn
@@ -59,6 +60,19 @@ def assert_checkpointed(
         for part, slope in zip(inputs, slopes, strict=True):
             found = torch.zeros_like(slope) if part.grad is None else part.grad
             torch.testing.assert_close(found, slope, rtol=1e-10, atol=1e-12)
+
+
+class Made(TorchDispatchMode):
+    """Keeps every tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.tensors += tensors_in(tuple(found) if isinstance(found, list) else found)
+        return found
 
 
 @contextmanager

@@ -189,6 +189,6 @@ OPS: dict[str, Op] = {
         ("preference", "removal"),
     ),
     "hashing": Op(
-        lambda x: {"variant": F.Hashing(BUCKETS, chunk=3, causal=True)}, takes=(), queries=7
+        lambda x: {"variant": F.Hashing(x.get("buckets", BUCKETS), chunk=3, causal=True)}, takes=(), queries=7
     ),
 }  # fmt: skip

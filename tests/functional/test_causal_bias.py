@@ -1,6 +1,7 @@
 """The mask objects of ``torch.nn.attention.bias`` wherever a log-preference goes; masks cost no extra arrays."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from fenchel import KL, Discrete, InferenceProblem, ProblemError
+from fenchel import Discrete, InferenceProblem, ProblemError
 from fenchel import functional as F
 from fenchel.functional import output
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
@@ -19,6 +19,7 @@ from fenchel.tensors import log_weights
 from tests.compiling import compiled_afresh
 from tests.functional.ops import OPS, infer
 from tests.normal import drawn
+from tests.side_effects import Made
 
 BIASES: dict[str, Callable[..., Any]] = {"upper left": causal_upper_left, "lower right": causal_lower_right}
 
@@ -26,15 +27,6 @@ BIASES: dict[str, Callable[..., Any]] = {"upper left": causal_upper_left, "lower
 def meant(name: str, queries: int, keys: int) -> Tensor:
     last = keys - queries if name == "lower right" else 0
     return torch.tensor([[j <= i + last for j in range(keys)] for i in range(queries)])
-
-
-def test_queries_that_a_lower_right_bias_leaves_nothing_get_zeros() -> None:
-    query, key = drawn(1, 2, 5, 4), drawn(1, 2, 3, 4, seed=1)
-    with pytest.warns(UserWarning, match="Lower right causal bias"):
-        bias = causal_lower_right(5, 3)
-    found = F.attention(query, key, key, log_preference=bias)
-    assert torch.equal(found[:, :, :2], torch.zeros(1, 2, 2, 4, dtype=torch.float64))
-    assert bool((found[:, :, 2:] != 0).all())
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order"])
@@ -51,16 +43,19 @@ def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str, es
 
 
 @pytest.mark.parametrize("name", BIASES)
-def test_slow_twins_read_it_too(name: str) -> None:
+def test_slow_twins_and_problems_read_it_too(name: str) -> None:
     q, k, v = drawn(2, 4, 5, 5), drawn(2, 4, 7, 5, seed=1), drawn(2, 4, 7, 3, seed=2)
-    for mask in (BIASES[name](5, 7), meant(name, 5, 7)):
-        u: dict[str, Any] = {"log_preference": mask}
-        twins = F.reference
-        weights, output = twins.inferred_weights(q, k, **u), twins.attention(q, k, v, **u)
-        torch.testing.assert_close(weights @ v, output)
-        torch.testing.assert_close(weights > 0, meant(name, 5, 7).expand_as(weights))
-        assert twins.certificate(q, k, **u)[0].shape == (2, 4, 5)
-        torch.testing.assert_close(twins.mixture_attention(q, k, 0 * k, v, **u), output)
+
+    def found(u: Any) -> Any:
+        twins, given = F.reference, {"log_preference": u}
+        problem = InferenceProblem(Discrete(k[0, 0], u), q[0, 0])
+        return (
+            *(twins.attention(q, k, v, **given), twins.inferred_weights(q, k, **given)),
+            *(twins.mixture_attention(q, k, 0 * k, v, **given), twins.certificate(q, k, **given)),
+            problem.solve("exact").weights,
+        )
+
+    torch.testing.assert_close(found(BIASES[name](5, 7)), found(meant(name, 5, 7)))
 
 
 class Given(AbstractPreference):
@@ -90,15 +85,6 @@ def test_layers_read_it_as_the_mask_that_it_stands_for(name: str, kind: type) ->
             torch.testing.assert_close(layer(x, y, y), expected)
 
 
-def test_problems_read_it_as_the_mask_that_it_stands_for() -> None:
-    templates, evidence = drawn(6, 4), drawn(3, 4, seed=1)
-    found, expected = (
-        InferenceProblem(Discrete(templates, log_weights), evidence, closeness=KL()).solve("exact").weights
-        for log_weights in (causal_lower_right(3, 6), meant("lower right", 3, 6))
-    )
-    torch.testing.assert_close(found, expected)
-
-
 def test_a_bias_of_other_sizes_or_where_no_mask_goes_is_refused() -> None:
     query = drawn(1, 2, 4, 3)
     with pytest.raises(
@@ -113,27 +99,14 @@ def test_a_bias_of_other_sizes_or_where_no_mask_goes_is_refused() -> None:
         layer(x, x, x, key_padding_mask=causal_upper_left(4, 5))
 
 
-def test_what_can_be_used_is() -> None:
+def test_preferences_of_one_number_or_another_dtype_are_taken() -> None:
     query, key = torch.randn(2, 4, 5, 3), torch.randn(2, 4, 7, 3)
     plain = F.attention(query, key, key)
-    for log_preference in (
-        torch.zeros(()),
-        torch.ones(1, dtype=torch.bool),
-        torch.zeros(7, dtype=torch.float64),
-    ):
-        torch.testing.assert_close(F.attention(query, key, key, log_preference=log_preference), plain)
+    for u in (torch.zeros(()), torch.ones(1, dtype=torch.bool), torch.zeros(7, dtype=torch.float64)):
+        torch.testing.assert_close(F.attention(query, key, key, log_preference=u), plain)
 
 
-LEADING = [
-    ((4,), (4, 4)),
-    ((), ()),
-    ((4,), (4,)),
-    ((2, 1), (2, 4)),
-    ((2, 4), (2, 1)),
-    ((1, 4), (3, 4)),
-    ((3, 4), (4,)),
-    ((3, 1), (4,)),
-]
+LEADING = [((4,), (4, 4)), ((), ()), ((4,), (4,)), ((2, 4), (2, 1)), ((1, 4), (3, 4)), ((3, 1), (4,))]
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
@@ -141,37 +114,25 @@ LEADING = [
 def test_leading_dimensions_broadcast_as_torchs_do(
     of_query: tuple[int, ...], of_key: tuple[int, ...], estimator: str
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
     query, key, value = (
-        torch.randn(*lead, *own, dtype=torch.float64, generator=generator).requires_grad_()
-        for lead, own in ((of_query, (3, 8)), (of_key, (6, 8)), (of_key, (6, 5)))
+        drawn(*lead, *own, seed=seed).requires_grad_()
+        for seed, (lead, own) in enumerate(((of_query, (3, 8)), (of_key, (6, 8)), (of_key, (6, 5))))
     )
-    mask = torch.rand(3, 6, generator=generator) < 0.7
-    mask[:, 0] = True
     lead = torch.broadcast_shapes(of_query, of_key)
-    options: dict[str, Any] = {"log_preference": mask, "estimator": estimator}
-    found = F.attention(query, key, value, **options)
-    wide = [
-        x.expand(*lead, *x.shape[-2:])[(None,) * (2 - len(lead))].contiguous() for x in (query, key, value)
-    ]
-    expected = F.attention(*wide, **options)
-    if estimator == "first_order":
-        sdpa = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        assert found.shape == sdpa.shape
-        torch.testing.assert_close(found, sdpa)
-    torch.testing.assert_close(found, expected.reshape(*lead, 3, 5))
-    weight = torch.randn(*lead, 3, 5, dtype=torch.float64, generator=generator)
-    given, wanted = (
-        torch.autograd.grad((out.reshape(weight.shape) * weight).sum(), (query, key, value))
-        for out in (found, expected)
-    )
-    torch.testing.assert_close(given, wanted)
-    output, certificate = F.attention_with_certificate(query, key, value, **options)
-    torch.testing.assert_close(output, found)
-    assert all(bound.shape == (*lead, 3) for bound in certificate)
-    torch.testing.assert_close(F.attention_weights(query, key, **options) @ value, found)
-    if estimator != "exact":
-        torch.testing.assert_close(F.gap(query, key, **options).detach(), certificate.gap)
+    options: dict[str, Any] = {"log_preference": drawn(3, 6) < 0.7, "estimator": estimator}
+    wide = [x.expand(*lead, *x.shape[-2:])[(None,) * (2 - len(lead))] for x in (query, key, value)]
+    slopes = partial(torch.autograd.grad, retain_graph=True, materialize_grads=True)
+    found, expected = F.infer(query, key, value, **options), F.infer(*wide, **options)
+    assert found.output.shape == (*lead, 3, 5)
+    gap = () if estimator == "exact" else ("gap",)
+    for name in ("output", "weights", "dual", *gap):
+        given, wanted = (getattr(each, name) for each in (found, expected))
+        torch.testing.assert_close(given, wanted.reshape(given.shape))
+        weight = drawn(*given.shape, seed=5)
+        torch.testing.assert_close(
+            *(slopes((x.reshape(weight.shape) * weight).sum(), (query, key)) for x in (given, wanted))
+        )
+    assert all(bound.shape == (*lead, 3) for bound in found.certificate)
 
 
 def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
@@ -227,19 +188,11 @@ def test_a_causal_mask_keeps_its_forward_derivative() -> None:
 def test_weights_take_no_more_arrays_of_all_pairs_than_softmax_needs(
     preference: Tensor | None, trained: bool
 ) -> None:
-    held = []
-
-    class Pairs(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            if isinstance(found, Tensor) and found.numel() == 2 * 3 * 5 * 7:
-                held.append(found)
-            return found
-
     query, key = drawn(2, 3, 5, 4).float(), drawn(2, 3, 7, 4, seed=1).float()
-    with torch.set_grad_enabled(trained), Pairs():
+    with torch.set_grad_enabled(trained), Made() as made:
         weights = F.attention_weights(query.requires_grad_(), key, log_preference=preference)
-    assert len({array.data_ptr() for array in held}) == 1 + trained
+    pairs = {array.data_ptr() for array in made.tensors if array.numel() == 2 * 3 * 5 * 7}
+    assert len(pairs) == 1 + trained
     log_u = torch.zeros(7) if preference is None else log_weights(preference, torch.float32)
     expected = (query @ key.mT / 2 + log_u).softmax(-1)
     torch.testing.assert_close(weights, expected)

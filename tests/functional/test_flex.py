@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from fenchel import functional
 from fenchel import functional as F
 from fenchel.errors import ProblemError
 from fenchel.functional import flex
@@ -39,7 +38,7 @@ def test_functions_of_indices_do_what_the_tensor_does_and_reach_their_tables(nam
     preference, inputs = perturbed(LOWERED[name]()), attention_inputs(offset=2)
     functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}
     fused = flex_attention(*tensors(), **functions, eager=True)
-    dense = functional.attention(*tensors(), log_preference=preference(inputs))
+    dense = F.attention(*tensors(), log_preference=preference(inputs))
     torch.testing.assert_close(fused, dense)
     if parameters := list(preference.parameters()):
         gradients = [torch.autograd.grad(out.square().sum(), parameters) for out in (fused, dense)]
@@ -50,20 +49,13 @@ def test_functions_of_indices_do_what_the_tensor_does_and_reach_their_tables(nam
 @pytest.mark.parametrize("alpha", [0.5, torch.tensor([[0.5], [1.0], [2.0]], dtype=torch.float64)])
 @pytest.mark.parametrize("scale", [None, 0.7, torch.tensor(0.7, dtype=torch.float64)])
 @torch.no_grad()
-def test_alpha_and_scale(alpha, scale):
-    options = {"alpha": alpha, "scale": scale}
-    fused = flex_attention(*tensors(), **options, eager=True)
-    torch.testing.assert_close(fused, functional.attention(*tensors(), **options))
-    assert not torch.allclose(fused, flex_attention(*tensors(), scale=scale, eager=True))
-
-
-@torch.no_grad()
-def test_heads_of_the_query_share_heads_of_the_key():
-    query, key, value = tensors(key_heads=1)
-    fused = flex_attention(query, key, value, enable_gqa=True, eager=True)
-    torch.testing.assert_close(fused, functional.attention(query, key, value, enable_gqa=True))
+def test_alpha_scale_and_shared_heads(alpha, scale):
+    given = tensors(key_heads=1)
+    options = {"alpha": alpha, "scale": scale, "enable_gqa": True}
+    fused = flex_attention(*given, **options, eager=True)
+    torch.testing.assert_close(fused, F.attention(*given, **options))
     with pytest.raises(ProblemError, match="enable_gqa=True"):
-        flex_attention(query, key, value, eager=True)
+        flex_attention(*given, eager=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -107,66 +99,38 @@ def test_what_there_is_no_kernel_for_is_named(dtype, dim, message):
     _check_kernel(arguments, eager=True)
 
 
-def mask_sizes(mask_mod: object) -> tuple[int, ...]:
-    made = block_mask(mask_mod, 2, HEADS, 5, 7, torch.device("cpu"))  # pyright: ignore[reportArgumentType]
-    return tuple(made.kv_num_blocks.shape[:2])
+def test_block_masks_are_kept_by_what_functions_capture_and_those_of_data_are_made_anew():
+    def made(preference: Any, offset: int = 0, padding: Tensor | None = None) -> BlockMask:
+        inputs = attention_inputs(offset=offset)
+        if padding is not None:
+            inputs = replace(inputs, key_padding=padding)
+        return block_mask(preference.mask_mod(inputs), 2, HEADS, 5, 7, torch.device("cpu"))
 
-
-def test_a_block_mask_is_no_larger_than_what_it_depends_on():
-    inputs = attention_inputs()
-    assert mask_sizes(Causal().mask_mod(inputs)) == (1, 1)
-    assert mask_sizes((Causal() * KeyPadding()).mask_mod(inputs)) == (2, 1)
-    assert mask_sizes(lambda b, h, q, k: k > h) == (1, HEADS)
-    assert mask_sizes(lambda b, h, q, k: k > h + b) == (2, HEADS)
-
-
-def test_block_masks_of_positions_are_made_once():
-    cpu = torch.device("cpu")
-
-    def made(preference: Causal | Window, offset: int = 0) -> BlockMask:
-        return block_mask(preference.mask_mod(attention_inputs(offset=offset)), 2, HEADS, 5, 7, cpu)  # pyright: ignore[reportArgumentType]
-
-    _kept.cache_clear()
-    assert made(Causal()) is made(Causal())
-    assert made(Window(2, 1)) is made(Window(2, 1))
     _kept.cache_clear()
     with torch.inference_mode():
         made(Causal())
     assert not made(Causal()).kv_indices.is_inference()
-    different = [made(Causal()), made(Causal(), offset=1), made(Window(2, 1)), made(Window(2, None))]
-    assert len({id(mask) for mask in different}) == 4
-
-
-def test_a_block_mask_of_data_is_made_anew():
-    inputs = attention_inputs()
-    assert inputs.key_padding is not None
-    preference = Causal() * KeyPadding()
-
-    def rows(padding: Tensor) -> Tensor:
-        mask_mod = preference.mask_mod(replace(inputs, key_padding=padding))
-        made = block_mask(mask_mod, 2, HEADS, 5, 7, torch.device("cpu"))  # pyright: ignore[reportArgumentType]
-        return made.to_dense()
-
-    assert identity(preference.mask_mod(inputs)) is None
-    assert rows(torch.zeros_like(inputs.key_padding)).any()
-    assert not rows(torch.ones_like(inputs.key_padding)).any()
+    same = [made(preference) for preference in (Causal(), Causal(), Window(2, 1), Window(2, 1))]
+    others = [made(Causal(), offset=1), made(Window(2, None)), made(Causal() * Window(2, 1))]
+    assert same[0] is same[1] is not same[2] is same[3]
+    assert len({id(mask) for mask in (*same, *others)}) == 5
+    nobody = torch.zeros(2, 7, dtype=torch.bool)
+    for padding in (nobody, ~nobody):
+        rows = made(Causal() * KeyPadding(), padding=padding)
+        assert bool(rows.to_dense().any()) is not bool(padding.any())
+        assert rows.kv_num_blocks.shape[:2] == (2, 1)  # no larger than what it depends on
+    assert same[0].kv_num_blocks.shape[:2] == (1, 1)
 
 
 def test_what_is_captured_tells_functions_apart():
-    def above(limit: object) -> object:
-        return lambda k: k > limit
+    def above(limit: object, least: int = 0) -> object:
+        return lambda k, least=least: k > limit
 
-    def with_default(limit: int) -> object:
-        return lambda k, least=limit: k > least
-
+    limits = [1, 2, True, (1, 2), (1, 3), above(1), above(2)]
+    apart = [*map(above, limits), above(1, least=1)]
+    assert len({identity(function) for function in apart}) == len(apart)
     assert identity(above(1)) == identity(above(1))
-    assert identity(above(1)) != identity(above(2))
-    assert identity(above(1)) != identity(above(True))
-    assert identity(above((1, 2))) != identity(above((1, 3)))
-    assert identity(above(above(1))) != identity(above(above(2)))
-    assert identity(with_default(1)) != identity(with_default(2))
-    assert identity(above(torch.ones(()))) is None
-    assert identity(above((1, torch.ones(())))) is None
+    assert identity(above(torch.ones(()))) is identity(above((1, torch.ones(())))) is None
 
 
 @torch.no_grad()
@@ -179,7 +143,7 @@ def test_what_is_compiled_once_is_given_everything(monkeypatch):
     for preference in (LOWERED["three"](), LOWERED["three, learned"]()):
         functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}
         fused = flex_attention(query, key, value, **functions, alpha=0.5)
-        expected = functional.attention(query, key, value, log_preference=preference(inputs), alpha=0.5)
+        expected = F.attention(query, key, value, log_preference=preference(inputs), alpha=0.5)
         torch.testing.assert_close(fused, expected)
 
 

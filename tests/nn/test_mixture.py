@@ -95,8 +95,7 @@ def test_given_variances_are_laid_out_and_masked_as_keys_are() -> None:
     output = layer(x, x, x, padding, variances=s)[0]
     moved = s + 3 * padding.unsqueeze(-1)
     torch.testing.assert_close(layer(x, x, x, padding, variances=moved)[0], output)
-    single = layer(x[0], x[0], x[0], padding[0], variances=s[0])[0]
-    torch.testing.assert_close(single, output[0])
+    torch.testing.assert_close(layer(x[0], x[0], x[0], padding[0], variances=s[0])[0], output[0])
     layer.batch_first = False
     turned = layer(*(x.transpose(0, 1),) * 3, padding, variances=s.transpose(0, 1))[0]
     torch.testing.assert_close(turned.transpose(0, 1), output)

@@ -247,11 +247,6 @@ def inputs_of(
     return AttentionInputs(2, heads, queries, keys, torch.device("cpu"), torch.float64, query_offset=offset)
 
 
-def log_weights(preference: QuadraticGridPosition, inputs: AttentionInputs) -> Tensor:
-    found: Any = preference(inputs)
-    return found
-
-
 @pytest.mark.parametrize("offset", [0, 7])
 @pytest.mark.parametrize(("heads", "kernel"), [(4, None), (9, None), (6, (2, 3)), (1, None)])
 def test_it_is_a_paraboloid_around_a_shifted_pixel(heads, kernel, offset):
@@ -259,7 +254,7 @@ def test_it_is_a_paraboloid_around_a_shifted_pixel(heads, kernel, offset):
     preference = perturbed(QuadraticGridPosition(GRID, heads, kernel, width=0.8, padding=padding))
     assert isinstance(preference, QuadraticGridPosition)
     inputs = inputs_of(GRID, padding, max(heads, 2), offset)
-    found = log_weights(preference, inputs).expand(1, max(heads, 2), -1, -1)[0]
+    found: Any = preference(inputs).expand(1, max(heads, 2), -1, -1)[0]
     pixels = list(itertools.product(range(GRID[0]), range(GRID[1])))[offset:]
     around = list(itertools.product(range(-1, GRID[0] + 1), range(-2, GRID[1] + 2)))
     for h in range(heads):
@@ -285,7 +280,7 @@ def test_it_is_a_convolution_to_within_what_leaks(kernel, padding, curvature):
     ).double()
     padded = torch.nn.functional.pad(image, (pads[1], pads[1], pads[0], pads[0])).flatten(2).mT.unsqueeze(1)
     value = padded.expand(-1, heads, -1, -1)
-    log_u = log_weights(preference, inputs_of(GRID, pads, heads)).detach()
+    log_u = preference(inputs_of(GRID, pads, heads)).detach()
     nothing = torch.zeros(2, heads, GRID[0] * GRID[1], 3, dtype=torch.float64)
     shifted = F.attention(nothing, value, value, log_preference=log_u)
     maps = weight.flatten(2).permute(2, 0, 1)  # by head: (heads, out, in)
