@@ -18,13 +18,6 @@ every_order = pytest.mark.parametrize("order", [1.0, 1.05, 1.3, 1.5, 1.8, 2.0])
 LOG_U = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0]], dtype=torch.float64).log()
 
 
-def on(
-    count: int, order: float | Tensor, relative: str = "bregman", temperature: float | Tensor = 1.0
-) -> Tsallis:
-    """Bound to templates, as many as that."""
-    return Tsallis(order, relative, temperature).bind(Discrete(drawn(count, 2)))
-
-
 def problem(
     order: float | Tensor,
     relative: str = "bregman",
@@ -59,8 +52,7 @@ def test_it_is_least_at_the_preference_where_it_is_zero(relative: str, order: fl
     torch.testing.assert_close(closeness.weights(torch.zeros_like(u), LOG_U), u)
     near = (u + 1e-6 * torch.tensor([1.0, -1.0, 0, 0, 0])).double()
     assert 0 < float(closeness.value(near, LOG_U)) < 1e-10
-    outside = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0.2]], dtype=torch.float64)
-    assert math.isinf(float(closeness.value(outside, LOG_U)))
+    assert math.isinf(float(closeness.value(torch.full_like(u, 0.2), LOG_U)))
 
 
 @both_forms
@@ -80,7 +72,6 @@ def test_the_limit_of_order_1_is_kl(relative: str) -> None:
         for closeness in (one, KL())
     )
     assert torch.equal(here.weights, there.weights)
-    assert torch.equal(here.mean_error, there.mean_error)
 
 
 def test_the_moduli_are_sharp_enough_to_be_reached() -> None:
@@ -91,30 +82,20 @@ def test_the_moduli_are_sharp_enough_to_be_reached() -> None:
     p = log_u.exp() + step * signs
     for relative in ("bregman", "csiszar"):
         for order in (1.5, 2.0):
-            closeness = on(n, order, relative)
+            closeness = Tsallis(order, relative).bind(Discrete(drawn(n, 2)))
             quotient = closeness.value(p, log_u) / ((n * step) ** 2 / 2)
             torch.testing.assert_close(float(quotient), float(closeness.modulus), rtol=1e-3, atol=0)
-
-
-@both_forms
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("scale", "length"), [(10, 1), (10, 10), (100, 100)])
-def test_all_problems_with_long_templates_converge(
-    relative: str, dtype: torch.dtype, scale: float, length: float
-) -> None:
-    templates, z = drawn(100, 9, 16, seed=7, scale=scale), drawn(100, 1, 16, seed=8, scale=length)
-    given = InferenceProblem(Discrete(templates.to(dtype)), z.to(dtype), closeness=Tsallis(2, relative))
-    assert bool(given.solve("exact").converged.all())
 
 
 HARD = [("any", 1.6), *itertools.product(("any", "uniform", "masked", "tied"), (2.0, 1.2))]
 
 
+@pytest.mark.parametrize("scale", [10.0, 100.0])
 @both_forms
 @pytest.mark.parametrize(("kind", "order"), HARD)
-def test_every_hard_problem_converges(relative: str, order: float, kind: str) -> None:
+def test_every_hard_problem_converges(relative: str, order: float, kind: str, scale: float) -> None:
     """Large templates: p has few weights that are not 0 and its Hessian is singular nearly everywhere."""
-    given = problem(order, relative, m=25, scale=10.0, kind=kind, dtype=torch.float32)
+    given = problem(order, relative, m=25, scale=scale, kind=kind, dtype=torch.float32)
     truth = given.to(torch.float64).solve("exact", tol=1e-8)
     for dtype in (torch.float32, torch.float64):
         found = given.to(dtype).solve("exact", tol=1e-4, throw=False)
@@ -149,15 +130,11 @@ def test_orders_and_temperatures_by_head_and_query(relative: str, size: float) -
     whole = InferenceProblem(Discrete(templates), z, 0.7, Tsallis(order, relative, temperature))
     for estimator in ("first_order", "second_order", "exact"):
         found = whole.solve(estimator)
-        for head in range(3):
-            for query in range(m):
-                alone = InferenceProblem(
-                    Discrete(templates[:, 0]),
-                    z[:, head, query : query + 1],
-                    0.7,
-                    Tsallis(float(order[head, query]), relative, float(temperature[query])),
-                ).solve(estimator)
-                torch.testing.assert_close(found.mean[:, head, query], alone.mean[:, 0], rtol=1e-5, atol=1e-6)
+        for head, query in itertools.product(range(3), range(m)):
+            near = Tsallis(float(order[head, query]), relative, float(temperature[query]))
+            u, evidence = Discrete(templates[:, 0]), z[:, head, query : query + 1]
+            alone = InferenceProblem(u, evidence, 0.7, near).solve(estimator)
+            torch.testing.assert_close(found.mean[:, head, query], alone.mean[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_one_without_templates_is_shown_and_has_no_modulus() -> None:

@@ -140,16 +140,8 @@ FAMILIES = [
     Family("KL", SHARED, _discrete),
     Family("KL, a preference a query", OF_QUERIES, _discrete, batch=(2, 3)),
     Family("KL, masked", SHARED, _masked),
-    Family("KL, more dimensions than templates", {"templates": (2, DIM)}, _discrete),
     Family("transport", {**SHARED, "gamma_scale": ()}, _discrete, _transport),
     Family("transport to atoms", {**SHARED, "gamma_scale": (), "atoms": (4, DIM)}, _discrete, _transport),
-    Family(
-        "transport, a preference a query",
-        {**OF_QUERIES, "gamma_scale": ()},
-        _discrete,
-        _transport,
-        batch=(2, 3),
-    ),
     Family(
         "scaled KL",
         {**SHARED, "temperature_scale": ()},
@@ -166,7 +158,6 @@ FAMILIES = [
     Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES)),
     Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES)),
     Family("own functions", {**SHARED, "temperature_scale": ()}, _masked, _own_functions),
-    Family("Tsallis 1", SHARED, _discrete, _tsallis(1)),
     Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5)),
     Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2)),
     Family("Tsallis 1.3, Csiszár", SHARED, _masked, _tsallis(1.3, "csiszar")),
@@ -196,12 +187,6 @@ FAMILIES = [
         lambda p: toys.Gaussian(p["mean"], p["factor"]),
     ),
     Family(
-        "somebody's Gaussian, a batch",
-        {"mean": (DIM,), "factor": (DIM, 4)},
-        lambda p: toys.Gaussian(p["mean"], p["factor"]),
-        batch=(2,),
-    ),
-    Family(
         "somebody's cumulant",
         {"mean": (DIM,), "variance_scale": (DIM,)},
         lambda p: toys.Cumulant(p["mean"], p["variance_scale"]),
@@ -220,11 +205,6 @@ FAMILIES = [
         {"mean": (QUERIES, DIM), "variance_scale": (DIM,)},
         lambda p: Gaussian(p["mean"], variance=p["variance_scale"]),
         batch=(2, 3),
-    ),
-    Family(
-        "Gaussian, spherical",
-        {"mean": (DIM,), "variance_scale": ()},
-        lambda p: Gaussian(p["mean"], variance=p["variance_scale"]),
     ),
     Family(
         "Gaussian, low rank plus diagonal",

@@ -3,9 +3,9 @@
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from mpmath import mp, mpf
@@ -80,22 +80,6 @@ def bumps(places: Tensor) -> Tensor:
     return torch.exp(-20 * (places[:, :1] - centers).square())
 
 
-def test_integrals_of_a_basis_are_those_of_gauss_and_legendre() -> None:
-    u = Continuous1d(bumps, lambda x: torch.sin(5 * x.squeeze(-1)), (0, 1), dtype=torch.float64)
-    lam = 3 * drawn(1, 5, seed=2)
-    nodes, mass = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(100))
-    x = (nodes.unsqueeze(-1) + 1) / 2
-    psi, rest = bumps(x), torch.exp(torch.sin(5 * x)).squeeze(-1)
-    weight = rest * torch.exp(psi @ lam.squeeze(0))
-    total, at_rest = mass @ weight / 2, mass @ rest / 2
-    close: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
-    torch.testing.assert_close(u.log_mgf(lam), (total / at_rest).log().unsqueeze(0), **close)
-    torch.testing.assert_close(u.tilted_mean(lam).squeeze(0), mass * weight @ psi / (2 * total), **close)
-    inferred = u.tilted(lam)
-    torch.testing.assert_close(inferred.log_density(x), (weight / total).log(), **close)
-    assert bool(torch.isneginf(inferred.log_density(torch.tensor([[-0.1], [1.1]]).double())).all())
-
-
 def test_samples_are_of_the_density() -> None:
     generator = torch.Generator().manual_seed(0)
     u = Continuous2d(bumps, lambda x: -x.square().sum(-1), ((0, 1), (-1, 2)), dtype=torch.float64).tilted(
@@ -103,9 +87,9 @@ def test_samples_are_of_the_density() -> None:
     )
     places = u.sample_places(100_000, generator)
     assert places.shape == (100_000, M, 2)
-    assert bool(
-        ((places[..., 0] >= 0) & (places[..., 0] <= 1) & (places[..., 1] >= -1) & (places[..., 1] <= 2)).all()
-    )
+    low, high = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.float64)
+    assert bool(((places >= low) & (places <= high)).all())
+    assert bool(u.log_density(torch.stack([low, high]).unsqueeze(1) * 1.1).isneginf().all())
     torch.testing.assert_close(places.mean(0), u.expectation(lambda x: x), rtol=0, atol=0.01)
     torch.testing.assert_close(u.sample(100_000, generator).mean(0), u.mean(), rtol=0, atol=0.005)
 
@@ -137,13 +121,9 @@ def test_expectations_of_narrow_functions(k: int) -> None:
 def test_gradients_reach_a_module(dtype: torch.dtype) -> None:
     """As they reach tensors of a closure."""
     torch.manual_seed(0)
-    line = nn.Linear(1, 6, dtype=dtype)
-    weight, bias = (part.detach().clone().requires_grad_() for part in line.parameters())
-    found = []
-    for basis, parts in (
-        (nn.Sequential(line, nn.Tanh()), list(line.parameters())),
-        (lambda x: torch.tanh(x @ weight.mT + bias), [weight, bias]),
-    ):
+    line, found = nn.Linear(1, 6, dtype=dtype), []
+    parts = list(line.parameters())
+    for basis in (nn.Sequential(line, nn.Tanh()), lambda x: torch.tanh(x @ line.weight.mT + line.bias)):
         u = Continuous1d(basis, None, (-1, 1), dtype=dtype)
         answer = InferenceProblem(u, drawn(M, 6, seed=3).to(dtype)).solve("exact", tol=1e-4)
         found.append(torch.autograd.grad(answer.mean.sin().sum(), parts))
@@ -230,40 +210,31 @@ def tilted_peaks(
             parts.append((mass, first, second))
         total = sum(mass for mass, _, _ in parts)
         mean = [sum(mass * first[i] for mass, first, _ in parts) / total for i in range(k)]
-        covariance = [
-            [
-                sum(
-                    mass * ((first[i] - mean[i]) * (first[j] - mean[j]) + (second[i] if i == j else 0))
-                    for mass, first, second in parts
-                )
-                / total
-                for j in range(k)
-            ]
-            for i in range(k)
-        ]
-        return mp.log(total), mean, covariance
+
+        def covariance(i: int, j: int) -> Any:
+            apart = [(first[i] - mean[i]) * (first[j] - mean[j]) for _, first, _ in parts]
+            own = [second[i] if i == j else 0 for _, _, second in parts]
+            return sum(part[0] * (a + b) for part, a, b in zip(parts, apart, own, strict=True)) / total
+
+        return mp.log(total), mean, [[covariance(i, j) for j in range(k)] for i in range(k)]
 
 
 RANDOM = random.Random(7)  # noqa: S311 -- places and widths
+
+
+def places(count: int, k: int = 1) -> list[tuple[float, ...]]:
+    return [tuple(RANDOM.random() for _ in range(k)) for _ in range(count)]
+
+
 NARROW = [
     ([(x,)], [width], [1.0])
     for width in (0.3, 1e-2, 3e-4, 1e-6)
     for x in (0.31371, 0.5 + 1.4 * width, 1 - 2 * width)
 ]
-MIXED = [
-    (
-        [(RANDOM.random(),) for _ in range(3)],
-        [10 ** RANDOM.uniform(-6, -0.5) for _ in range(3)],
-        [0.2, 0.3, 0.5],
-    )
-    for _ in range(3)
-]
+MIXED = [(places(3), [10 ** RANDOM.uniform(-6, -0.5) for _ in range(3)], [0.2, 0.3, 0.5]) for _ in range(3)]
 ON_A_PLANE = [
-    *(([(RANDOM.random(), RANDOM.random())], [width], [1.0]) for width in (1e-2, 1e-4)),
-    *(
-        ([(RANDOM.random(), RANDOM.random()) for _ in range(2)], [0.2, width], [0.4, 0.6])
-        for width in (1e-4,)
-    ),
+    *((places(1, 2), [width], [1.0]) for width in (1e-2, 1e-4)),
+    (places(2, 2), [0.2, 1e-4], [0.4, 0.6]),
 ]
 
 
@@ -274,17 +245,10 @@ def test_peaks_of_any_width_are_integrated(
     """Log M, mean, covariance and a certified answer, against the truncated Gaussians in closed form."""
     means, widths, _ = case
     k = len(means[0])
-    points = means if len(means) > 1 else []
-    options: dict[str, Any] = {"dtype": torch.float64}
-
-    def identity(places: Tensor) -> Tensor:
-        return places
-
-    if k == 1:
-        options["points"] = [x for (x,) in points]
-        u: Any = Continuous1d(identity, peaks(*case), (0, 1), **options)
-    else:
-        u = Continuous2d(identity, peaks(*case), ((0, 1), (0, 1)), points=points, **options)
+    points: Any = means if len(means) > 1 else []
+    kind, space = (Continuous1d, (0, 1)) if k == 1 else (Continuous2d, ((0, 1), (0, 1)))
+    points = [x for (x,) in points] if k == 1 else points
+    u: Any = kind(lambda places: places, peaks(*case), space, points=points, dtype=torch.float64)
     at_rest = tilted_peaks(*case, torch.zeros(1, k))
     eye = torch.eye(k, dtype=torch.float64)
     for size in (0.0, min(1 / min(widths), 1e3)):
@@ -295,12 +259,9 @@ def test_peaks_of_any_width_are_integrated(
         assert abs(mpf(float(u.log_mgf(lam))) - log_mass + at_rest[0]) <= 1e-10 * (1 + size)
         found = [u.tilted_mean(lam)[0, i] for i in range(k)]
         assert all(abs(mpf(float(one)) - other) <= rough for one, other in zip(found, mean, strict=True))
-        rows = u.tilted_covariance(lam)(eye)
-        assert all(
-            abs(mpf(float(rows[i, j])) - covariance[i][j]) <= 1e-9 * spread**2 + 1e-14 * spread
-            for i in range(k)
-            for j in range(k)
-        )
+        for row, wanted in zip(u.tilted_covariance(lam)(eye), covariance, strict=True):
+            apart = [abs(mpf(float(one)) - other) for one, other in zip(row, wanted, strict=True)]
+            assert max(apart) <= 1e-9 * spread**2 + 1e-14 * spread
     z = 0.3 * eye[:1]
     for estimator in ("exact", "first_order"):
         answer = InferenceProblem(u, z, 2.0).solve(estimator)
@@ -323,13 +284,10 @@ def test_answers_do_not_depend_on_earlier_calls() -> None:
     for far in (1e5, -1e4):
         used.log_mgf(torch.full((1, 1), far, dtype=torch.float64))
     used.sample(3)
-    fresh = made().mean()
-    torch.testing.assert_close(fresh, torch.full((1, 1), 0.31371, dtype=torch.float64), rtol=1e-13, atol=0)
     for name in ("log_mgf", "tilted_mean", "tilted_shift"):
         assert torch.equal(getattr(used, name)(lam), getattr(made(), name)(lam))
-    assert torch.equal(used.mean(), fresh)
+    assert torch.equal(used.mean(), made().mean())
     assert used.width == made().width
-    assert repr(used) == repr(made())
 
 
 @pytest.mark.parametrize("width", [0.2, 1e-2, 1e-4])
@@ -354,32 +312,23 @@ def test_gradients_of_peaks(width: float) -> None:
         }
         pairs = [(getattr(u, name)(lam), value) for name, value in closed.items()]
         pairs.append((u.tilted_covariance(lam)(one), variance.expand(1, 1)))
+        slopes = partial(torch.autograd.grad, inputs=[at, variance, lam], retain_graph=True)
         for found, expected in pairs:
             torch.testing.assert_close(found, expected.reshape(found.shape), rtol=1e-8, atol=1e-12)
-            for value, wanted in zip(
-                torch.autograd.grad(found.sum(), [at, variance, lam], retain_graph=True, allow_unused=True),
-                torch.autograd.grad(
-                    expected.sum(), [at, variance, lam], retain_graph=True, allow_unused=True
-                ),
-                strict=True,
-            ):
-                assert value is not None
-                wanted = torch.zeros_like(value) if wanted is None else wanted
-                torch.testing.assert_close(value, wanted, rtol=1e-7, atol=1e-7)
+            wanted = slopes(expected.sum(), materialize_grads=True)
+            torch.testing.assert_close(slopes(found.sum()), wanted, rtol=1e-7, atol=1e-7)
 
 
 def test_points_say_where_to_look() -> None:
     """A narrow peak within a wide density lies between the nodes, unless somebody says where it is."""
-    both = peaks([(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5])
-    found = Continuous1d(lambda x: x, both, (0, 1), points=[0.312345], dtype=torch.float64).mean()
-    nearby = Continuous1d(lambda x: x, both, (0, 1), points=[0.31234501], dtype=torch.float64).mean()
-    _, mean, _ = tilted_peaks([(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5], torch.zeros(1, 1))
-    # Places are rounded, to 5e-9 of the width.
-    assert float(found) == pytest.approx(float(mean[0]), rel=1e-9)
-    assert float(nearby) == pytest.approx(float(mean[0]), rel=1e-9)
-    places = Continuous1d(lambda x: x, both, (0, 1), points=[0.312345], dtype=torch.float64)
-    samples = places.sample_places(4000, torch.Generator().manual_seed(0))
-    assert float(((samples - 0.312345).abs() < 1e-6).double().mean()) == pytest.approx(0.5, abs=0.05)
+    case: Any = [(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5]
+    _, mean, _ = tilted_peaks(*case, torch.zeros(1, 1))
+    for point in (0.31234501, 0.312345):
+        u = Continuous1d(lambda x: x, peaks(*case), (0, 1), points=[point], dtype=torch.float64)
+        # Places are rounded, to 5e-9 of the width.
+        assert float(u.mean()) == pytest.approx(float(mean[0]), rel=1e-9)
+        samples = u.sample_places(4000, torch.Generator().manual_seed(0))
+        assert float(((samples - 0.312345).abs() < 1e-6).double().mean()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:

@@ -75,44 +75,32 @@ def test_outside_of_the_support_there_is_no_density(name: str, point: float) -> 
         assert bool(distribution.log_density(at).isneginf().all())
 
 
-def test_gradients_reach_the_parameters() -> None:
+def test_what_torch_does_not_have_is_named_and_gradients_reach_the_parameters() -> None:
+    refused: dict[str, AbstractPreference] = {
+        "no distribution of templates; use that of their indices": Discrete(drawn(5, D)),
+        "numbers above 0 for a density": Gaussian(drawn(D), variance=0.0),
+        "singular matrix": Gaussian(drawn(D), FACTOR @ FACTOR.mT),
+        "no counterpart of Continuous1d": Continuous1d("quadratic", Gaussian(drawn(1), variance=1.0)),
+    }
+    for message, u in refused.items():
+        with pytest.raises(ProblemError, match=message):
+            u.torch_distribution()
     rate = ABOVE.clone().requires_grad_()
-    Poisson(rate).tilted(0.1 * drawn(1, D)).torch_distribution().mean.sum().backward()
-    assert rate.grad is not None
-    assert bool((rate.grad > 0).all())
+    mean = Poisson(rate).tilted(0.1 * drawn(1, D)).torch_distribution().mean
+    assert bool((torch.autograd.grad(mean.sum(), rate)[0] > 0).all())
 
 
-@pytest.mark.parametrize(
-    ("u", "message"),
-    [
-        (Discrete(drawn(5, D)), "no distribution of templates; use that of their indices"),
-        (Gaussian(drawn(D), variance=0.0), "numbers above 0 for a density"),
-        (Gaussian(drawn(D), FACTOR @ FACTOR.mT), "singular matrix"),
-        (Continuous1d("quadratic", Gaussian(drawn(1), variance=1.0)), "no counterpart of Continuous1d"),
-    ],
-    ids=["discrete", "variance", "matrix", "places"],
-)
-def test_what_torch_does_not_have_is_named(u: AbstractPreference, message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
-        u.torch_distribution()
-
-
-@pytest.mark.parametrize("kind", [toys.Gaussian, toys.Cumulant])
-def test_few_methods_are_a_preference(kind: Any) -> None:
-    u, z = kind(drawn(D), MATRIX if kind is toys.Gaussian else ABOVE), drawn(3, D, seed=1)
+def test_few_methods_are_a_preference() -> None:
+    u, z = toys.Cumulant(drawn(D), ABOVE), drawn(3, D, seed=1)
     assert (u.dim, u.dtype, u.device.type) == (D, torch.float64, "cpu")
-    assert repr(u) == f"{kind.__name__}(queries=(1,), dim={D}, dtype=torch.float64, device='cpu')"
+    assert repr(u) == f"Cumulant(queries=(1,), dim={D}, dtype=torch.float64, device='cpu')"
     narrow = u.to(torch.float32)
-    assert isinstance(narrow, kind)
-    assert (narrow.center.dtype, u.center.dtype) == (torch.float32, u.dtype)
+    assert (type(narrow), narrow.center.dtype, u.center.dtype) == (type(u), torch.float32, u.dtype)
     assert u.to(torch.float64) is u
     tilted = u.tilted(z)
     assert isinstance(tilted, Tilted)
-    torch.testing.assert_close(tilted.mean(), u.tilted_mean(z))
     assert tilted.to(torch.float32).mean().dtype == torch.float32
-    with pytest.raises(
-        ProblemError, match=r"dtype is torch.float16; expected torch.float32 or torch.float64"
-    ):
+    with pytest.raises(ProblemError, match=r"dtype is torch.float16; expected torch.float32 or torch"):
         u.to(torch.float16)
 
 
@@ -142,17 +130,12 @@ def test_queries_may_have_rows_of_their_own() -> None:
         def lead(self) -> torch.Size:
             return self.center.shape[:-1]
 
-    with pytest.raises(
-        NotImplementedError, match=r"Unnamed has one row per query; list these attributes in rows"
-    ):
-        Unnamed(drawn(3, D), ABOVE).queries(slice(1))
-
-
-def test_a_preference_without_tensors_says_what_to_write() -> None:
     class Hidden(toys.Gaussian):
         def __init__(self, center: Tensor) -> None:
             self.read = lambda: center
 
+    with pytest.raises(NotImplementedError, match="Unnamed has one row per query; list these attributes in"):
+        Unnamed(drawn(3, D), ABOVE).queries(slice(1))
     with pytest.raises(NotImplementedError, match="Hidden has no tensor among its attributes; implement dim"):
         _ = Hidden(drawn(D)).dim
 
