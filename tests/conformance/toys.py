@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness import KL, AbstractCloseness, sparse_weights
 from fenchel.preference import AbstractPreference
 
 
@@ -18,53 +18,35 @@ class ScaledKL(AbstractCloseness):
     def __init__(self, temperature: Tensor) -> None:
         self.temperature = temperature
 
-    def _temperature(self) -> Tensor:
-        return self.temperature
-
     @override
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
-        return self._temperature() * KL().value(weights, log_preference)
+        return self.temperature * KL().value(weights, log_preference)
 
     @override
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return self._temperature() * KL().conjugate(potential / self._temperature(), log_preference)
+        return self.temperature * KL().conjugate(potential / self.temperature, log_preference)
 
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return KL().weights(potential / self._temperature(), log_preference)
+        return KL().weights(potential / self.temperature, log_preference)
 
     @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        product = KL().curvature(potential / self._temperature(), log_preference)
-        return lambda vector: product(vector) / self._temperature()
+        product = KL().curvature(potential / self.temperature, log_preference)
+        return lambda vector: product(vector) / self.temperature
 
     @property
     @override
     def modulus(self) -> Tensor:
-        return self._temperature()
+        return self.temperature
 
     @override
     def to(self, dtype: torch.dtype) -> ScaledKL:
         return ScaledKL(self.temperature.to(dtype))
 
 
-class HiddenScaledKL(ScaledKL):
-    """The same, with its temperature where no attribute shows it."""
-
-    def __init__(self, temperature: Tensor) -> None:
-        self._read = lambda: temperature
-
-    @override
-    def _temperature(self) -> Tensor:
-        return self._read()
-
-    @override
-    def to(self, dtype: torch.dtype) -> HiddenScaledKL:
-        return HiddenScaledKL(self._read().to(dtype))
-
-
 class Euclidean(AbstractCloseness):
-    """½‖p - u‖²: sparse weights, and a dual whose gradient is smooth only piecewise."""
+    """½‖p - u‖², by its value and its sparse weights: the gradient of the dual is smooth only piecewise."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -76,26 +58,9 @@ class Euclidean(AbstractCloseness):
         return inside.masked_fill(((u == 0) & (weights != 0)).any(-1), torch.inf)
 
     @override
-    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        p = self.weights(potential, log_preference)
-        return (p * potential.masked_fill(p == 0, 0)).sum(-1) - self.value(p, log_preference)
-
-    @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         u = log_preference.exp()
-        shifted = (potential + u).masked_fill(u == 0, -torch.inf)
-        ordered = shifted.sort(-1, descending=True).values
-        count = torch.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype, device=ordered.device)
-        sums = ordered.masked_fill(ordered == -torch.inf, 0).cumsum(-1)
-        kept = (1 + count * ordered > sums).sum(-1, keepdim=True)
-        threshold = (sums.gather(-1, kept - 1) - 1) / kept
-        return (shifted - threshold).clamp(min=0)
-
-    @override
-    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        support = (self.weights(potential, log_preference) > 0).to(potential.dtype)
-        mass = support.sum(-1, keepdim=True)
-        return lambda vector: support * (vector - (support * vector).sum(-1, keepdim=True) / mass)
+        return sparse_weights((potential + u).masked_fill(u == 0, -torch.inf), None, 1.0)
 
     @property
     @override

@@ -14,7 +14,7 @@ from fenchel.functional import exact, output, relative, transport
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, call, directional_derivatives, gradients
 from tests.functional.ops import BUCKETS, INDEX, OPS, Op, infer, judged, leaves, of_query_heads
-from tests.side_effects import assert_checkpointed, assert_unchanged, default_dtype
+from tests.side_effects import assert_unchanged, default_dtype
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
@@ -338,19 +338,6 @@ def parts_of(found: F.Inference, estimator: str) -> tuple[Tensor, ...]:
     """All that a call computes."""
     gap = () if estimator == "exact" else (found.gap,)
     return found.output, found.weights, found.dual, *found.certificate, *gap
-
-
-@every_estimator
-@every_op
-def test_checkpointing_changes_neither_values_nor_gradients(op: Op, estimator: str) -> None:
-    tensors = op.call(preference=(4, 5, 7), masked=0.0)
-    inputs = leaves(tensors)
-
-    def function(*values: Tensor) -> Tensor:
-        found = infer(op, {**tensors, **dict(zip(inputs, values, strict=True))}, estimator)
-        return torch.cat([part.flatten() for part in parts_of(found, estimator)])
-
-    assert_checkpointed(function, list(inputs.values()))
 
 
 @every_estimator

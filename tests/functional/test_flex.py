@@ -13,7 +13,6 @@ from fenchel.errors import ProblemError
 from fenchel.functional import flex
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.flex import _check_kernel, _kept, block_mask, flex_attention, identity
-from fenchel.functional.output import SLOW_IN_HALF_BELOW
 from fenchel.nn.preference import Causal, KeyPadding, Window
 from tests.functional.ops import OPS, infer
 from tests.nn.preferences import HEADS, LOWERED, attention_inputs, perturbed
@@ -155,14 +154,3 @@ def test_first_order_relative_attention_never_writes_templates_out(monkeypatch: 
     call = OPS["relative"].call(preference=(5, 7))
     output, bounds = infer(OPS["relative"], call, "first_order").certified()
     assert (output.shape, bounds.gap.shape) == ((2, 4, 5, 2), (2, 4, 5))
-
-
-@pytest.mark.parametrize(("keys", "wide"), [(SLOW_IN_HALF_BELOW, True), (SLOW_IN_HALF_BELOW + 1, False)])
-def test_on_the_cpu_half_types_are_trained_in_float32_over_few_keys(keys: int, wide: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, keys, 16, generator=generator).bfloat16() for _ in range(3))
-    rounded = F.attention(q.float(), k.float(), v.float()).bfloat16()
-    trained = F.attention(q.requires_grad_(), k, v)
-    assert torch.equal(trained, rounded) == wide
-    with torch.no_grad():
-        assert not torch.equal(F.attention(q, k, v), rounded)

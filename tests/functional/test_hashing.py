@@ -48,40 +48,6 @@ def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk,
             torch.testing.assert_close(*slopes)
 
 
-def met(buckets: list[list[int]], chunk: int, *, causal: bool, same_bucket: bool) -> Tensor:
-    """How often each token meets each other one, by lists: windows of one chunk before, in a ring of all rounds."""
-    tokens = len(buckets[0])
-    chunks, bucket_of = [], []
-    for number, row in enumerate(buckets):
-        order = sorted(range(tokens), key=lambda i: (row[i], i))
-        chunks += [order[start : start + chunk] for start in range(0, tokens, chunk)]
-        bucket_of += [(number, row)] * -(-tokens // chunk)
-    found = torch.zeros(tokens, tokens)
-    for place, own in enumerate(chunks):
-        for other in {place, (place - 1) % len(chunks)}:
-            for i, j in itertools.product(own, chunks[other]):
-                (own_round, own_row), (other_round, other_row) = bucket_of[place], bucket_of[other]
-                shared = own_round == other_round and own_row[i] == other_row[j]
-                if i != j and not (causal and j > i) and (shared or not same_bucket):
-                    found[i, j] += 1
-    return found
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("same_bucket", [False, True])
-def test_the_preference_counts_meetings(causal, same_bucket):
-    _, _, _, buckets, _ = call(3)
-    options: dict[str, Any] = {"chunk": 5, "causal": causal, "same_bucket": same_bucket}
-    counted = F.hashing_log_preference(buckets, **options).exp()
-    once = F.hashing_log_preference(buckets, count_meetings=False, **options).exp()
-    for b, h in itertools.product(range(2), range(2)):
-        expected = met(buckets[b, h].tolist(), 5, causal=causal, same_bucket=same_bucket)
-        expected += torch.diag((expected.sum(1) == 0).float())
-        torch.testing.assert_close(counted[b, h], expected)
-        torch.testing.assert_close(once[b, h], expected.sign())
-    assert same_bucket or counted.max() > 1
-
-
 def theirs(rounds: int, decoder: bool, before: int, after: int) -> Any:
     """The layer of transformers, with two heads of 4, 6 buckets and chunks of 4."""
     modeling = pytest.importorskip("transformers.models.reformer.modeling_reformer")

@@ -82,23 +82,6 @@ def test_normalised_templates(learn_radius):
 # ---- the certificate
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_last_certificate(estimator, need_weights):
-    layer, x = build(estimator=estimator, alpha=1.3, keep_certificate=True, preference=Causal()), tokens()
-    output, _ = layer(x, x, x, need_weights=need_weights)
-    causal = torch.ones(KEYS, KEYS, dtype=torch.bool).tril()
-    bounds = functional.reference.certificate(
-        *heads(layer, x)[:2], log_preference=causal, alpha=1.3, estimator=estimator
-    )
-    for given, expected in zip(layer.last_certificate, bounds, strict=True):
-        assert given.shape == (BATCH, HEADS, KEYS)
-        assert not given.requires_grad
-        torch.testing.assert_close(given, expected.detach(), atol=1e-8, rtol=1e-6)
-    layer.keep_certificate = False
-    torch.testing.assert_close(layer(x, x, x, need_weights=need_weights)[0], output, atol=1e-9, rtol=0)
-
-
 # ---- the fused form, precision, compilation, representation
 
 
@@ -222,6 +205,7 @@ def test_the_gap_is_the_certificates_with_gradient(estimator, need_weights):
     assert isinstance(layer.preference, Importance)
     prior, alpha = layer.preference.score(x).mT[:, None], layer.log_alpha.detach().exp().requires_grad_()  # pyright: ignore[reportOptionalMemberAccess]
     slow = reference.gap(query, key, log_preference=prior, alpha=alpha[:, None], estimator=estimator)
+    torch.testing.assert_close(layer.last_gap, slow)
     parts = (layer.in_proj_weight, layer.preference.score.weight, alpha)
     to_weight, to_score, to_alpha = torch.autograd.grad(slow.mean(), parts)
     torch.testing.assert_close(gradient(layer.in_proj_weight), to_weight)
@@ -232,13 +216,17 @@ def test_the_gap_is_the_certificates_with_gradient(estimator, need_weights):
         layer(x, x, x)
 
 
-def test_queries_without_anything_to_attend_to_have_no_penalty():
+def test_queries_without_anything_to_attend_to_have_no_penalty_and_that_of_a_model_is_the_mean():
     layer, x = build(keep_norm_penalty=True), tokens()
     layer(x, x, x, torch.tensor([[False] * KEYS, [True] * KEYS]))
     penalty = norm_penalty(layer)
     layer(x[:1], x[:1], x[:1])
     torch.testing.assert_close(penalty, norm_penalty(layer) / 2)
     assert torch.autograd.grad(penalty, layer.in_proj_weight)[0].isfinite().all()
+    other = build(keep_norm_penalty=True)
+    other(x, x, x)
+    expected = (norm_penalty(layer) + norm_penalty(other)) / 2
+    torch.testing.assert_close(norm_penalty(nn.ModuleList([layer, other, build()])), expected)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +257,3 @@ def test_penalty_is_half_alpha_times_the_trace_of_the_covariance_and_bounds_the_
     gap = layer.last_certificate.gap
     assert (gap <= chi_squared * 0.7 * spread * (1 + 1e-9) + 1e-12).all()
     assert (gap > 0.01 * chi_squared * 0.7 * spread).any()
-
-
-def test_penalty_of_a_model_is_the_mean_of_its_layers():
-    model, x = (
-        nn.ModuleList([build(keep_norm_penalty=True), build(keep_norm_penalty=True), build()]),
-        tokens(),
-    )
-    for layer in model:
-        layer(x, x, x)
-    expected = (norm_penalty(model[0]) + norm_penalty(model[1])) / 2
-    torch.testing.assert_close(norm_penalty(model), expected)

@@ -105,23 +105,6 @@ def test_padding_is_as_good_as_absent_and_padding_alone_gives_what_is_added_or_n
         same(called(layer, x[:1, :4]), output[:1, :4])
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@every_kind
-def test_half_types_and_autocast(kind: str, estimator: str) -> None:
-    if (kind, estimator) == ("continuous", "second_order"):
-        pytest.skip("whose dual point leaves the domain")
-    layer, x = build(kind, estimator=estimator, dtype=torch.float32, learn_alpha=True), tokens().float()
-    expected = called(layer, x)
-    for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast("cpu", dtype=dtype):
-            output = called(layer, x)
-        assert output.dtype == dtype
-        torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
-        half = called(copy.deepcopy(layer).to(dtype), x.to(dtype))
-        assert half.dtype == dtype
-        torch.testing.assert_close(half.float(), expected, rtol=0.1, atol=0.1)
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("continuous", {"estimator": "exact"}), ("mixture", {}), ("mixture", {"spherical": True})],

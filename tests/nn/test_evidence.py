@@ -58,15 +58,10 @@ def cosine(query: Tensor, key: Tensor) -> Tensor:
 
 
 FORMULAS: dict[str, tuple[AbstractEvidence, Callable[[AbstractEvidence, Tensor, Tensor], Tensor]]] = {
-    "scaled dot": (ScaledDot(), lambda _, q, k: q @ k.mT / DIM**0.5),
     "dot": (ScaledDot(scale=1.0), lambda _, q, k: q @ k.mT),
     "general": (
         General(HEADS, DIM, 6),
         lambda e, q, k: torch.einsum("bhmi,hij,bhnj->bhmn", q, e.weight, k) / 6**0.5,  # pyright: ignore[reportArgumentType]
-    ),
-    "luong's general, shared": (
-        General(1, DIM, scale=1.0),
-        lambda e, q, k: torch.einsum("bhmi,ij,bhnj->bhmn", q, e.weight[0], k),  # pyright: ignore[reportArgumentType, reportIndexIssue]
     ),
     "content": (
         Content(HEADS, sharpness=3.0),

@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -288,35 +287,6 @@ def test_answers_do_not_depend_on_earlier_calls() -> None:
         assert torch.equal(getattr(used, name)(lam), getattr(made(), name)(lam))
     assert torch.equal(used.mean(), made().mean())
     assert used.width == made().width
-
-
-@pytest.mark.parametrize("width", [0.2, 1e-2, 1e-4])
-def test_gradients_of_peaks(width: float) -> None:
-    """Mean and variance of a tilted Gaussian with position, width and λ, in closed form."""
-    at = torch.tensor([0.43217], dtype=torch.float64, requires_grad=True)
-    variance = torch.tensor(width**2, dtype=torch.float64, requires_grad=True)
-    lam = torch.tensor([[0.1 / width]], dtype=torch.float64, requires_grad=True)
-    one = torch.ones(1, 1, dtype=torch.float64)
-
-    def density(places: Tensor) -> Tensor:
-        return (places - at).square().sum(-1) / (-2 * variance)
-
-    interval = (-1.6, 2.4)
-    for given in (density, Gaussian(at, variance=variance)):
-        options: dict[str, Any] = {} if isinstance(given, Gaussian) else {"dtype": torch.float64}
-        u = Continuous1d(lambda x: x, given, interval, **options)
-        closed = {
-            "log_mgf": at * lam + variance * lam.square() / 2,
-            "tilted_mean": at + variance * lam,
-            "tilted_shift": variance * lam,
-        }
-        pairs = [(getattr(u, name)(lam), value) for name, value in closed.items()]
-        pairs.append((u.tilted_covariance(lam)(one), variance.expand(1, 1)))
-        slopes = partial(torch.autograd.grad, inputs=[at, variance, lam], retain_graph=True)
-        for found, expected in pairs:
-            torch.testing.assert_close(found, expected.reshape(found.shape), rtol=1e-8, atol=1e-12)
-            wanted = slopes(expected.sum(), materialize_grads=True)
-            torch.testing.assert_close(slopes(found.sum()), wanted, rtol=1e-7, atol=1e-7)
 
 
 def test_points_say_where_to_look() -> None:
