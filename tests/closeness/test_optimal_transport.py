@@ -9,7 +9,7 @@ import torch
 from scipy.stats import wasserstein_distance
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport
-from fenchel.closeness.coupling import transport_value
+from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.closeness.optimal_transport import COSTS, GivenCost, warn_if_moving_is_cheaper
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
 from tests.normal import drawn
@@ -101,6 +101,24 @@ def test_moving_that_is_as_cheap_as_staying_is_not_warned_of() -> None:
         equal = torch.nn.functional.normalize(SOURCES, dim=-1).repeat(1, 2, 1)
         for name in COSTS:
             assert not warn_if_moving_is_cheaper(COSTS[name].matrix(equal, equal), name)
+
+
+@pytest.mark.parametrize("size", [9, 4])
+@pytest.mark.parametrize("scale", [1.0, 40.0, 1e5])
+def test_a_coupling_is_the_conditionals_written_out(scale: float, size: int) -> None:
+    """Also where factors underflow, and in parts."""
+    log_tilt, log_kernel, log_u = drawn(2, 3, 9, scale=scale), drawn(2, 9, 4, scale=scale), drawn(2, 1, 4)
+    log_tilt[0, 1, 2] = log_kernel[1, 3, 0] = -torch.inf
+    spans = [slice(start, min(start + size, 9)) for start in range(0, 9, size)]
+    parts = [Part(span, lambda s=span: (log_tilt[..., s], log_kernel[..., s, :])) for span in spans]
+    coupling = Coupling(parts, log_u.log_softmax(-1))
+    logits = log_tilt.unsqueeze(-2) + log_kernel.mT.unsqueeze(-3)
+    p, values, vector = logits.softmax(-1), drawn(2, 9, 5), drawn(2, 3, 9, seed=1)
+    weights = torch.einsum("bmi,bmit->bmt", log_u.softmax(-1).expand(2, 3, 4), p)
+    given = coupling.average(values), coupling.expectation(vector)
+    found = coupling.log_partition(), coupling.weights(), *given
+    expected = logits.logsumexp(-1), weights, weights @ values, torch.einsum("bmt,bmit->bmi", vector, p)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
 def gamma(value: float) -> torch.Tensor:
