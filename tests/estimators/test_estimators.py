@@ -205,15 +205,6 @@ def test_what_float64_cannot_certify_is_not_claimed() -> None:
         InferenceProblem(u, faint).solve("exact")
 
 
-def test_rows_without_evidence_take_no_steps() -> None:
-    hard = random_problem(m=64, n=20, d=12, evidence=5.0)
-    silent = hard.evidence.clone()
-    silent[:56] = 0
-    mixed = InferenceProblem(hard.preference, silent).solve("exact", tol=1e-8)
-    assert int(mixed.steps[:56].max()) == 0
-    assert int(mixed.steps[56:].min()) > 0
-
-
 def test_second_order_refuses_a_covariance_that_is_not_finite() -> None:
     class Undefined(Exponential):
         def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,7 +1,6 @@
 """Each family against its formula, and against the implementation that people know."""
 
 import copy
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -239,11 +238,9 @@ def test_additive_keeps_one_block_of_hidden_units_at_a_time():
 GRID = (4, 5)
 
 
-def inputs_of(
-    grid: tuple[int, int], padding: tuple[int, int], heads: int, offset: int = 0
-) -> AttentionInputs:
-    keys = (grid[0] + 2 * padding[0]) * (grid[1] + 2 * padding[1])
-    queries = grid[0] * grid[1] - offset
+def inputs_of(padding: tuple[int, int], heads: int, offset: int = 0) -> AttentionInputs:
+    keys = (GRID[0] + 2 * padding[0]) * (GRID[1] + 2 * padding[1])
+    queries = GRID[0] * GRID[1] - offset
     return AttentionInputs(2, heads, queries, keys, torch.device("cpu"), torch.float64, query_offset=offset)
 
 
@@ -253,16 +250,14 @@ def test_it_is_a_paraboloid_around_a_shifted_pixel(heads, kernel, offset):
     padding = (1, 2)
     preference = perturbed(QuadraticGridPosition(GRID, heads, kernel, width=0.8, padding=padding))
     assert isinstance(preference, QuadraticGridPosition)
-    inputs = inputs_of(GRID, padding, max(heads, 2), offset)
+    inputs = inputs_of(padding, max(heads, 2), offset)
     found: Any = preference(inputs).expand(1, max(heads, 2), -1, -1)[0]
-    pixels = list(itertools.product(range(GRID[0]), range(GRID[1])))[offset:]
-    around = list(itertools.product(range(-1, GRID[0] + 1), range(-2, GRID[1] + 2)))
+    pixels = torch.cartesian_prod(torch.arange(GRID[0]), torch.arange(GRID[1]))[offset:]
+    around = torch.cartesian_prod(torch.arange(-1, GRID[0] + 1), torch.arange(-2, GRID[1] + 2))
+    apart = (around - pixels.unsqueeze(1)).double()
     for h in range(heads):
-        a, centre = preference.curvature[h], preference.centre[h].tolist()
-        square = [
-            [(y[0] - x[0] - centre[0]) ** 2 + (y[1] - x[1] - centre[1]) ** 2 for y in around] for x in pixels
-        ]
-        torch.testing.assert_close(found[h], -a * torch.tensor(square, dtype=torch.float64))
+        square = (apart - preference.centre[h]).square().sum(-1)
+        torch.testing.assert_close(found[h], -preference.curvature[h] * square)
     torch.testing.assert_close(by_index(preference, inputs)[0], found)
 
 
@@ -275,22 +270,22 @@ def test_it_is_a_convolution_to_within_what_leaks(kernel, padding, curvature):
     (rows, columns), heads = kernel, kernel[0] * kernel[1]
     image, weight = drawn(2, 3, *GRID), drawn(4, 3, *kernel, seed=1)
     pads = (max(rows // 2, padding[0]), max(columns // 2, padding[1]))
-    preference = QuadraticGridPosition(
-        GRID, heads, kernel, width=(2 * curvature) ** -0.5, padding=pads
-    ).double()
+    width = (2 * curvature) ** -0.5
+    preference = QuadraticGridPosition(GRID, heads, kernel, width=width, padding=pads).double()
     padded = torch.nn.functional.pad(image, (pads[1], pads[1], pads[0], pads[0])).flatten(2).mT.unsqueeze(1)
     value = padded.expand(-1, heads, -1, -1)
-    log_u = preference(inputs_of(GRID, pads, heads)).detach()
+    log_u = preference(inputs_of(pads, heads)).detach()
     nothing = torch.zeros(2, heads, GRID[0] * GRID[1], 3, dtype=torch.float64)
     shifted = F.attention(nothing, value, value, log_preference=log_u)
     maps = weight.flatten(2).permute(2, 0, 1)  # by head: (heads, out, in)
     found = torch.einsum("bhqi,hoi->boq", shifted, maps).unflatten(-1, GRID)
     sides = ((columns - 1) // 2, columns // 2, (rows - 1) // 2, rows // 2)  # as padding="same" has them
     expected = torch.nn.functional.conv2d(torch.nn.functional.pad(image, sides), weight)
-    leakage, a = float(preference.leakage.detach().max()), curvature
-    assert leakage == pytest.approx(
-        min(1, 4 * (e := math.exp(-a) / (1 - math.exp(-3 * a))) * (1 + e)), rel=1e-5
+    leakage, beyond = (
+        float(preference.leakage.detach().max()),
+        1 / (math.exp(curvature) - math.exp(-2 * curvature)),
     )
+    assert leakage == pytest.approx(min(1, 4 * beyond * (1 + beyond)), rel=1e-5)
     farthest = torch.cdist(value[:, 0], value[:, 0]).max()
     norms = torch.linalg.matrix_norm(maps, 2).sum()
     error = (found - expected).detach().norm(dim=1).max()
@@ -299,5 +294,5 @@ def test_it_is_a_convolution_to_within_what_leaks(kernel, padding, curvature):
     # The bound on the weight beside the centre holds for each pixel, and is no larger than twice what is there inside.
     beside = 1 - log_u.softmax(-1).amax(-1)
     assert float(beside.max()) <= leakage * (1 + 1e-6) + 1e-14
-    if a >= 5 and min(kernel) > 1:
+    if curvature >= 5 and min(kernel) > 1:
         assert leakage < 2 * float(beside.max())
