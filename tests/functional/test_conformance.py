@@ -439,48 +439,41 @@ def test_functions_are_lines_over_one_inference(name: str, solver: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)], ids=str)
+EMPTY = [(0, 4, 3, 5, 8), (2, 0, 3, 5, 8), (2, 4, 0, 5, 8), (2, 4, 3, 5, 0), (2, 4, 3, 0, 8)]
+
+
+@pytest.mark.parametrize("sizes", EMPTY, ids=str)
 @every_estimator
-@pytest.mark.parametrize("allowed", [None, "mask", "weights"])
+@pytest.mark.parametrize("allowed", [None, "mask", "weights", "one number"])
 def test_nothing_to_infer_is_what_torch_answers(
     sizes: tuple[int, ...], estimator: str, allowed: str | None
 ) -> None:
-    batch, heads, m, d = sizes
-    given = [torch.ones(batch, heads, n, w, requires_grad=True) for n, w in ((m, d), (5, d), (5, 6))]
+    batch, heads, m, n, d = sizes
+    given = [torch.ones(batch, heads, k, w, requires_grad=True) for k, w in ((m, d), (n, d), (n, 6))]
     preferred = None
-    if allowed == "weights":
-        preferred = torch.ones(m, 5, requires_grad=True)
+    if allowed == "mask":
+        preferred = torch.ones(m, n, dtype=torch.bool)
+    elif allowed is not None:
+        preferred = torch.ones((m, n) if allowed == "weights" else (1, 1), requires_grad=True)
         given.append(preferred)
-    elif allowed == "mask":
-        preferred = torch.ones(m, 5, dtype=torch.bool)
-    expected = torch.nn.functional.scaled_dot_product_attention(*given[:3], attn_mask=preferred)
-    found = F.infer(*given[:3], log_preference=preferred, estimator=estimator)
-    torch.testing.assert_close(found.output, expected)
-    torch.testing.assert_close(found.weights @ given[2], expected)
-    ours, theirs = (
-        torch.autograd.grad(x.sum(), given, materialize_grads=True) for x in (found.output, expected)
+    torchs = None if preferred is None else preferred.expand(m, n)
+    expected = torch.nn.functional.scaled_dot_product_attention(*given[:3], attn_mask=torchs)
+    torch.testing.assert_close(
+        F.reference.attention(*given[:3], log_preference=preferred, estimator=estimator), expected
     )
-    torch.testing.assert_close(ours, theirs)
-    assert all(bound.shape == sizes[:3] and not bool(bound.any()) for bound in found.certificate)
-
-
-@pytest.mark.parametrize("preference", [None, (3, 0), (2, 1, 1, 1)])
-@every_estimator
-def test_without_keys_every_query_gets_zeros(estimator: str, preference: tuple[int, ...] | None) -> None:
-    query, key, value = (
-        torch.ones(2, 4, m, d).double().requires_grad_() for m, d in ((3, 8), (0, 8), (0, 5))
-    )
-    log_preference = None if preference is None else torch.zeros(preference, dtype=torch.float64)
-    options: dict[str, Any] = {"log_preference": log_preference, "estimator": estimator}
-    nothing = torch.zeros(2, 4, 3, 5, dtype=torch.float64)
-    assert torch.equal(F.reference.attention(query, key, value, **options), nothing)
-    table = F.Relative(torch.zeros(1, 4, 2, 8).double())
-    for closeness, variant in itertools.product((None, Tsallis(1.5)), (None, table)):
-        found = F.infer(query, key, value, closeness=closeness, variant=variant, **options)
-        assert torch.equal(found.output, nothing)
-        assert found.weights.shape == (2, 4, 3, 0)
-        assert not any(bool(part.any()) for part in parts_of(found, estimator))
-        assert not torch.autograd.grad(found.output.sum(), query)[0].any()
+    table = F.Relative(torch.zeros(1, heads, max(m + n - 1, 0), d)) if n == 0 else None
+    for closeness, variant in itertools.product((None, Tsallis(1.5)), {None, table}):
+        options: dict[str, Any] = {"closeness": closeness, "variant": variant, "estimator": estimator}
+        found = F.infer(*given[:3], log_preference=preferred, **options)
+        torch.testing.assert_close(found.output, expected)
+        torch.testing.assert_close(found.weights @ given[2], expected)
+        ours, theirs = (
+            torch.autograd.grad(x.sum(), given, materialize_grads=True, retain_graph=True)
+            for x in (found.output, expected)
+        )
+        torch.testing.assert_close(ours, theirs)
+        bounds = found.certificate if estimator == "exact" else (*found.certificate, found.gap)
+        assert all(bound.shape == sizes[:3] and not bool(bound.any()) for bound in bounds)
 
 
 @every_estimator
