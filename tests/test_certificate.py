@@ -56,26 +56,6 @@ def test_bounds_of_the_constrained_form_hold_at_the_multiplier_that_it_finds(dty
         check_constrained(hard_problem(4, dtype), counts)
 
 
-def single(
-    templates: list[list[float]], evidence: list[float], alpha: float, dtype: torch.dtype
-) -> InferenceProblem:
-    t, z = (torch.tensor(numbers, dtype=torch.float64) for numbers in (templates, [evidence]))
-    return InferenceProblem(Discrete(t.to(dtype)), z.to(dtype), torch.tensor(alpha, dtype=dtype))
-
-
-@needs_extended
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [1e-18, 1e-12, 1e-6, 1e-2, 0.3])
-def test_short_evidence_is_solved_to_its_tolerance(length: float, dtype: torch.dtype) -> None:
-    """Σ = 4/3 or so: λ* is about αz / (1 + αΣ), where a difference of weights that loses its digits would leave αz."""
-    problem = single([[1.0, 0.5], [-1.0, 1.0], [0.5, -2.0]], [length, -2 * length], 3.0, dtype)
-    estimate = problem.solve("exact")
-    assert bool(estimate.converged.all())
-    assert relative_error(problem, estimate) <= 1e-6
-    assert broken(problem, estimate) == []
-    assert broken(problem, problem.solve("first_order")) == []
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_huge_template_is_solved_or_said_to_be_not(dtype: torch.dtype) -> None:
     """Hessians that rounding leaves indefinite: 83 of 4,000 such problems ended in a bare LinAlgError."""
@@ -91,14 +71,6 @@ def test_one_huge_template_is_solved_or_said_to_be_not(dtype: torch.dtype) -> No
             for part in (estimate.mean, estimate.weights, estimate.dual):
                 assert bool(torch.isfinite(part).all())
             assert bool((estimate.dual_error < torch.inf)[estimate.converged].all())
-
-
-@needs_extended
-def test_the_distance_that_rounding_to_float32_puts_between_weights_is_in_the_bound() -> None:
-    problem = random_problem(dtype=torch.float32, m=1)
-    estimate = problem.solve("exact", tol=1e-5)
-    true = np.abs(estimate.weights[0].double().numpy() - solution_of(problem, 0).weights).sum() / 2
-    assert 0 < true <= float(estimate.total_variation_error) < 1e-4
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order"])
@@ -119,7 +91,10 @@ def test_ordinary_bounds_grow_by_no_more_than_rounding(estimator: str, size: tup
 
 def test_bounds_hold_where_the_dual_point_is_zero_to_rounding() -> None:
     """α‖t‖² = 1e20 and evidence within the hull: λ* is 1e-20 of αz, and no digit of it can be had."""
-    problem = single([[1e10], [-1e10]], [1e9], 1.0, torch.float64)
+    templates, evidence = (
+        torch.tensor(numbers, dtype=torch.float64) for numbers in ([[1e10], [-1e10]], [[1e9]])
+    )
+    problem = InferenceProblem(Discrete(templates), evidence)
     estimate = problem.solve("exact", throw=False)
     # The mean goes where the evidence wants it, half of the logarithm of odds being λ* t.
     truth = float(np.arctanh(0.1)) / 1e10
@@ -143,15 +118,12 @@ BRIEFLY: dict[str, dict[str, Any]] = {
 }
 
 
-TRANSPORTS = {
-    f"transport, gamma={gamma}": OptimalTransport("squared_euclidean", gamma, warn=False)
-    for gamma in (1e-6, 1.0)
-}
+TRANSPORTS = {gamma: OptimalTransport("squared_euclidean", gamma, warn=False) for gamma in (1e-6, 1.0)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("what", [*BRIEFLY, *TRANSPORTS, "attention"])
-def test_extremes_are_solved_or_refused_by_name(what: str, dtype: torch.dtype) -> None:
+def test_extremes_are_solved_or_refused_by_name(what: Any, dtype: torch.dtype) -> None:
     base = random_problem(n=5, d=3, m=2, spread=0.0)
     estimator, near = "exact" if what in TRANSPORTS else what, TRANSPORTS.get(what)
     for numbers in EXTREMES[:: 5 if near else 1]:

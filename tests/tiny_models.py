@@ -22,44 +22,22 @@ _SIZES: dict[str, Any] = {
 }
 _BERT = {**_IDS, **_SIZES}
 _LLAMA = {**_BERT, "num_key_value_heads": 2, "head_dim": 8}
-_IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 1}
-_T5 = {
-    **_IDS,
-    "d_model": 24,
-    "d_kv": 6,
-    "d_ff": 32,
-    "num_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
+_IMAGES: dict[str, Any] = {"image_size": 8, "patch_size": 4, "num_channels": 1}
+_T5 = dict(_IDS, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0)
+_SIDES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in {"layers": 2, "attention_heads": 4, "ffn_dim": 32}.items()
 }
-_MARIAN = {
-    **_IDS,
-    "d_model": 24,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "max_position_embeddings": 32,
-    "decoder_start_token_id": 1,
-}
-_SWIN = {
-    **_IMAGES,
-    "image_size": 16,
-    "patch_size": 2,
-    "embed_dim": 8,
-    "depths": [2, 2],
-    "num_heads": [2, 4],
-    "window_size": 4,
-}
-_MODERNBERT = {
-    **_BERT,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-    "local_attention": 4,
-    "global_attn_every_n_layers": 2,
-}
+_MARIAN = (
+    dict(_IDS, d_model=24, max_position_embeddings=32, decoder_start_token_id=1)
+    | _SIDES
+    | {"decoder_layers": 3}
+)
+_SWIN = dict(
+    _IMAGES, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4], window_size=4
+)
+_MODERNBERT = dict(_BERT, cls_token_id=1, sep_token_id=2, local_attention=4, global_attn_every_n_layers=2)
 _GPT2 = {**_IDS, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32}
 _GPT_NEOX = {**_BERT, "max_position_embeddings": 32}
 _DISTILBERT = {**_IDS, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
@@ -100,20 +78,13 @@ DISPATCHING = (
 _ENCODER_DECODER = ("bart", "longt5", "marian", "mt5", "t5", "umt5")
 
 _ATTENTION: dict[str, str | tuple[str, ...]] = {
+    **dict.fromkeys(("bert", "mobilebert"), "attention.self"),
+    **dict.fromkeys(("clip_text", "llama", "mistral", "qwen3"), "self_attn"),
+    **dict.fromkeys(("distilbert", "swin", "vit"), ".attention"),
+    **dict.fromkeys(("gpt2", "modernbert"), ".attn"),
     "albert": "albert_layers.0.attention",
-    "bert": "attention.self",
-    "clip_text": "self_attn",
-    "distilbert": ".attention",
-    "gpt2": ".attn",
-    "llama": "self_attn",
     "marian": ("self_attn", "encoder_attn"),
-    "mistral": "self_attn",
-    "mobilebert": "attention.self",
-    "modernbert": ".attn",
-    "qwen3": "self_attn",
-    "swin": ".attention",
     "t5": ("SelfAttention", "EncDecAttention"),
-    "vit": ".attention",
 }
 """How the names of the modules end whose last output is attention weights."""
 

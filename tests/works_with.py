@@ -1,7 +1,7 @@
 """What works with what: every kind of attention under the tools that stand around a layer, and the table of the docs.
 
-``python -m tests.works_with`` runs every cell and writes the table of ``docs/works-with.md``; the test beside compares
-each cell with that table. An outcome is ``yes``, ``refused`` (an error of ours says why), ``no`` (another error), or –.
+``python -m tests.works_with`` runs every tool and writes the table of ``docs/works-with.md``; the test beside compares
+each row with that table. An outcome is ``yes``, ``refused`` (an error of ours says why), ``no`` (another error), or –.
 """
 
 import copy
@@ -176,16 +176,15 @@ def _one_process() -> Iterator[None]:
 
 def ddp(module: nn.Module) -> None:
     with _one_process():
-        other = nn.parallel.DistributedDataParallel(copy.deepcopy(module))
-        _check_steps(module, other)
+        _check_steps(module, nn.parallel.DistributedDataParallel(copy.deepcopy(module)))
 
 
 def fsdp(module: nn.Module) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    other = copy.deepcopy(module)
     with _one_process():
-        other = copy.deepcopy(module)
         fully_shard(other, mesh=init_device_mesh("cpu", (1,)))
         _check_steps(module, other)
 
@@ -248,20 +247,9 @@ def saved(module: nn.Module) -> None:
 
 
 TOOLS: dict[str, Callable[[nn.Module], None]] = {
-    "compile": compiled,
-    "export": exported,
-    "ONNX": onnx,
-    "`jit.trace`": traced,
-    "autocast": autocast,
-    "bfloat16": half,
-    "DDP": ddp,
-    "FSDP2": fsdp,
-    "checkpoint": checkpointed,
-    "`func.grad`": func_grad,
-    "`vmap`": vmapped,
-    "`jvp`": jvp,
-    "nested": nested,
-    "state dict": saved,
+    **{"compile": compiled, "export": exported, "ONNX": onnx, "`jit.trace`": traced, "autocast": autocast},
+    **{"bfloat16": half, "DDP": ddp, "FSDP2": fsdp, "checkpoint": checkpointed, "`func.grad`": func_grad},
+    **{"`vmap`": vmapped, "`jvp`": jvp, "nested": nested, "state dict": saved},
 }
 
 
@@ -290,43 +278,33 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def recorded() -> dict[tuple[str, str], str]:
-    """The outcome of every cell, from the exceptions in the table of the docs."""
-    found: dict[tuple[str, str], str] = {}
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in PAGE.read_text().splitlines()
-        if line.startswith("|")
-    ]
-    for tools, *cells in (map(_listed, row) for row in rows[2:]):
-        for tool in tools:
-            found |= dict.fromkeys(((subject, tool) for subject in SUBJECTS), "yes")
-            for exception, subjects in zip(EXCEPTIONS, cells, strict=True):
-                found |= dict.fromkeys(((subject, tool) for subject in subjects), exception)
-    return found
+def cells(tool: str) -> tuple[str, ...]:
+    """What the table says of a tool: the subjects with each outcome but ``yes``."""
+    found = {subject: outcome(subject, tool) for subject in SUBJECTS}
+
+    def listed(one: str) -> str:
+        named, others = (
+            ", ".join(subject for subject in found if (found[subject] == one) is wanted)
+            for wanted in (True, False)
+        )
+        return (named if len(named) <= len(MOST + others) else MOST + others) or "–"
+
+    return tuple(map(listed, EXCEPTIONS))
 
 
-def _listed(cell: str) -> list[str]:
-    names = [one.strip() for one in cell.removeprefix(MOST).split(",") if one.strip() not in ("", "–")]
-    return [subject for subject in SUBJECTS if subject not in names] if cell.startswith(MOST) else names
-
-
-def _cell(found: dict[str, str], one: str) -> str:
-    """The subjects with an outcome, as a cell of the table."""
-    named, others = (
-        ", ".join(subject for subject in found if (found[subject] == one) is wanted)
-        for wanted in (True, False)
-    )
-    return named if len(named) <= len(MOST + others) else MOST + others
+def recorded() -> dict[str, tuple[str, ...]]:
+    """The cells of every tool in the table of the docs."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    return {tool: tuple(said) for tools, *said in rows for tool in tools.split(", ")}
 
 
 def main() -> None:
     rows: dict[tuple[str, ...], list[str]] = {}
     for tool in TOOLS:
-        found = {subject: outcome(subject, tool) for subject in SUBJECTS}
-        rows.setdefault(tuple(_cell(found, one) or "–" for one in EXCEPTIONS), []).append(tool)
+        rows.setdefault(cells(tool), []).append(tool)
     lines = ["| | Refused | Error of torch | Does not apply |", "|---|---|---|---|"]
-    lines += [f"| {', '.join(tools)} | {' | '.join(cells)} |" for cells, tools in rows.items()]
+    lines += [f"| {', '.join(tools)} | {' | '.join(said)} |" for said, tools in rows.items()]
     page = PAGE.read_text()
     PAGE.write_text(re.sub(r"^\|.*\|\n(?:\|.*\|\n)*", "\n".join(lines) + "\n", page, count=1, flags=re.M))
 

@@ -73,15 +73,10 @@ def test_two_audits_are_compared(command, audits, tmp_path, monkeypatch):
     out, (one, other) = tmp_path / "compare", audits
     done = command("compare", one, other)
     assert done.code == 0, done.err
-    assert "Total variation" in done.out
-    said = " ".join(done.out.split())
-    assert "the heads that moved most, by the smallest change within the interval" in said
+    assert "the heads that moved most, by the smallest change within the interval" in done.words
     assert done.out.splitlines()[-1] == f"Page: {Path('compare') / 'compare.html'}"
-    saved = json.loads((out / "compare.json").read_text())
-    assert [audit["name"] for audit in saved["audits"]] == [str(one), str(other)]
-    assert "max_length" in saved["differing"]
-    assert len(saved["heads"]) == 8
-    assert set(files_of(out)) == {"compare.json", "compare.html"}
+    names = [audit["name"] for audit in json.loads((out / "compare.json").read_text())["audits"]]
+    assert names == [str(one), str(other)]
     assert "holds another comparison" in command("compare", other, one).line
     assert command("compare", other, one, "--overwrite").code == 0
 
@@ -92,11 +87,9 @@ def test_a_figure_is_reproduced_with_a_local_model(command, model, text, tmp_pat
     done = command("reproduce", "figure5", *given)
     assert (done.code, done.err) == (0, "")
     assert "Figure 5, encoder self-attention" in done.out
-    assert "untrained twin" in done.out
     assert done.out.splitlines()[-1].startswith("Table: reproduce")
     written = json.loads((tmp_path / "reproduce" / "figure5.json").read_text())
     assert written["manifest"]["model"] == str(model)
-    assert {"figure5.json", "figure5.md", "audit/report.html"} <= set(files_of(tmp_path / "reproduce"))
     again = command("reproduce", "figure5", *given)
     assert again.code == 3
     assert "Continue it with --resume" in again.line

@@ -128,14 +128,9 @@ def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name):
     file = {"audit": "report.html", "swap": "swap.html"}[name]
     assert {"audit": "Report: {}", "swap": "Page: {}"}[name].format(out / file) in begun.out
     if name == "audit":
-        places = [(record["layer"], record["head"], record["queries"]) for record in records(out)]
-        tokens = manifest(out)["tokens"]
-        assert places == [(layer, head, tokens) for layer in (1, 2) for head in (1, 2, 3, 4)]
         assert manifest(out)["documents"] == 7
     else:
         assert " ".join(read(out, "swap")["finding"].split()) in begun.words
-        assert manifest(out)["model_class"] == "BertForMaskedLM"
-        assert manifest(out)["revision"].startswith("sha256:")
         assert [record["estimator"] for record in records(out)] == ["model", "first_order", "exact"]
     before = files_of(out)
     for options, code, said in (
@@ -207,10 +202,6 @@ def test_pairs_are_taken_from_the_columns_that_are_named(command, masked, tmp_pa
     plain = swapped("pairs.tsv", "plain")
     assert plain.code == 0, plain.err
     assert read(tmp_path / "plain", "swap")["quality"] == "score_correlation"
-    missing = swapped("renamed.tsv", "renamed")
-    assert missing.code == 3
-    said = "has no column 'sentence_A'; its first line names 'pair_ID', 'one', 'other', 'like'"
-    assert said in missing.line
     names = ["--first-column", "one", "--second-column", "other", "--score-column", "like"]
     assert swapped("renamed.tsv", "renamed", *names).code == 0
     assert records(tmp_path / "renamed") == records(tmp_path / "plain")
