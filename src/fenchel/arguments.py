@@ -24,7 +24,7 @@ _LONGEST_SHOWN = 60
 _DIGITS_SHOWN = 20
 
 
-class Unfit(ValueError):  # noqa: N818 - it never leaves this package
+class InvalidValue(ValueError):  # noqa: N818 - it never leaves this package
     """Raised by a rule for an invalid value. Its message, if any, replaces "is VALUE" in the error that users see."""
 
 
@@ -34,7 +34,7 @@ class Rule:
 
     Attributes:
         words: The rule in words, after "expected", or a function that returns them.
-        take: Converts a value to the type that the package uses; raises ``Unfit`` for an invalid one.
+        take: Converts a value to the type that the package uses; raises ``InvalidValue`` for an invalid one.
         kind: Type of the command-line option: ``bool``, ``int``, ``float``, ``str``, names to choose from, or a list of
             ``int``, ``float`` or ``str``; ``int`` among names is any whole number.
         optional: Whether None is also accepted.
@@ -54,7 +54,7 @@ class Rule:
         """The converted value.
 
         Raises:
-            Unfit: If it is invalid.
+            InvalidValue: If it is invalid.
         """
         return None if self.optional and value is None else self.take(value)
 
@@ -62,8 +62,8 @@ class Rule:
         """The converted value of a member of a collection; the message shows the member."""
         try:
             return self.fit(value)
-        except Unfit:
-            raise Unfit(f"holds {shown(value)}") from None
+        except InvalidValue:
+            raise InvalidValue(f"holds {shown(value)}") from None
 
     def check(self, name: str, value: Any, error: type[FenchelError] = InputError) -> Any:
         """The converted value.
@@ -87,7 +87,7 @@ class Rule:
         """
         try:
             return self.fit(value)
-        except Unfit as reason:
+        except InvalidValue as reason:
             got = str(reason) or f"is {shown(value)}"
         raise error(f"{name} {got}; expected {self.expected}.")
 
@@ -164,20 +164,20 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
         hashable: Whether members have to be hashable.
 
     Raises:
-        Unfit: If it is not a collection, or empty, or larger.
+        InvalidValue: If it is not a collection, or empty, or larger.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise Unfit
+        raise InvalidValue
     try:
         result = list(islice(value, limit + 1))
     except TypeError:  # such as a tensor without dimensions
-        raise Unfit from None
+        raise InvalidValue from None
     if not result:
-        raise Unfit("is empty")
+        raise InvalidValue("is empty")
     if len(result) > limit:
-        raise Unfit(f"has more than {limit:,} values")
+        raise InvalidValue(f"has more than {limit:,} values")
     if hashable and any(getattr(type(one), "__hash__", None) is None for one in result):
-        raise Unfit
+        raise InvalidValue
     return result
 
 
@@ -194,10 +194,10 @@ def whole(least: int, most: int, example: str, unit: str = "") -> Rule:
     def fit(value: Any) -> int:
         # Nearly all numbers are of this type, and isinstance with an abstract class is slow.
         if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
-            raise Unfit
+            raise InvalidValue
         result = int(value)
         if not least <= result <= most:
-            raise Unfit
+            raise InvalidValue
         return result
 
     words = f"a whole number{f' {unit}' if unit else ''} from {least:,} to {most:,}, such as {example}"
@@ -232,9 +232,9 @@ def number(
         result = value if type(value) is float else _as_float(value)
         # False for NaN, and without bounds for infinity; symbolic numbers have no isfinite.
         if not (above < result < below and least <= result <= most):
-            raise Unfit
+            raise InvalidValue
         if in_float32 and result and not _FLOAT32_LEAST <= abs(result) <= _FLOAT32_MOST:
-            raise Unfit
+            raise InvalidValue
         return result
 
     named = {"above": above, "at least": least, "below": below, "at most": most}
@@ -245,11 +245,11 @@ def number(
 
 def _as_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-        raise Unfit
+        raise InvalidValue
     try:
         return float(value)
     except (OverflowError, ValueError):
-        raise Unfit from None
+        raise InvalidValue from None
 
 
 def numbers(rule: Rule, most: int = 1000, words: str = "") -> Rule:
@@ -272,7 +272,7 @@ def one_of(*names: str) -> Rule:
 
     def fit(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
-            raise Unfit
+            raise InvalidValue
         return value
 
     return Rule(f"one of {', '.join(names)}", fit, names)
@@ -285,7 +285,7 @@ def some_of(*names: str) -> Rule:
         result = dict.fromkeys(listed(value, 1000, hashable=True))
         for name in result:
             if name not in names:
-                raise Unfit(f"names {shown(name)}")
+                raise InvalidValue(f"names {shown(name)}")
         return tuple(result)
 
     return Rule(f"some of {', '.join(names)}", fit, list[str])
@@ -296,7 +296,7 @@ def of_type(kind: type, words: str) -> Rule:
 
     def fit(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise Unfit
+            raise InvalidValue
         return value
 
     return Rule(words, fit, kind)
@@ -314,7 +314,7 @@ def text(what: str) -> Rule:
 
     def fit(value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
-            raise Unfit
+            raise InvalidValue
         return _writable(value)
 
     return Rule(what, fit)
@@ -335,28 +335,28 @@ def path_name(what: str) -> Rule:
 
 def _as_path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike):
-        raise Unfit
+        raise InvalidValue
     name = os.fspath(value)
     # Path("") would be the current folder.
     if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
-        raise Unfit
+        raise InvalidValue
     _writable(name)
     too_long = any(len(part.encode()) > _LONGEST_NAME for part in Path(name).parts)
     if too_long or len(name.encode()) > _LONGEST_PATH:
-        raise Unfit(f"is {shown(name)}, which is too long for a file name")
+        raise InvalidValue(f"is {shown(name)}, which is too long for a file name")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise Unfit(f"is {shown(name)}: {reason_of(error)}") from None
+        raise InvalidValue(f"is {shown(name)}: {reason_of(error)}") from None
 
 
 def _writable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Unfit(f"is {shown(text)}, which is not valid UTF-8") from None
+        raise InvalidValue(f"is {shown(text)}, which is not valid UTF-8") from None
     if "\0" in text:
-        raise Unfit(f"is {shown(text)}, which has a NUL character")
+        raise InvalidValue(f"is {shown(text)}, which has a NUL character")
     return text
 
 
@@ -365,18 +365,18 @@ def _as_device(value: Any) -> str:
     import torch
 
     if not isinstance(value, str | torch.device):
-        raise Unfit
+        raise InvalidValue
     name = str(value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             device = torch.device(value)
         except Exception:  # which type it is depends on the name
-            raise Unfit(f"is {shown(name)}, which is unknown to torch") from None
+            raise InvalidValue(f"is {shown(name)}, which is unknown to torch") from None
         if device.type == "meta":
-            raise Unfit(f"is {shown(name)}, which cannot compute")
+            raise InvalidValue(f"is {shown(name)}, which cannot compute")
         if device.type == "cpu" and device.index:
-            raise Unfit(f"is {shown(name)}, but torch has only one cpu")
+            raise InvalidValue(f"is {shown(name)}, but torch has only one cpu")
         try:
             works = float(torch.ones(2, device=device).sum()) == 2.0
         except Exception as error:  # which type it is depends on the device
@@ -384,7 +384,7 @@ def _as_device(value: Any) -> str:
                 raise
             works = False
     if not works:
-        raise Unfit(f"is {shown(name)}, which is not available or not in this build of torch")
+        raise InvalidValue(f"is {shown(name)}, which is not available or not in this build of torch")
     return name
 
 
@@ -404,14 +404,14 @@ def _as_dtype(value: Any) -> str:
     if isinstance(value, str):
         if (name := value.removeprefix("torch.")) in _DTYPES:
             return name
-        raise Unfit
+        raise InvalidValue
     import torch
 
     if not isinstance(value, torch.dtype):
-        raise Unfit
+        raise InvalidValue
     name = str(value).removeprefix("torch.")
     if name not in _DTYPES:
-        raise Unfit(f"is {value}")
+        raise InvalidValue(f"is {value}")
     return name
 
 

@@ -317,7 +317,7 @@ def running(
         manifest: Manifest of the run.
         save: Saves what is complete. It is not called if writing has failed: the last checkpoint remains.
     """
-    options.told.started(manifest)
+    options.progress_observer.started(manifest)
     try:
         with evaluating(model), seeded(options.seed, model):
             yield
@@ -327,7 +327,7 @@ def running(
                 save()
         raise
     finally:
-        options.told.finished()
+        options.progress_observer.finished()
 
 
 def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:

@@ -40,7 +40,7 @@ SETTING: Final = (
 )
 """Their setting, section 8."""
 
-UNSAID: Final = "the text and how much of it, which BERT-base, and when the ascent was ended"
+NOT_STATED: Final = "the text and how much of it, which BERT-base, and when the ascent was ended"
 """Details that the papers do not give."""
 
 
@@ -409,7 +409,7 @@ def markdown(found: Reproduction) -> str:
         model=_called(found.model),
         text=Path(str(found.manifest.get("texts"))).name,
         setting=SETTING,
-        unsaid=UNSAID,
+        not_stated=NOT_STATED,
         finding=finding(found),
         panels=[(_title(one), one, _columns(one), layer_rows(one)) for one in found.panels],
         by_head=_BY_HEAD,

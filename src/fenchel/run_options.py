@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from fenchel.arguments import (
     ARGUMENTS,
     FLAG,
+    InvalidValue,
     Rule,
-    Unfit,
     maybe,
     number,
     numbers,
@@ -221,7 +221,7 @@ class PairColumns:
 def _observer(value: Any) -> Any:
     methods = ("started", "advanced", "finished")
     if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
@@ -301,7 +301,7 @@ class ReadingOptions(Options):
     checkpoint_seconds: float = _option(60.0, "Save the state for --resume at most every S seconds.", "S")
 
     @property
-    def told(self) -> RunObserver:
+    def progress_observer(self) -> RunObserver:
         """Object that is called with the progress."""
         return self.observer or SilentObserver()
 
@@ -383,11 +383,11 @@ def _queries(value: Any) -> int | str:
 def _estimators(value: Any) -> tuple[str, ...]:
     result = some_of("second_order", "exact", "none", "first_order").take(value)
     if "first_order" in result:
-        raise Unfit(
+        raise InvalidValue(
             "contains first_order, which is the model itself and always measured (as the control at other alphas)"
         )
     if "none" in result and len(result) > 1:
-        raise Unfit
+        raise InvalidValue
     return result
 
 

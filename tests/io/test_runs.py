@@ -105,9 +105,9 @@ def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
         "alpha: 1.0 there, 2.0 asked for",
         "device: the default there, 'cpu' asked for",
     ]
-    assert differences(there, asked, but={"alpha", "device", "batch_size"}) == []
+    assert differences(there, asked, ignored={"alpha", "device", "batch_size"}) == []
     assert differences(there, dict(there)) == []
-    assert differences({"seed": 0}, {"seed": 1}, said=("here", "in b")) == ["seed: 0 here, 1 in b"]
+    assert differences({"seed": 0}, {"seed": 1}, labels=("here", "in b")) == ["seed: 0 here, 1 in b"]
     # The convention follows from others, and is named where none of them says why it differs.
     for name in ("space", "closeness", "convention"):
         there, asked = ({"convention": value, name: value} for value in "ab")

@@ -68,7 +68,7 @@ class AuditReport(AuditState):
         directory = Path(directory).expanduser()
         check_writable(directory)
         if not overwrite and (there := AUDIT.saved(directory)) is not None:
-            AUDIT.refuse_other(directory, there.manifest, self.manifest, but=OUTCOMES)
+            AUDIT.refuse_other(directory, there.manifest, self.manifest, ignored=OUTCOMES)
         words, twin = self.statistics.words, self.twin
         state = replace(
             self,

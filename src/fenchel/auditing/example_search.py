@@ -206,7 +206,7 @@ class WindowText:
         self._sentences = Sentences(self.pieces or (" ",) * self.length)
         self.token = cache(self._token)
         self.passage = cache(partial(passage_around, self._sentences))
-        self._spelled = cache(self._spell)
+        self._text_of_span = cache(self._text_of)
 
     def _token(self, position: int) -> str:
         if self._ids:
@@ -230,12 +230,12 @@ class WindowText:
         """The passage around a token, with "…" for omitted words and no special tokens; and the span of the token."""
         if not self.pieces:
             return "", None
-        text, starts = self._spelled(self.passage(position, most))
+        text, starts = self._text_of_span(self.passage(position, most))
         if position not in starts:
             return text, None
         return text, (starts[position], starts[position] + len(self.pieces[position].lstrip()))
 
-    def _spell(self, span: range) -> tuple[str, dict[int, int]]:
+    def _text_of(self, span: range) -> tuple[str, dict[int, int]]:
         """The text of a passage and the start of each token in it."""
         text = "… " if not all(self.special[: span.start]) else ""
         starts: dict[int, int] = {}

@@ -82,7 +82,7 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
         )
 
 
-def attends_otherwise(model: nn.Module, name: str | None) -> bool:
+def has_other_closeness(model: nn.Module, name: str | None) -> bool:
     """Whether some layer of a model attends under a closeness of another name."""
     return any(own != name for own in _own_names(model).values())
 
@@ -239,7 +239,7 @@ def describe(
     )
     only_if_given = {
         "queries": options.queries if isinstance(options.queries, int) else None,
-        "even_so": options.even_so and attends_otherwise(model, options.closeness),
+        "even_so": options.even_so and has_other_closeness(model, options.closeness),
         "estimator": _own_estimators(model),
         "reads": None if reads == "text" else reads,
         "embeds": reads == "text" and _embeds(found),

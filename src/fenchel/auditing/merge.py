@@ -88,7 +88,7 @@ def _check_compatible(folders: Sequence[Path], manifests: Sequence[dict[str, Any
     for folder, manifest in zip(folders, manifests, strict=True):
         (indices, count), (_, first_count) = shards_of(manifest), shards_of(manifests[0])
         differing = differences(
-            manifests[0], manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second")
+            manifests[0], manifest, ignored=_FREE_TO_MERGE, labels=("in the first", "in the second")
         )
         if count != first_count:
             differing.append(f"number of shards: {first_count} in the first, {count} in the second")
@@ -145,4 +145,4 @@ def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
     """Whether the folder holds an earlier merge of shards of the same audit, which may be replaced."""
     if (there := AUDIT.saved(target)) is None or there.manifest.get("merged_from") is None:
         return False
-    return not differences(there.manifest, report.manifest, but=_FREE_TO_MERGE)
+    return not differences(there.manifest, report.manifest, ignored=_FREE_TO_MERGE)

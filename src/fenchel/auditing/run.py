@@ -178,8 +178,8 @@ class AuditRun:
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 progress = clock.progress(cursor.documents, cursor.tokens, batch.fraction)
-                self._tell_time(before, progress)
-                self.options.told.advanced(progress)
+                self._report_total_time(before, progress)
+                self.options.progress_observer.advanced(progress)
                 self.save_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
@@ -210,7 +210,7 @@ class AuditRun:
             self.state.write(self.options.folder)
         return self.state
 
-    def _tell_time(self, before: float, progress: Progress) -> None:
+    def _report_total_time(self, before: float, progress: Progress) -> None:
         """Record in the manifest the time so far, and the estimate of the total after the first batch."""
         manifest = self.state.manifest
         manifest["seconds"] = round(before + progress.seconds, 1)

@@ -185,7 +185,7 @@ def require_same(audit: Mapping[str, Any], swap: SwapTable) -> None:
     """
     known = [name for name in _SAME if name in audit]
     same = ({name: manifest.get(name) for name in known} for manifest in (audit, swap.manifest))
-    differing = differences(*same, said=("in the audit", "in the swap"))
+    differing = differences(*same, labels=("in the audit", "in the swap"))
     if (alpha := audit.get("alpha", 1.0)) != 1.0:
         differing.append(f"alpha: {alpha!r} in the audit, 1.0 in every swap")
     if differing:

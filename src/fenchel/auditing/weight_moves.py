@@ -198,9 +198,9 @@ class TokenTypes:
             return _PUNCTUATION
         if kinds & {"N"} and not kinds & {"L", "M"}:
             return _NUMBER
-        return _PIECE if self._goes_on(raw) else _WORD
+        return _PIECE if self._continues_word(raw) else _WORD
 
-    def _goes_on(self, raw: str) -> bool:
+    def _continues_word(self, raw: str) -> bool:
         if self._mark == "begins":
             return not raw.startswith(_BEGINS)
         if self._mark == "ends":

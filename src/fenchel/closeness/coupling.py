@@ -68,7 +68,7 @@ class Coupling:
         self._kept = self._factors(parts[0]) if len(parts) == 1 else None
         mass = self._sum(lambda a, kernel, _: a @ kernel)
         self._shape = mass.shape
-        lost = is_lost(mass.detach(), self._count)
+        lost = may_underflow(mass.detach(), self._count)
         self._lost = lost if bool(lost.any()) else None
         self._stray = None
         if self._lost is not None:
@@ -177,7 +177,7 @@ class Coupling:
         return total
 
 
-def is_lost(mass: Tensor, count: int) -> Tensor:
+def may_underflow(mass: Tensor, count: int) -> Tensor:
     """Where underflow may exceed rounding in Z, a sum over ``count`` templates, bool."""
     numbers = torch.finfo(mass.dtype)
     return mass < count * numbers.tiny / numbers.eps

@@ -226,7 +226,7 @@ def check_at_first_use(closeness: AbstractCloseness, preference: Callable[[], Di
 
 
 @dataclass(frozen=True)
-class _Law:
+class _Identity:
     """An equality that must hold at every potential.
 
     Attributes:
@@ -264,7 +264,7 @@ class _Law:
 
 def _laws(
     d: AbstractCloseness, log_u: Tensor, scale: Tensor, drawn: Callable[[], Tensor], name: str
-) -> Iterator[_Law]:
+) -> Iterator[_Identity]:
     """The identities that a closeness must satisfy, at random potentials of given scales (points, ..., 1)."""
     f = scale * drawn()
 
@@ -280,48 +280,48 @@ def _laws(
     p = shaped("weights", d.weights(f, log_u), f.shape)
     shaped("value", d.value(p, log_u), f.shape[:-1])
     conjugate = shaped("conjugate", d.conjugate(f, log_u), f.shape[:-1])
-    yield _Law("simplex", "weights are not above 0", {"f": f}, (-p).amax(-1).clamp(min=0))
-    yield _Law("simplex", "weights do not sum to 1", {"f": f}, p.sum(-1) - 1)
+    yield _Identity("simplex", "weights are not above 0", {"f": f}, (-p).amax(-1).clamp(min=0))
+    yield _Identity("simplex", "weights do not sum to 1", {"f": f}, p.sum(-1) - 1)
     v = drawn()
     up, down = (d.conjugate(f + sign * STEP * v, log_u) for sign in (1, -1))
     message = "weights are not the gradient of conjugate: along v its slope by finite differences"
-    yield _Law("gradient", message, {"f": f, "v": v}, (up - down) / (2 * STEP), (p * v).sum(-1), 1e-5)
+    yield _Identity("gradient", message, {"f": f, "v": v}, (up - down) / (2 * STEP), (p * v).sum(-1), 1e-5)
     message = (
         "The Fenchel-Young equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
         "contradict each other"
     )
-    yield _Law("equality", message, {"f": f}, d.fenchel_young_gap(p, f, log_u))
+    yield _Identity("equality", message, {"f": f}, d.fenchel_young_gap(p, f, log_u))
     q = _other_weights(p, 2 * drawn(), log_u)
     message = "D(q) + D*(f) >= <q, f> fails: conjugate is too small, or value"
-    yield _Law("inequality", message, {"f": f, "q": q}, d.fenchel_young_gap(q, f, log_u).clamp(max=0))
+    yield _Identity("inequality", message, {"f": f, "q": q}, d.fenchel_young_gap(q, f, log_u).clamp(max=0))
     g = f + scale * drawn()
     moved = d.weights(g, log_u) - p
     along = (moved * (g - f)).sum(-1)
-    yield _Law("monotone", "<p(g) - p(f), g - f> >= 0 fails", {"f": f, "g": g}, along.clamp(max=0))
+    yield _Identity("monotone", "<p(g) - p(f), g - f> >= 0 fails", {"f": f, "g": g}, along.clamp(max=0))
     message = "<p(g) - p(f), g - f> >= modulus |p(g) - p(f)|^2 fails: modulus is too large"
     least = torch.as_tensor(d.modulus, dtype=torch.float64, device=f.device) * moved.abs().sum(-1).square()
-    yield _Law("modulus", message, {"f": f, "g": g}, (along - least).clamp(max=0))
+    yield _Identity("modulus", message, {"f": f, "g": g}, (along - least).clamp(max=0))
     lifted = (d.weights(f + 1, log_u) - p).abs().amax(-1)
-    yield _Law("shift", "weights change where all scores are shifted by 1", {"f": f}, lifted)
+    yield _Identity("shift", "weights change where all scores are shifted by 1", {"f": f}, lifted)
     lifted = d.conjugate(f + 1, log_u) - conjugate
-    yield _Law("shift", "conjugate(f + 1) is not conjugate(f) + 1", {"f": f}, lifted, 1)
+    yield _Identity("shift", "conjugate(f + 1) is not conjugate(f) + 1", {"f": f}, lifted, 1)
     lower = (d.value(q, log_u) - d.value(d.rest(log_u).expand_as(p), log_u)).clamp(max=0)
-    yield _Law("least at rest", "value is lower at q than at weights(0)", {"f": f, "q": q}, lower)
+    yield _Identity("least at rest", "value is lower at q than at weights(0)", {"f": f, "q": q}, lower)
     if not d.curved:
         return
     a, b = drawn(), drawn()
     product = d.curvature(f, log_u)
     of_a = shaped("curvature(f)", product(a), f.shape)
     one, other = (b * of_a).sum(-1), (a * product(b)).sum(-1)
-    yield _Law("symmetry", "curvature is not symmetric: <b, C a>", {"f": f, "a": a, "b": b}, one, other)
+    yield _Identity("symmetry", "curvature is not symmetric: <b, C a>", {"f": f, "a": a, "b": b}, one, other)
     squared = (a * of_a).sum(-1).clamp(max=0)
-    yield _Law("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
+    yield _Identity("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
     up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
     # Weights may have kinks; points at which the two sides differ are skipped.
     smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
     missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
     message = "curvature is not the derivative of weights: along a it differs by"
-    yield _Law("curvature", message, {"f": f, "a": a}, missed, slack=1e-3)
+    yield _Identity("curvature", message, {"f": f, "a": a}, missed, slack=1e-3)
 
 
 def _other_weights(p: Tensor, logits: Tensor, log_u: Tensor) -> Tensor:

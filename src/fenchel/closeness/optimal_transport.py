@@ -264,12 +264,12 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
         f"M(t, t) < M(t', t): their weight moves even without evidence. If this is not intended, {advice} the cost "
         "'squared_euclidean'.",
         CostWarning,
-        stacklevel=_user_level(),
+        stacklevel=_stack_level(),
     )
     return True
 
 
-def _user_level() -> int:
+def _stack_level() -> int:
     """The stack level of the first frame outside this package and torch, from the calling function."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(

@@ -169,7 +169,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(output, log_preference, order)
 
 
-def _is_pushed_forward_twice() -> bool:
+def _is_nested_jvp() -> bool:
     """Whether ``torch.func.jvp``, which ``jacfwd`` uses, is applied twice."""
     applied = [transform.key() for transform in _functorch.get_interpreter_stack() or ()]
     return applied.count(_functorch.TransformType.Jvp) > 1
@@ -204,7 +204,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The change of the weights: the curvature times the total change of the potential."""
-        if _is_pushed_forward_twice():
+        if _is_nested_jvp():
             # torch would treat saved tensors as constants.
             raise ProblemError(
                 "sparse weights do not support a forward derivative of a forward derivative, which torch computes "

@@ -169,7 +169,7 @@ def _refuse_other_convention(one: Audited, other: Audited) -> None:
     first, second = (
         {key: audit.manifest.get(key, _UNSAID.get(key)) for key in _CONVENTIONS} for audit in (one, other)
     )
-    differing = differences(first, second, said=(f"in {one.name}", f"in {other.name}"))
+    differing = differences(first, second, labels=(f"in {one.name}", f"in {other.name}"))
     if differing:
         raise InputError(
             f"{one.name} and {other.name} cannot be compared because they measure differently: "

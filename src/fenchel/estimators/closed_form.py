@@ -114,7 +114,7 @@ def _largest_alpha(
     """The largest admissible α of a query, to six digits, rounded down to be admissible itself."""
     row = problem.queries(slice(where[-1], where[-1] + 1))
 
-    def admits(tried: float) -> bool:
+    def is_admissible(tried: float) -> bool:
         trial = row._with_alpha(torch.full_like(row.alpha.expand(row.shape), tried))
         inside = trial.preference.inside(points(trial))
         return inside is None or bool(inside.expand(trial.shape)[(*where[:-1], 0)])
@@ -122,7 +122,7 @@ def _largest_alpha(
     low, high = -700.0, math.log(alpha)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if admits(math.exp(middle)) else (low, middle)
+        low, high = (middle, high) if is_admissible(math.exp(middle)) else (low, middle)
     result = math.exp(low)
     unit = 10.0 ** (math.floor(math.log10(result)) - 5)
     return float(f"{(math.ceil(result / unit * (1 - 1e-9)) - 1) * unit:.6g}")

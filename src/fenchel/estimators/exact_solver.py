@@ -36,7 +36,7 @@ from fenchel.errors import ConvergenceError
 from fenchel.family import Block, Point
 from fenchel.tensors import dot, index_of, norm, reference_norm, total, values_are_known
 
-MIXINGS = 8
+MAX_MIXINGS = 8
 """Maximum number of fixed-point iterations; rows of trained models take 3 to 5."""
 
 DAMPING = 0.8
@@ -44,37 +44,37 @@ DAMPING = 0.8
 RIDGE = 1e-5
 """Regularisation of the products of differences of residuals, relative to them."""
 
-MISSES = 1
+MAX_STALLS = 1
 """Number of times the residual of a row may fail to halve before Newton's method takes over the row."""
 
-STRAGGLERS = 0.005
+MIN_ACTIVE_SHARE = 0.005
 """Share of unconverged rows at which mixing ends and Newton's method takes over."""
 
-COMPACT_FROM = 512
+MIN_ROWS_TO_COMPACT = 512
 """Number of rows below which mixing continues with all of them."""
 
-ENOUGH = 0.5
+STOP_FRACTION = 0.5
 """Fraction of the tolerance at which a row stops; the rest is for rounding."""
 
-PATIENCE = 12
+STEPS_BEFORE_PATH = 12
 """Newton steps before a row restarts on the path in α."""
 
-CLOSER = 0.1
+RETRY_FRACTION = 0.1
 """Fraction of the tolerance tried next if rounding leaves too little of it."""
 
-RESOLVED = 8
+RESOLUTION = 8
 """Multiple of the rounding of λ below which residuals are not resolved."""
 
-SHORT = 0.25
+KINK_STEP = 0.25
 """Step length up to which a step is assumed to have ended at a kink of the gradient."""
 
 COMPACT_BELOW = 0.5
 """Share of unconverged rows at which the others leave the batch."""
 
-STAGE = 8.0
+ALPHA_FACTOR = 8.0
 """Factor by which α grows on the path."""
 
-STEPS_OF_STAGE = 5
+STEPS_PER_ALPHA = 5
 """Maximum number of Newton steps of a stage of the path, to a relative accuracy of a fifth."""
 
 FACTORISE_UP_TO = 1024
@@ -83,10 +83,10 @@ FACTORISE_UP_TO = 1024
 ILL_CONDITIONED = 1e12
 """Condition number above which a Cholesky factor is inaccurate in directions of small curvature."""
 
-ITERATIONS_A_LOOK, LINES_A_LOOK = 4, 2
+ITERATIONS_PER_TEST, POINTS_PER_TEST = 4, 2
 """Iterations of conjugate gradients, and points of a line, between two tests of convergence on accelerators."""
 
-LOOKS = 40
+MAX_POINTS = 40
 """Maximum number of evaluations of a line search."""
 
 BLOCK_BYTES = 2**26
@@ -167,7 +167,7 @@ class Rows:
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
         """Wanted rows whose residual is above the tolerance, bool (g, r, 1)."""
         # Residuals that the dtype cannot resolve are left to float64.
-        enough = max(ENOUGH * self.tol, RESOLVED * torch.finfo(lam.dtype).eps)
+        enough = max(STOP_FRACTION * self.tol, RESOLUTION * torch.finfo(lam.dtype).eps)
         return self.wanted & ~(residual <= enough * self.reference(lam))
 
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
@@ -313,7 +313,7 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -
     residual = torch.full_like(lam[..., :1], torch.inf)
     misses, falling = torch.zeros_like(residual, dtype=torch.int8), residual > 0
     steps, history, larger = torch.zeros_like(budget), [], []
-    count, most, known = 0, min(MIXINGS, int(budget.max())), values_are_known(lam)
+    count, most, known = 0, min(MAX_MIXINGS, int(budget.max())), values_are_known(lam)
 
     def result() -> Solution:
         bound = rows.bound(best, residual, accurate=False)
@@ -335,13 +335,13 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None = None) -
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
-        falling = falling & (misses <= MISSES) & moving
+        falling = falling & (misses <= MAX_STALLS) & moving
         share = float(falling.to(lam.dtype).mean())
-        if share <= STRAGGLERS or count >= most:
+        if share <= MIN_ACTIVE_SHARE or count >= most:
             break
         count, steps = count + 1, steps + falling.squeeze(-1)
         history, lam = [(r, damped), *history][:2], following
-        if share <= COMPACT_BELOW and falling.numel() >= COMPACT_FROM and rows.block.family.selectable:
+        if share <= COMPACT_BELOW and falling.numel() >= MIN_ROWS_TO_COMPACT and rows.block.family.selectable:
             part = Part.of(falling.squeeze(-1), whole=False)
             assert part is not None  # noqa: S101 -- some fall
             larger.append((result(), part, falling.squeeze(-1)))
@@ -377,23 +377,23 @@ def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]
 
 def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
     """Newton's method; rows that do not converge follow the path of solutions from a small α."""
-    result = _newton(rows, lam, budget.clamp(max=PATIENCE))
+    result = _newton(rows, lam, budget.clamp(max=STEPS_BEFORE_PATH))
     every, far = Part(None, None), result.moving & (budget > result.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.block.family.safe_alpha(rows.alpha * rows.block.evidence))
         point = rows.block.family.start(alpha * rows.block.evidence, rows.block.evidence)
         while bool((alpha < rows.alpha).any()):
             stage = Rows(replace(rows.block, alpha=alpha), far, 0.4)
-            point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
-            alpha = torch.minimum(STAGE * alpha, rows.alpha)
+            point = _newton(stage, point, torch.full_like(budget, STEPS_PER_ALPHA)).dual
+            alpha = torch.minimum(ALPHA_FACTOR * alpha, rows.alpha)
         last = _newton(rows, point, (budget - result.steps) * far.squeeze(-1))
         result = result.with_rows(every, last, far.squeeze(-1))
     result = replace(result, error=rows.bound(result.dual, result.error, accurate=True))
     # If rounding takes more than its share of the tolerance, the residual gets less.
     short = rows.wanted & ~(result.error <= rows.tol * rows.reference(result.dual))
     if lam.dtype == torch.float64 and bool(short.any()):
-        closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
-        last = _newton(closer, result.dual, (budget - result.steps).clamp(max=PATIENCE))
+        closer = replace(rows, tol=RETRY_FRACTION * rows.tol, wanted=short)
+        last = _newton(closer, result.dual, (budget - result.steps).clamp(max=STEPS_BEFORE_PATH))
         last = replace(last, error=rows.bound(last.dual, last.error, accurate=True))
         result = result.with_rows(every, last, short.squeeze(-1))
     return result
@@ -408,7 +408,7 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> Solution:
     tiny = torch.finfo(lam.dtype).tiny
     here, length = None, None
     while True:
-        here = rows.block.family.at(lam, here, None if length is None else length < SHORT)
+        here = rows.block.family.at(lam, here, None if length is None else length < KINK_STEP)
         gradient = rows.block.evidence - lam / rows.alpha - here.shift
         size = norm(gradient)
         scaled = rows.alpha * size
@@ -455,7 +455,7 @@ def newton_direction(
         return closed
     k = vector.shape[-1]
     most = k // 4 + 16 if most is None else most
-    each = 1 if values_are_known(vector) else ITERATIONS_A_LOOK if unsure is None else most
+    each = 1 if values_are_known(vector) else ITERATIONS_PER_TEST if unsure is None else most
     result = conjugate_gradients(here.product, vector, alpha, rtol, most, each)
     apart = norm(vector - result / alpha - here.product(result))
     missed = ~(apart <= slack * rtol * norm(vector)).squeeze(-1)
@@ -543,9 +543,9 @@ def _line(here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Ten
     if reach is not None:
         high = torch.minimum(high, 0.95 * reach)
     look, noise = here.along(direction, size)
-    each = 1 if values_are_known(high) else LINES_A_LOOK
+    each = 1 if values_are_known(high) else POINTS_PER_TEST
     t, enough = torch.minimum(torch.ones_like(low), high), torch.maximum(0.1 * slope, noise)
-    for count in range(LOOKS):
+    for count in range(MAX_POINTS):
         moved, derivative = look(t)
         rest = slope - t * curvature - moved
         done = rest.abs() <= enough

@@ -132,7 +132,7 @@ class Rowwise:
         target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
 
 
-def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
+def with_one_sync(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
     """Solve block by block; on an accelerator with a single synchronisation if all rows converge.
 
     Args:
@@ -148,14 +148,14 @@ def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor)
     return attempt(None)
 
 
-def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Save nothing for the backward pass."""
 
 
 def with_gradient(
     operator: Any,
     backward: Callable[..., Any],
-    remember: Callable[[Any, tuple[Any, ...], Any], None] = _remember_nothing,
+    remember: Callable[[Any, tuple[Any, ...], Any], None] = _save_nothing,
 ) -> Callable[..., Any]:
     """A function to call in place of a custom operator, with its gradient.
 
@@ -247,7 +247,7 @@ def with_row_gradients(
                         rowwise.add(of_preference[..., keys], box, to_log_weights)
                 return of_evidence, of_templates, of_preference, of_alpha
 
-            return with_one_look(attempt, evidence)
+            return with_one_sync(attempt, evidence)
 
     @differentiated.register_fake
     def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol=0.0):
@@ -515,7 +515,7 @@ def _second_order(
                 rowwise.put(dual, box, second_order_point(rows, unsure))
             return dual
 
-        return with_one_look(attempt, evidence)
+        return with_one_sync(attempt, evidence)
 
 
 _second_order_with_gradients = with_row_gradients(

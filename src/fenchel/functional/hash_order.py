@@ -115,13 +115,13 @@ class HashOrder:
         parts = {"buckets": self.buckets[some], "slots": self.slots[some], "places": self.places[some]}
         return replace(self, **parts, padding=padding)
 
-    def looked_at(self, by_slot: Tensor) -> Tensor:
+    def windows_of(self, by_slot: Tensor) -> Tensor:
         """Entries (L, G, c, ...) of slots by window, (L, G, C, ...): a view of one array in which windows overlap."""
         ring = [by_slot[:, self.ring - self.before :], by_slot, by_slot[:, : self.after]]
         joined = (torch.cat(ring, 1) if self.before or self.after else by_slot).flatten(1, 2)
         return joined.unfold(1, self.chunk * (1 + self.before + self.after), self.chunk).movedim(-1, 2)
 
-    def met_by(self, by_window: Tensor) -> Tensor:
+    def sum_over_windows(self, by_window: Tensor) -> Tensor:
         """The transpose: entries of windows (L, G, C, d), summed over those that contain a slot, (L, G, c, d)."""
         parts = by_window.split(self.chunk, 2)
         result = parts[self.before].clone()
@@ -146,16 +146,16 @@ class HashOrder:
 
     def forbidden(self) -> Tensor:
         """True where a slot does not meet a slot of its window, and under ``self_last`` for itself, (L, G, c, C)."""
-        queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
+        queries, keys = self.slots.unsqueeze(-1), self.windows_of(self.slots).unsqueeze(-2)
         # The number in an empty slot is greater than every token's.
         result = keys > queries if self.rules.causal else keys == self.tokens
         if self.rules.self_last:
             result = result | (keys == queries)
         if self.padding is not None:
-            result = result | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
+            result = result | self.windows_of(self.of_slots(self.padding)).unsqueeze(-2)
         if self.rules.same_bucket:
             bucket = self._bucket_of_slots()
-            result = result | (bucket.unsqueeze(-1) != self.looked_at(bucket).unsqueeze(-2))
+            result = result | (bucket.unsqueeze(-1) != self.windows_of(bucket).unsqueeze(-2))
         return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
@@ -168,9 +168,9 @@ class HashOrder:
         """How often the token of a slot meets that of another in its window, over all rounds, (L, G, c, C)."""
         chunk_of = (self.places // self.chunk).transpose(1, 2).to(torch.int32)  # (L, n, R)
         queries = self.of_slots(chunk_of).unsqueeze(-2)
-        keys = self.looked_at(self.of_slots(chunk_of)).unsqueeze(2)
+        keys = self.windows_of(self.of_slots(chunk_of)).unsqueeze(2)
         buckets = self.of_slots(self.buckets.transpose(1, 2))
-        looked_at, buckets = self.looked_at(buckets).unsqueeze(2), buckets.unsqueeze(-2)
+        of_keys, buckets = self.windows_of(buckets).unsqueeze(2), buckets.unsqueeze(-2)
         result = torch.zeros(*self.slots.shape, keys.shape[3], dtype=torch.int32, device=keys.device)
         for own, other in self._pairs_of_rounds():
             back = queries[..., own] - keys[..., other]
@@ -179,7 +179,7 @@ class HashOrder:
                 # Around the ring.
                 meets |= (back <= self.before - self.ring) | (back >= self.ring - self.after)
             if self.rules.same_bucket:
-                meets &= buckets[..., own] == looked_at[..., other]
+                meets &= buckets[..., own] == of_keys[..., other]
             result += meets
         return result
 
@@ -243,7 +243,7 @@ def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) ->
     weights = _logits(dual, templates, order)
     largest = weights.amax(-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).min)
     weights.sub_(largest).exp_()
-    sums = order.of_tokens(weights @ order.looked_at(order.of_slots(value)))
+    sums = order.of_tokens(weights @ order.windows_of(order.of_slots(value)))
     total, level = order.of_tokens(torch.cat([weights.sum(-1, keepdim=True), largest], -1)).split(1, -1)
     highest = level.amax(1)
     share = (level - highest.unsqueeze(1)).exp_()
@@ -274,10 +274,10 @@ def _gradients_of(
     weights = _logits(dual, templates, order).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
     own = order.of_slots(gradient)
     along = order.of_slots((gradient * output).sum(-1, keepdim=True))
-    to_values = order.met_by(weights.mT @ own)
-    tilt = (own @ order.looked_at(order.of_slots(value)).mT).sub_(along).mul_(weights)
-    to_dual = tilt @ order.looked_at(order.of_slots(templates))
-    to_templates = order.met_by(tilt.mT @ order.of_slots(dual))
+    to_values = order.sum_over_windows(weights.mT @ own)
+    tilt = (own @ order.windows_of(order.of_slots(value)).mT).sub_(along).mul_(weights)
+    to_dual = tilt @ order.windows_of(order.of_slots(templates))
+    to_templates = order.sum_over_windows(tilt.mT @ order.of_slots(dual))
     result = (order.of_tokens(part).sum(1) for part in (to_dual, to_templates, to_values))
     to_dual, to_templates, to_values = result
     return to_dual, to_templates, to_values + direct
@@ -298,7 +298,7 @@ _gradients = differentiated_once(_all_gradients, "hashing attention")
 
 def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
     """Logits of slots and the slots of their windows, -inf where they do not meet, (L, G, c, C)."""
-    return order.weigh_(order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT)
+    return order.weigh_(order.of_slots(dual) @ order.windows_of(order.of_slots(templates)).mT)
 
 
 def _alone(unmet: Tensor, order: HashOrder) -> Tensor:

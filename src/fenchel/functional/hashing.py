@@ -278,7 +278,7 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     """Log N as an array, (L, n, n); a token that meets no others may meet itself."""
     size = order.tokens + 1
     met = torch.zeros(order.slots.shape[0], size * size, device=order.slots.device, dtype=dtype)
-    pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
+    pairs = order.slots.unsqueeze(-1) * size + order.windows_of(order.slots).unsqueeze(-2)
     allowed = ~order.forbidden()
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
@@ -402,7 +402,7 @@ def solved_output(
         solver: Second order or exact.
     """
     log_u = _log_preference(order, z.dtype)
-    window = order.looked_at(order.slots).clamp_max(order.tokens - 1)
+    window = order.windows_of(order.slots).clamp_max(order.tokens - 1)
     if order.rounds == 1:
         problems = [order.of_slots(part).flatten(0, 1) for part in (z, alpha)]
         keys, log_u = window.flatten(0, 1), log_u.flatten(0, 1)
@@ -441,7 +441,7 @@ def solved_output(
 
 def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     """Log u of slots and the slots of their windows, (L, G, c, C); a key that is met twice has two entries."""
-    seen = order.looked_at(order.slots).unsqueeze(-2)
+    seen = order.windows_of(order.slots).unsqueeze(-2)
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
     if not order.rules.self_last:
         return log_u

@@ -81,7 +81,7 @@ class ModelSource(AbstractSource):
     def intercept(self, handler: Callable[[ModelCall], Inferred]) -> Iterator[None]:
         def answer(own: Setting, call: ModelCall) -> Inferred:
             own.called = True  # inside use_backend this is its attention, too
-            result = handler(replace(call, hides_sinks=False))
+            result = handler(replace(call, omits_sinks=False))
             self._visits.pop(call.module, None)
             if result.weights is not None and call.sinks:
                 return result._replace(weights=result.weights[..., : -call.sinks])

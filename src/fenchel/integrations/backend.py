@@ -127,14 +127,14 @@ class ModelCall(AbstractCall):
         reduced: The preference without constant dimensions, in a capture.
         need_weights: Whether the model wants the weights.
         sinks: How many of the last templates are attention sinks, whose values are 0.
-        hides_sinks: Whether the weights of sinks are left out of the result.
+        omits_sinks: Whether the weights of sinks are left out of the result.
     """
 
     setting: Setting = field(default_factory=Setting)
     reduced: LogPreference | None = None
     need_weights: bool = False
     sinks: int = 0
-    hides_sinks: bool = True
+    omits_sinks: bool = True
 
     @property
     def alphas(self) -> list[float | Tensor]:
@@ -177,7 +177,7 @@ class ModelCall(AbstractCall):
         p = result.weights
         if p is None:
             return result
-        if self.sinks and self.hides_sinks:
+        if self.sinks and self.omits_sinks:
             p, values = p[..., : -self.sinks], values[..., : -self.sinks, :]
         if not torch.is_grad_enabled():
             return result._replace(weights=p)

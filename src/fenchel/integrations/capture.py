@@ -265,9 +265,9 @@ class Capture:
         kind, layer, head = self._place(key)
         if head is None:
             raise InputError(f"head index is {shown(key)}; expected the number of one head, from 1")
-        site = next((site for site in self._heads if self._is_meant(site, kind, layer)), None)
+        site = next((site for site in self._heads if self._is_requested(site, kind, layer)), None)
         if site is None:
-            if not self.sites or any(self._is_meant(known, kind, layer) for known in self.sites):
+            if not self.sites or any(self._is_requested(known, kind, layer) for known in self.sites):
                 raise CaptureError(
                     f"layer {shown(layer)} has not attended, or is not among layers; run the model inside the with "
                     "block"
@@ -383,7 +383,7 @@ class Capture:
             )
         return kind, layer, head  # pyright: ignore[reportReturnType]
 
-    def _is_meant(self, site: AttentionSite, kind: Kind | None, layer: int | str) -> bool:
+    def _is_requested(self, site: AttentionSite, kind: Kind | None, layer: int | str) -> bool:
         if isinstance(layer, str):
             return site.name == layer and kind in (None, site.kind)
         return site.layer == layer and site.kind == (kind or self._default or self.sites[0].kind)
@@ -394,20 +394,20 @@ class Capture:
             sites.begin(call.module)
         return sites.visit(call.module, call.problem.evidence.shape[1], lambda: self._source.kind(call))
 
-    def _is_chosen(self, site: AttentionSite) -> bool:
+    def _is_selected(self, site: AttentionSite) -> bool:
         return self._layers is None or bool({site.layer, site.name} & self._layers)
 
     def _consumed(self, call: AbstractCall) -> Inferred:
         """The model's own output, after ``consume``."""
         result, site = call.infer(), self._site(call)
-        if self._is_chosen(site) and self._consume is not None and self._real is not None:
+        if self._is_selected(site) and self._consume is not None and self._real is not None:
             self._consume(self._source.described(call, site, self._space, self._real))
         return result
 
     def _captured(self, call: AbstractCall) -> Inferred:
         """The output with replaced heads, as a function of the captured tensors."""
         site = self._site(call)
-        if not self._is_chosen(site):
+        if not self._is_selected(site):
             return call.infer()
         result, heads = (_joined if torch.is_grad_enabled() else _looked_at)(call, site)
         kept = [self._answer(head) for head in heads]
@@ -419,7 +419,7 @@ class Capture:
     def _answer(self, head: CapturedHead) -> CapturedHead:
         """A head with its replaced output, if any."""
         for (kind, layer, number), replaced in reversed(self._replaced.items()):
-            if number in (None, head.head) and self._is_meant(head.site, kind, layer):
+            if number in (None, head.head) and self._is_requested(head.site, kind, layer):
                 replaced.called = True
                 return replace(head, output=_fitting(replaced.function(head), head))
         return head

@@ -166,7 +166,7 @@ class LogPreference:
         """
         if weights is not None and weights.dtype != torch.bool:
             weights = _reduced(weights, by_value=True)  # a sum may be constant where its parts were not
-        if weights is None or _says_nothing(weights):
+        if weights is None or _is_uniform(weights):
             return cls(family_is_causal=family_is_causal)
         kernel_mask = weights if weights.dtype == torch.bool else weights.to(dtype)
         empty = ~may_attend(weights).any(-1, keepdim=True)
@@ -196,7 +196,7 @@ def hardened(additive: Tensor) -> Tensor:
     return torch.where(additive <= HARD_MASK, -torch.inf, additive)
 
 
-def _says_nothing(weights: Tensor) -> bool:
+def _is_uniform(weights: Tensor) -> bool:
     """Whether all templates are equally likely for every query; never for weights that require a gradient."""
     if weights.dtype == torch.bool:
         return bool(weights.all())

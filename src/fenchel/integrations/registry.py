@@ -202,7 +202,7 @@ _SETTING = "_attn_implementation_internal"
 
 
 @dataclass(eq=False)
-class _Witness:
+class _CallFlag:
     """Whether attention was called during a context.
 
     The attention function only sets it and never reads it, so that compiled models neither skip it nor recompile, as
@@ -212,7 +212,7 @@ class _Witness:
     called: bool = False
 
 
-_witnesses: defaultdict[str, list[_Witness]] = defaultdict(list)
+_call_flags: defaultdict[str, list[_CallFlag]] = defaultdict(list)
 
 
 def _takes_additive_masks(configuration: Any) -> bool:
@@ -282,12 +282,12 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     same_function = getattr(registered, "__wrapped__", None) is attention
     if same_function and transformers.AttentionMaskInterface().get(name) is materialised_mask:
         return
-    witnesses = _witnesses[name]
+    flags = _call_flags[name]
 
     @wraps(attention)
     def counted(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        for witness in witnesses:
-            witness.called = True
+        for call_flag in flags:
+            call_flag.called = True
         return attention(*args, **kwargs)
 
     transformers.AttentionInterface.register(name, counted)
@@ -380,10 +380,10 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         raise ModelError(f"name is {name!r}, which is not registered; expected one given to register_backend")
     configurations = _configurations(model)
     layers: list[Any] = [module for module in model.modules() if _is_torchs(module)]
-    witness = _Witness()
+    call_flag = _CallFlag()
     with ExitStack() as stack:
-        _witnesses[name].append(witness)
-        stack.callback(_witnesses[name].remove, witness)
+        _call_flags[name].append(call_flag)
+        stack.callback(_call_flags[name].remove, call_flag)
         stack.enter_context(attributes_set(_SETTING, [(each, name) for each in configurations]))
         for layer in layers:
             # With a hook, torch's transformer layers call forward instead of a fused kernel.
@@ -391,7 +391,7 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         forwards = [(layer, partial(_torchs_attention, layer, name)) for layer in layers]
         stack.enter_context(attributes_set("forward", forwards))
         yield
-    if not witness.called:
+    if not call_flag.called:
         raise ModelError(
             f"{type(model).__name__} was switched to attention {name!r}, which was never called: either the model was "
             "not run, or it does not use the attention registry of transformers. Run it inside the with block; use a "

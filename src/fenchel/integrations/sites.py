@@ -411,9 +411,9 @@ def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, r
     evidence = asked.problem.evidence
     empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
     of_decoder = site.kind != "encoder_self" and real.fits(evidence, decoder=True)
-    padding = asked.key_padding if asked.asks_itself else None
+    padding = asked.key_padding if asked.is_self_attention else None
     # Masks of a batch do not apply to queries at some of its positions, or at none.
-    if not of_decoder and not (asked.asks_itself and evidence.shape[2] == _own_keys(asked)):
+    if not of_decoder and not (asked.is_self_attention and evidence.shape[2] == _own_keys(asked)):
         real, padding = RealQueries({}, None, None), None
     counted = real(site.name, evidence, empty, decoder=of_decoder)
     return counted if padding is None or padding.shape != counted.shape else counted & ~padding
@@ -493,7 +493,7 @@ class LayerSource(AbstractSource):
         self._model, self._measured, self._any_estimator = model, measured, any_estimator
         check_all_attend(model)
         known = {name or type(model).__name__: layer for name, layer in attention_layers(model).items()}
-        reasons = {name: _unseen_because(layer, measured=measured) for name, layer in known.items()}
+        reasons = {name: _why_not_captured(layer, measured=measured) for name, layer in known.items()}
         unseen = [name for name, reason in reasons.items() if reason is not None]
         if unseen and (len(unseen) == len(known) or not chosen):
             others = ",".join(str(number + 1) for number in range(len(known) - len(unseen)))
@@ -532,7 +532,7 @@ class LayerSource(AbstractSource):
     @override
     def kind(self, call: _LayerCall) -> Kind:
         queries, preference = call.problem.evidence.shape[2], call.asked_preference
-        if not call.asked.asks_itself:
+        if not call.asked.is_self_attention:
             return "cross"
         if preference is None or preference.shape[2] < 2:
             return "encoder_self"
@@ -579,7 +579,7 @@ class LayerSource(AbstractSource):
         )
 
 
-def _unseen_because(layer: AttendingLayer, *, measured: bool) -> str | None:
+def _why_not_captured(layer: AttendingLayer, *, measured: bool) -> str | None:
     """Why a layer cannot be captured, or measured; None if it can."""
     if not measured:
         reason = "whose heads share one inference, so none can be captured alone"

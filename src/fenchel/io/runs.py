@@ -243,26 +243,26 @@ ABSENT = {
 
 
 def differences(
-    there: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    requested: Mapping[str, Any],
     *,
-    but: Collection[str] = (),
-    said: tuple[str, str] = ("there", "asked for"),
+    ignored: Collection[str] = (),
+    labels: tuple[str, str] = ("there", "asked for"),
 ) -> list[str]:
     """The differences between two manifests.
 
     Args:
-        there: A manifest, such as that of the run in a folder.
-        asked: Another, such as that of the requested run.
-        but: Keys to ignore.
-        said: Words after a value of the first manifest and of the second.
+        saved: A manifest, such as that of the run in a folder.
+        requested: Another, such as that of the requested run.
+        ignored: Keys to ignore.
+        labels: Words after a value of the first manifest and of the second.
 
     Returns:
         A phrase for each key that differs, in the order of the manifests; keys with spaces for underscores. The
         convention is left out where the space or the closeness differs, from which it follows.
 
     Example:
-        >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, but={"tokens"})
+        >>> differences({"batch_size": 8, "tokens": 5}, {"batch_size": 4, "tokens": 6}, ignored={"tokens"})
         ['batch size: 8 there, 4 asked for']
         >>> differences({"queries": 16, "max_tokens": None}, {"max_tokens": 900})
         ['queries: 16 there, all asked for', 'max tokens: no limit there, 900 asked for']
@@ -271,10 +271,13 @@ def differences(
     def written(value: Any, key: str) -> str:
         return ABSENT.get(key, "the default") if value is None else repr(value)
 
-    keys = [key for key in {**there, **asked} if key not in but and there.get(key) != asked.get(key)]
+    keys = [
+        key for key in {**saved, **requested} if key not in ignored and saved.get(key) != requested.get(key)
+    ]
     follows = {"convention"} if {"space", "closeness"} & {*keys} else set[str]()
+    first, second = labels
     return [
-        f"{key.replace('_', ' ')}: {written(there.get(key), key)} {said[0]}, {written(asked.get(key), key)} {said[1]}"
+        f"{key.replace('_', ' ')}: {written(saved.get(key), key)} {first}, {written(requested.get(key), key)} {second}"
         for key in keys
         if key not in follows
     ]
@@ -487,12 +490,12 @@ class RunKind:
         """
         return self.read(folder, parts=False) if (folder / self.state).exists() else None
 
-    def resumed(self, folder: Path | None, asked: Mapping[str, Any], *, overwrite: bool) -> Any:
+    def resumed(self, folder: Path | None, requested: Mapping[str, Any], *, overwrite: bool) -> Any:
         """The state of an interrupted or finished run in a folder, to continue it; None where there is none.
 
         Args:
             folder: The folder, checked by :meth:`claimed`; None for a run without one.
-            asked: Manifest of the requested run.
+            requested: Manifest of the requested run.
             overwrite: Replace the run in the folder.
 
         Raises:
@@ -501,7 +504,7 @@ class RunKind:
         if folder is None or overwrite or not (folder / self.state).exists():
             return None
         state = self.read(folder)
-        self.refuse_other(folder, state.manifest, asked, but=self.free)
+        self.refuse_other(folder, state.manifest, requested, ignored=self.free)
         return state
 
     @contextlib.contextmanager
@@ -562,23 +565,23 @@ class RunKind:
     def refuse_other(
         self,
         folder: Path,
-        there: Mapping[str, Any],
-        asked: Mapping[str, Any],
+        saved: Mapping[str, Any],
+        requested: Mapping[str, Any],
         *,
-        but: Collection[str] = (),
+        ignored: Collection[str] = (),
     ) -> None:
         """Raise if the run in the folder differs from the requested one.
 
         Args:
             folder: The folder.
-            there: Manifest of the run in the folder.
-            asked: Manifest of the requested run.
-            but: Entries that may differ.
+            saved: Manifest of the run in the folder.
+            requested: Manifest of the requested run.
+            ignored: Entries that may differ.
 
         Raises:
             InputError: If there is a difference.
         """
-        if differing := differences(there, asked, but=but):
+        if differing := differences(saved, requested, ignored=ignored):
             raise InputError(
                 f"{folder} holds another {self.name} than the one asked for; they differ in {'; '.join(differing)}. "
                 "Give the same options, start anew with --overwrite, or choose another folder."

@@ -169,7 +169,7 @@ class LayerCall(NamedTuple):
         log_preference: log u, or bool with True = attend, broadcastable to (B, H, m, n); None is uniform.
         projection: In a capture, the linear map from the input to the templates; None if there is none.
         key_padding: In a capture, True where a key is padding, bool (B, n without added templates), or None.
-        asks_itself: In a capture, whether queries and keys come from the same sequence.
+        is_self_attention: In a capture, whether queries and keys come from the same sequence.
         added: Number of templates that follow those of the keys.
     """
 
@@ -177,7 +177,7 @@ class LayerCall(NamedTuple):
     log_preference: Tensor | None
     projection: KeyProjection | None = None
     key_padding: Tensor | None = None
-    asks_itself: bool = False
+    is_self_attention: bool = False
     added: int = 0
 
 
@@ -507,7 +507,7 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     return call._replace(
         projection=projection if call.problem.templates is keys else None,
         key_padding=inputs.key_padding,
-        asks_itself=bool(inputs.query_offset) or lies_in(query, key),
+        is_self_attention=bool(inputs.query_offset) or lies_in(query, key),
     )
 
 

@@ -120,7 +120,7 @@ class Panels(Listed):
         depth = (self.depth + 1).repeat_interleave(len(upper))
         return type(self)(begin.flatten(0, 1), end.flatten(0, 1), depth)
 
-    def lagging(self) -> Tensor:
+    def unbalanced(self) -> Tensor:
         """Which panels are adjacent to one with more than ``LAG`` more halvings, bool (p,).
 
         The outermost nodes of a panel are 1/200 of its side from the border: a large panel does not resolve a peak at
@@ -161,7 +161,7 @@ class Panels(Listed):
             holds = (panels.begin.unsqueeze(1) <= places) & (places <= panels.end.unsqueeze(1))
             long = (size > smallest * whole) & (size > 2**12 * torch.finfo(size.dtype).eps * places.abs())
             chosen = (holds & long).all(-1).any(-1)
-            chosen = chosen | panels.lagging()
+            chosen = chosen | panels.unbalanced()
             if not bool(chosen.any()):
                 return panels
             panels = panels.part(~chosen).joined(panels.part(chosen).halved())
@@ -277,10 +277,10 @@ def refined(
         size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
         divisible = ((size > SMALLEST * whole) & (size > 2**12 * eps * far)).all(-1)
         inaccurate = (shares * len(panels) > 1) & ~(settled | lost)
-        lagging = panels.lagging()
-        chosen = (inaccurate.any(-1) & divisible) | lagging
+        unbalanced = panels.unbalanced()
+        chosen = (inaccurate.any(-1) & divisible) | unbalanced
         if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
-            return panels, (settled & ~lagging.any()).reshape(exponent.shape)
+            return panels, (settled & ~unbalanced.any()).reshape(exponent.shape)
         new = panels.part(chosen).halved()
         panels = panels.part(~chosen).joined(new)
         result = result.part(~chosen).joined(_integrals(new, at, rows))

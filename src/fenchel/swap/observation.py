@@ -215,7 +215,7 @@ def observe_layers(model: nn.Module, step: Step) -> tuple[Any, tuple[Stack, Stac
     """
     inputs, kind, layers = step.inputs_for(model), type(model).__name__, attending_modules(model)
     rows = next((len(value) for value in inputs.values() if value.dim()), 1)
-    with torch.no_grad(), _listening(layers) as outputs:
+    with torch.no_grad(), _recorded_outputs(layers) as outputs:
         output = model(**inputs)
     states = []
     for name, layer in layers.items():
@@ -243,7 +243,7 @@ def _check_finite(output: Tensor, kind: str, name: str) -> None:
 
 
 @contextmanager
-def _listening(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Tensor]]]:
+def _recorded_outputs(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, list[Tensor]]]:
     """Record the outputs of layers by name, a tensor per call."""
     outputs: dict[str, list[Tensor]] = {name: [] for name in layers}
 

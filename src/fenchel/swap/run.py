@@ -248,7 +248,7 @@ class SwapRun:
                 elif arm.is_model_wide_estimator:
                     apart = [seen.stacks[-1].apart(other, last) for other in compared]
                     columns["distances"].append(torch.stack(apart, -1).float())
-            self._tell(step, done / len(self.arms))
+            self._report_progress(step, done / len(self.arms))
         labels = {} if step.labels is None else {"labels": (step.labels != IGNORED).sum(-1).double()}
         return {
             "documents": torch.tensor(step.batch.documents),
@@ -287,7 +287,7 @@ class SwapRun:
             if modules:
                 self.state.manifest["modules"] = modules
 
-    def _tell(self, step: Step, share: float) -> None:
+    def _report_progress(self, step: Step, share: float) -> None:
         batch, fraction = step.batch, None
         if batch.fraction is not None:
             fraction = self._fraction + share * (batch.fraction - self._fraction)
@@ -295,7 +295,7 @@ class SwapRun:
         tokens = before + round(share * (batch.after.tokens - before))
         progress = self._clock.progress(batch.after.documents, tokens, fraction)
         self.state.manifest["seconds"] = round(self._before + progress.seconds, 1)
-        self.options.told.advanced(progress)
+        self.options.progress_observer.advanced(progress)
 
 
 def _check_room(arms: int, sentences: int, width: int) -> None:

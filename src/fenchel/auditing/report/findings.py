@@ -67,7 +67,7 @@ def headline(report: AuditState) -> list[str]:
     """
     statistics, twin = measured(report), report.twin
     sentences = (
-        otherwise_sentence(report.manifest),
+        model_note(report.manifest),
         moved_sentence(statistics, report.manifest, twin),
         sampled_sentence(statistics, report.sample),
         deviation_sentence(statistics, twin),
@@ -77,7 +77,7 @@ def headline(report: AuditState) -> list[str]:
     return [in_units(sentence, report.manifest) for sentence in sentences if sentence]
 
 
-def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
+def model_note(manifest: Mapping[str, Any]) -> str | None:
     """A note that the measured closeness or estimator is not the model's; None where both are."""
     if manifest.get("even_so"):
         return (
