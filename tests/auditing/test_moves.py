@@ -169,7 +169,7 @@ def test_types_follow_the_marks_of_the_vocabulary(tokens: dict[str, tuple[str, s
     assert list(types.texts) == list(range(len(tokens)))
 
 
-def known(found: TokenClasses, query: int, key: int) -> str:
+def known(found: Any, query: int, key: int) -> str:
     """The class of a key to a query of the first row, as the tensors say it."""
     kinds = found.keys[0, key].clone()
     if found.beside is not None:

@@ -78,7 +78,7 @@ def parts(family: str, model: Any) -> tuple[nn.Module, nn.Module]:
 def test_an_ablation_is_what_a_hook_gives(family: str, how: str, head: int | None) -> None:
     model, inputs = language_model(family), text_inputs(family)
     value_map, joins = parts(family, model)
-    kept: list[Tensor] = []
+    kept: list[Any] = []
     value_map.register_forward_hook(lambda _module, _given, output: kept.append(output))
     with torch.no_grad():
         own = model(**inputs)[0]
