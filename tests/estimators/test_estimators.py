@@ -200,7 +200,8 @@ def test_what_float64_cannot_certify_is_not_claimed() -> None:
     missed = (estimate.dual - truth).norm(dim=-1)
     assert bool((missed <= estimate.dual_error).all())
     # Families that say how far rounding goes by squares have an allowance for those that underflow.
-    u, faint = Gaussian(torch.zeros(3).double(), variance=2.0), torch.full((1, 3), 1e-170).double()
+    u = Gaussian(torch.zeros(3, dtype=torch.float64), variance=2.0)
+    faint = torch.full((1, 3), 1e-170, dtype=torch.float64)
     with pytest.raises(ConvergenceError, match="float64 cannot certify"):
         InferenceProblem(u, faint).solve("exact")
 

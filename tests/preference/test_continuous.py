@@ -291,7 +291,8 @@ def test_answers_do_not_depend_on_earlier_calls() -> None:
 
 def test_points_say_where_to_look() -> None:
     """A narrow peak within a wide density lies between the nodes, unless somebody says where it is."""
-    case: Any = [(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5]
+    means: list[tuple[float, ...]] = [(0.5,), (0.312345,)]
+    case = (means, [0.2, 1e-8], [0.5, 0.5])
     _, mean, _ = tilted_peaks(*case, torch.zeros(1, 1))
     for point in (0.31234501, 0.312345):
         u = Continuous1d(lambda x: x, peaks(*case), (0, 1), points=[point], dtype=torch.float64)
