@@ -152,8 +152,15 @@ def test_a_mean_of_ones_own_that_is_not_the_gradient_is_caught_at_first_use() ->
         def log_mgf(self, lam: Tensor) -> Tensor:
             return torch.from_numpy(super().log_mgf(lam).numpy())
 
+    class Zero(toys.Gaussian):
+        """Its mean is 0, to rounding, where it is checked."""
+
+        def tilted_mean(self, lam: Tensor) -> Tensor:
+            return lam @ (self.factor @ self.factor.mT) + self.center
+
     with pytest.raises(
         ProblemError, match=r"tilted_mean of Wrong is .* expected .*, the gradient of its log_mgf"
     ):
         InferenceProblem(Wrong(ABOVE), drawn(3, D))
     InferenceProblem(Undifferentiable(drawn(D), MATRIX), drawn(3, D)).solve("exact")
+    InferenceProblem(Zero(-0.1 * (MATRIX @ MATRIX.mT).sum(-1), MATRIX), drawn(3, D))
