@@ -141,7 +141,9 @@ FAMILIES = [
     Family("KL", SHARED, _discrete),
     Family("KL, a preference a query", OF_QUERIES, _discrete, batch=(2, 3)),
     Family("KL, masked", SHARED, _masked),
+    Family("KL, more dimensions than templates", {"templates": (2, DIM)}, _discrete),
     Family("transport", {**SHARED, "gamma_scale": ()}, _discrete, _transport),
+    Family("transport of queries", {**OF_QUERIES, "gamma_scale": ()}, _discrete, _transport, batch=(2, 3)),
     Family("transport to atoms", {**SHARED, "gamma_scale": (), "atoms": (4, DIM)}, _discrete, _transport),
     Family(
         "scaled KL",
@@ -154,6 +156,7 @@ FAMILIES = [
     Family("own functions", {**SHARED, "temperature_scale": ()}, _masked, _own_functions),
     Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5)),
     Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2)),
+    Family("Tsallis 1.3, Csiszár", SHARED, _masked, _tsallis(1.3, "csiszar")),
     Family(
         "Tsallis 2, Csiszár, a preference a query",
         {**OF_QUERIES, "temperature_scale": (2, 1, 1)},
@@ -180,6 +183,7 @@ FAMILIES = [
     ),
     Family("Gaussian", {"mean": (DIM,), "root": (DIM, DIM)}, _gaussian),
     Family("Gaussian of queries", {"mean": (2, 1, DIM), "root": (QUERIES, DIM, DIM)}, _gaussian, batch=(2,)),
+    Family("Gaussian, spherical", {"mean": (DIM,), "variance_scale": ()}, _gaussian),
     Family("Gaussian, diagonal", {"mean": (QUERIES, DIM), "variance_scale": (DIM,)}, _gaussian, batch=(2, 3)),
     Family(
         "Gaussian, low rank plus diagonal",

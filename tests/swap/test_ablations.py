@@ -95,7 +95,8 @@ def test_an_ablation_is_what_a_hook_gives(family: str, how: str, head: int | Non
             biased = model.encoder.block[0].layer[0].SelfAttention
             u = u + biased.compute_bias(output.shape[1], values.shape[2])
         by_weights = (u.softmax(-1) @ values).transpose(1, 2)
-        other = {"zero": torch.zeros_like(output), "mean": mean.expand_as(output)}.get(how, by_weights)
+        fixed = {"zero": torch.zeros_like(output), "mean": mean.expand_as(output)}
+        other = {"uniform": by_weights, "preference": by_weights, **fixed}[how]
         found = output.clone()
         found[:, :, heads] = other[:, :, heads]
         return found
