@@ -74,8 +74,8 @@ def test_a_window_is_drawn_alike_wherever_it_stands() -> None:
 
 @pytest.fixture(scope="module")
 def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, AuditReport]]:
-    """A folder with an audit of all queries and one of some, which no test changes; and their reports."""
-    folder, options = tmp_path_factory.mktemp("audits"), {**LONG, "tol": 1e-9}
+    """A folder with an audit of all queries of a causal model and one of some, which no test changes; their reports."""
+    folder, options = tmp_path_factory.mktemp("audits"), {**LONG, "tol": 1e-9, "model": small_model("gpt2")}
     every = small_audit(directory=folder / "all", queries="all", **options)
     return folder, {"all": every, "some": small_audit(directory=folder / "some", queries=5, **options)}
 
@@ -183,7 +183,7 @@ def test_reports_say_what_was_sampled(audits: tuple[Path, dict[str, AuditReport]
     comparison = compare(folder / "all", folder / "some", directory=tmp_path)
     assert_unabridged(comparing_table(comparison))
     for audited in (report, everything):
-        error = audited.statistics.of("encoder_self", 1)["total_variation_se"]
+        error = audited.statistics.of("decoder_self", 1)["total_variation_se"]
         assert f"±{error:.1g}" in shown(terminal_table(audited))
     assert "±" not in shown(terminal_table(small_audit(["w1 w2"])))
     pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]
