@@ -138,7 +138,7 @@ def test_folders_give_what_reports_in_memory_give(tmp_path: Path) -> None:
     assert saved["heads"] == read.heads
 
 
-def test_other_heads_are_refused_and_other_models_are_not() -> None:
+def test_other_heads_and_conventions_are_refused_and_other_models_are_not() -> None:
     ours = known_audit(BEFORE)
     other = {"model": "other", "texts": "b.txt", "torch": "3.0", "seed": 1}
     found = compare(ours, known_audit(AFTER, **other))
@@ -146,6 +146,8 @@ def test_other_heads_are_refused_and_other_models_are_not() -> None:
     without = known_audit({key: one for key, one in AFTER.items() if key != ("encoder_self", 1, 2)})
     with pytest.raises(InputError, match=r"encoder_self layer 1 has heads 1 to 3 in a and heads 1, 3 in b\."):
         compare(ours, without, names=["a", "b"])
+    with pytest.raises(InputError, match=r"a and b cannot be compared .*: alpha: 1\.0 in a, 2\.0 in b\."):
+        compare(ours, known_audit(AFTER, alpha=2.0), names=["a", "b"])
 
 
 def test_what_is_no_audit(tmp_path: Path) -> None:

@@ -291,3 +291,5 @@ def test_templates_of_pairs_come_from_evidence_that_says_so():
         layer(x, x, x)
     layer.evidence = ScaledDot()
     assert layer(x, x, x)[0].shape == x.shape
+    with pytest.raises(ProblemError, match="expected a last dimension above 0"):
+        layer.evidence(drawn(1, 2, 3, 0), drawn(1, 2, 3, 0))
