@@ -163,4 +163,5 @@ def test_a_mean_of_ones_own_that_is_not_the_gradient_is_caught_at_first_use() ->
     ):
         InferenceProblem(Wrong(ABOVE), drawn(3, D))
     InferenceProblem(Undifferentiable(drawn(D), MATRIX), drawn(3, D)).solve("exact")
+    assert not Undifferentiable.unchecked[0]
     InferenceProblem(Zero(-0.1 * (MATRIX @ MATRIX.mT).sum(-1), MATRIX), drawn(3, D))

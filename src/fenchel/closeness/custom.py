@@ -200,10 +200,12 @@ def check_closeness(
     scale = scale.reshape(points, *[1] * len(lead)).to(log_u.device)
     worst: dict[str, float] = {}
     with torch.no_grad():
-        laws = _laws(closeness, log_u, scale.unsqueeze(-1), lambda: drawn(*shape).to(log_u.device), name)
-        for law in laws:
-            missed = law.missed((tol + law.slack) * (1 + scale), name, log_u)
-            worst[law.name] = max(worst.get(law.name, 0.0), missed)
+        identities = _identities(
+            closeness, log_u, scale.unsqueeze(-1), lambda: drawn(*shape).to(log_u.device), name
+        )
+        for one in identities:
+            missed = one.missed((tol + one.slack) * (1 + scale), name, log_u)
+            worst[one.name] = max(worst.get(one.name, 0.0), missed)
     return ClosenessReport(name, points, worst)
 
 
@@ -262,7 +264,7 @@ class _Identity:
         return float(missed.amax())
 
 
-def _laws(
+def _identities(
     d: AbstractCloseness, log_u: Tensor, scale: Tensor, drawn: Callable[[], Tensor], name: str
 ) -> Iterator[_Identity]:
     """The identities that a closeness must satisfy, at random potentials of given scales (points, ..., 1)."""

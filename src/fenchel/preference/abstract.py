@@ -330,6 +330,7 @@ def check_mean_at_first_use(preference: AbstractPreference) -> None:
     try:
         found, expected = u.tilted_mean(lam), AbstractPreference.tilted_mean(u, lam)
     except RuntimeError:  # log_mgf is not differentiable, which is not required
+        preference.unchecked[0] = False
         return
     # Coordinates whose mean is 0 differ by rounding.
     size = torch.maximum(found.abs(), expected.abs()).amax(-1, keepdim=True)
