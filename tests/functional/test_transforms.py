@@ -57,17 +57,6 @@ def test_the_gap_too(estimator: str) -> None:
     check_against_autograd(lambda **x: weighted(F.gap(**x, estimator=estimator)), tensors)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_transport_too(estimator: str) -> None:
-    tensors = call(preference=(5, 7), masked=0.0)
-    tensors["gamma"] = torch.tensor([[0.7]], dtype=torch.float64)
-
-    def loss(**parts: Any) -> Tensor:
-        return weighted(F.transport_attention(**parts, cost="squared_euclidean", estimator=estimator))
-
-    check_against_autograd(loss, tensors)
-
-
 @pytest.mark.parametrize("transport", [False, True])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_estimates_too(estimator: str, transport: bool) -> None:
@@ -138,6 +127,10 @@ SECOND: dict[str, tuple[str, Loss]] = {
     "preference": (
         "attention with a gradient to its preference",
         lambda x: F.attention(x, x, x, log_preference=x @ x.mT),
+    ),
+    "second order": (
+        "second-order attention with a preference a query",
+        lambda x: F.attention(x, x, x, log_preference=(x @ x.mT).detach(), estimator="second_order"),
     ),
     "transport": (
         "transport attention",
