@@ -114,8 +114,10 @@ def swapped(model: nn.Module, batches: Sequence[Batch], **how: Any) -> SwapRepor
 
 def effects(report: SwapReport, of: str) -> dict[Place, float]:
     """Rise of the loss by head, where another estimator, α or ablation is put into it alone."""
-    arms = [arm for arm in report.arms if arm["where"] == "head" and arm["estimator"] == of]
-    return {(arm["layer"], arm["head"]): arm["loss_difference"] for arm in arms}
+    records = [
+        record for record in report.conditions if record["where"] == "head" and record["estimator"] == of
+    ]
+    return {(record["layer"], record["head"]): record["loss_difference"] for record in records}
 
 
 def audit_means(report: AuditReport) -> dict[str, dict[Place, float]]:

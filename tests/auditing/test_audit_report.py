@@ -120,10 +120,12 @@ def test_heads_stand_beside_what_changes_when_they_infer_exactly(
     for head in effects.heads:
         record = next(r for r in report.heads if (r["layer"], r["head"]) == head.key[1:])
         assert head.deviations["total_variation"] == record["total_variation_mean"]
-        arm = swapped.arm("exact", layer=2, head=head.key.head)
+        record = swapped.condition("exact", layer=2, head=head.key.head)
         found = (head.effect, head.low, head.high)
-        assert found == tuple(arm[f"hidden_change{end}"] for end in ("", "_low", "_high"))
-        controls = [swapped.arm("first_order", alpha, layer=2, head=head.key.head) for alpha in (0.8, 1.2)]
+        assert found == tuple(record[f"hidden_change{end}"] for end in ("", "_low", "_high"))
+        controls = [
+            swapped.condition("first_order", alpha, layer=2, head=head.key.head) for alpha in (0.8, 1.2)
+        ]
         assert head.same_by_alpha == tuple(sorted(control["hidden_change"] for control in controls))
     for name in ("total_variation", "mean_error"):
         deviations = [head.deviations[name] for head in effects.heads]
@@ -148,7 +150,7 @@ def test_an_effect_of_a_module_of_several_layers_is_said_to_be_of_all(
 
 
 @pytest.mark.parametrize(
-    ("audit", "manifest", "of_arms", "message"),
+    ("audit", "manifest", "of_records", "message"),
     [
         ({}, {"model": "other"}, {}, "model: 'BertModel' in the audit, 'other' in the swap"),
         ({}, {"text_sha256": "ab"}, {}, "text sha256: .* in the swap"),
@@ -162,11 +164,11 @@ def test_a_swap_of_something_else_is_refused(
     swapped: SwapReport,
     audit: dict[str, Any],
     manifest: dict[str, Any],
-    of_arms: dict[str, Any],
+    of_records: dict[str, Any],
     message: str,
 ) -> None:
-    arms = [{**arm, **of_arms} for arm in swapped.arms]
-    other: Any = SimpleNamespace(manifest={**swapped.manifest, **manifest}, arms=arms)
+    conditions = [{**record, **of_records} for record in swapped.conditions]
+    other: Any = SimpleNamespace(manifest={**swapped.manifest, **manifest}, conditions=conditions)
     with pytest.raises(InputError, match=message):
         (small_audit(**audit) if audit else report).beside_swap(other)
 

@@ -26,8 +26,8 @@ def read(folder: Path, name: str) -> Any:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The heads of an audit or the arms of a swap."""
-    return read(folder, "heads") if (folder / "heads.json").exists() else read(folder, "swap")["arms"]
+    """The heads of an audit or the conditions of a swap."""
+    return read(folder, "heads") if (folder / "heads.json").exists() else read(folder, "swap")["conditions"]
 
 
 def manifest(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
 from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, run, swap
-from fenchel.swap.conditions import Arm, sites_of
+from fenchel.swap.conditions import Condition, sites_of
 from fenchel.swap.findings import interval_of, share_left_in_words
 from fenchel.swap.report import rankings, render_html, terminal_table
 from fenchel.swap.statistics import ranking
@@ -104,7 +104,10 @@ def test_an_ablation_is_what_a_hook_gives(family: str, how: str, head: int | Non
     with torch.no_grad(), hooked(joins, change):
         expected = model(**inputs)[0]
     name = sites_of(model)[LAYER - 1].name
-    with torch.no_grad(), Arm(how, layer=LAYER, head=head, name=name).installed(model, None, {LAYER: mean}):
+    with (
+        torch.no_grad(),
+        Condition(how, layer=LAYER, head=head, name=name).installed(model, None, {LAYER: mean}),
+    ):
         found = model(**inputs)[0]
     real = inputs.get("attention_mask") if family in ("bert", "gpt2") else None
     chosen = slice(None) if real is None else real.bool()
@@ -126,7 +129,7 @@ def test_layers_of_our_own_are_ablated_likewise(how: str) -> None:
         )
         equal = values.mean(1, keepdim=True).expand_as(values).unflatten(-1, (4, -1))
         other = {"zero": torch.zeros_like(equal), "mean": mean.expand_as(equal)}.get(how, equal)
-        with Arm(how, layer=1, name="first").installed(model, None, {1: mean}):
+        with Condition(how, layer=1, name="first").installed(model, None, {1: mean}):
             found = model(x)
         x = x + layer.out_proj(other.flatten(-2))
         x = x + model.second(x, x, x, need_weights=False)[0]
@@ -157,9 +160,11 @@ def test_losses_are_those_under_hooks() -> None:
 
         with torch.no_grad(), hooked(joins, change):
             losses = [cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none") for ids in rows]
-        arm = report.arm(how, layer=LAYER, head=HEAD)
-        assert arm["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-6)
-        assert arm["loss_difference"] == pytest.approx(arm["loss"] - report.arm("model")["loss"], abs=1e-12)
+        record = report.condition(how, layer=LAYER, head=HEAD)
+        assert record["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-6)
+        assert record["loss_difference"] == pytest.approx(
+            record["loss"] - report.condition("model")["loss"], abs=1e-12
+        )
 
 
 def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -> None:
@@ -169,8 +174,8 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
         effects = [one["effect"] for one in ranked["order"]]
         assert effects == sorted(effects, reverse=True)
         for one in ranked["order"]:
-            arm = ablated.arm(ranked["estimator"], layer=one["layer"], head=one["head"])
-            assert one["effect"] == arm["loss_difference"]
+            record = ablated.condition(ranked["estimator"], layer=one["layer"], head=one["head"])
+            assert one["effect"] == record["loss_difference"]
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     lines = ablated.finding.splitlines()
     assert [line.split(", the loss per token is highest for layer")[0] for line in lines[-5:-1]] == [
@@ -194,18 +199,18 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
 
 def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
     alone = {"where": "head", "control": False, "estimator": "zero", "layer": 1, "module": "m"}
-    arms = [
+    records = [
         {**alone, "head": head}
         | {f"score_difference{end}": score for end in ("", "_low", "_high")}
         | {f"hidden_change{end}": change for end in ("", "_low", "_high")}
         for head, score, change in ((1, -0.2, 0.1), (2, -0.5, 0.05))
     ]
     for quality, order in (("score", [2, 1]), (None, [1, 2])):
-        assert [one["head"] for one in ranking(arms, quality)[0]["order"]] == order
-    assert ranking([{**arms[0], "where": "model"}], "score") == []
+        assert [one["head"] for one in ranking(records, quality)[0]["order"]] == order
+    assert ranking([{**records[0], "where": "model"}], "score") == []
 
 
-def test_the_time_is_estimated_without_what_comes_before_the_first_arm(
+def test_the_time_is_estimated_without_what_comes_before_the_first_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seconds = [0.0]
@@ -267,13 +272,13 @@ def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[A
     tokenizer = tokenizer_of("bert")
     with torch.no_grad():
         logits = torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS])
-    record = report.arm("model")
+    record = report.condition("model")
     assert record["loss"] == pytest.approx(float(cross_entropy(logits, numbers)), rel=1e-9)
     assert record["score"] == float((logits.argmax(-1) == numbers).double().mean())
     assert report.results["units"] == {"texts": 4}
     assert report.manifest["measures"] == {"loss": "loss", "score": "accuracy"}
     assert report.ranking[0]["measure"] == "loss"
-    assert not any(arm["control"] for arm in report.arms)
+    assert not any(record["control"] for record in report.conditions)
     assert "One head with no output: all, by the effect on the loss" in shown(terminal_table(report))
     assert all(word not in render_html(report) for word in ("By α", "gainst the control", ">Difference<"))
 
@@ -307,7 +312,7 @@ def test_the_page_removes_heads_of_a_classifier_together(
             stack.enter_context(hooked(layer.attention.output.dense, partial(without, numbers=numbers)))
         loss = float(model(**inputs, labels=torch.tensor(labels)).loss)
     assert float(re.findall(r"[\d.]+", capsys.readouterr().out)[0]) == pytest.approx(loss, rel=1e-3)
-    assert abs(loss - SwapReport.load("which-heads").arm("model")["loss"]) > 1e-3
+    assert abs(loss - SwapReport.load("which-heads").condition("model")["loss"]) > 1e-3
 
 
 def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:

@@ -102,19 +102,19 @@ def test_every_arm_is_what_the_layers_give_by_hand() -> None:
         difference = float((LOSS(output, target) - LOSS(own, target)).mean())
         assert record["loss_difference"] == pytest.approx(difference, rel=1e-6, abs=1e-10)
 
-    compared(report.arm("model"), own)
+    compared(report.condition("model"), own)
     for where in ({}, {"layer": 2}, {"layer": 1, "head": 3}):
         chosen: dict[str, Any] = {"layers": [where["layer"]]} if "layer" in where else {}
         chosen |= {"heads": [where["head"]]} if "head" in where else {}
         for estimator in ("second_order", "exact"):
             with torch.no_grad(), use_estimator(model, estimator, **chosen):
-                compared(report.arm(estimator, **where), model(inputs))
+                compared(report.condition(estimator, **where), model(inputs))
     # The control multiplies the α that each layer has of its own: 1 and 2.
     with torch.no_grad(), use_estimator(model, "first_order", alpha=3.0, layers=[2], heads=[1]):
-        compared(report.arm("first_order", 1.5, layer=2, head=1), model(inputs))
+        compared(report.condition("first_order", 1.5, layer=2, head=1), model(inputs))
     with torch.no_grad(), use_estimator(model, "first_order", alpha=0.5, layers=[1]):
-        compared(report.arm("first_order", 0.5, layer=1), model(inputs))
-    assert report.arm("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
+        compared(report.condition("first_order", 0.5, layer=1), model(inputs))
+    assert report.condition("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
     assert report.results["units"] == {"examples": 12}
     layers = [record for record in report.layers if record["estimator"] == "exact"]
     assert [(record["stack"], record["layer"]) for record in layers] == [
@@ -122,20 +122,20 @@ def test_every_arm_is_what_the_layers_give_by_hand() -> None:
         ("attention", 2),
         ("output", 1),
     ]
-    assert layers[-1]["hidden_change"] == report.arm("exact")["hidden_change"]
+    assert layers[-1]["hidden_change"] == report.condition("exact")["hidden_change"]
 
 
 def test_batches_are_cut_and_given_in_any_form() -> None:
     whole = small(loss=LOSS)
     merged = [({"x": torch.cat([one["x"] for one, _ in batches()])}, torch.cat([y for _, y in batches()]))]
     for given in (merged, [(inputs["x"], y) for inputs, y in batches()], iter(batches())):
-        assert_close(small(given=given, loss=LOSS).arms, whole.arms)
+        assert_close(small(given=given, loss=LOSS).conditions, whole.conditions)
     bare = small(given=[inputs for inputs, _ in batches()], loss=lambda output, given: given["x"].sum((1, 2)))
-    assert bare.arm("exact")["loss"] == bare.arm("model")["loss"]
+    assert bare.condition("exact")["loss"] == bare.condition("model")["loss"]
     alone = small(given=[inputs for inputs, _ in batches()])
     assert alone.results["quality"] is None
     assert alone.finding.startswith("Exact inference changes the outputs by ")
-    record = alone.arm("exact")
+    record = alone.condition("exact")
     assert record["hidden_change_low"] < record["hidden_change"] < record["hidden_change_high"]
     assert "Output change" in render_html(alone)
     assert "rounding" not in alone.finding
@@ -175,14 +175,20 @@ def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
     audited = audit(model, None, inputs, space="key", layers=[1])
     assert [module.number for module in audited.modules.values()] == [2]
     swapped = small(model, inputs, per_head=True, layers=[2])
-    assert swapped.arm("exact")["hidden_change"] > swapped.arm("exact", layer=2, head=1)["hidden_change"] > 0
+    assert (
+        swapped.condition("exact")["hidden_change"]
+        > swapped.condition("exact", layer=2, head=1)["hidden_change"]
+        > 0
+    )
     assert len(audited.beside_swap(swapped).effects.heads) == 2  # pyright: ignore[reportOptionalMemberAccess]
     for options in ({"per_head": True}, {"per_layer": True, "ablations": ["zero"]}):
         with pytest.raises(
             InputError, match=r"layer 1, layers\.0, has heads that share one inference.*--layers 2\.$"
         ):
             small(model, inputs, **options)
-    assert swapped.arm("exact")["hidden_change"] == pytest.approx(change_by_hand(model, inputs), rel=1e-5)
+    assert swapped.condition("exact")["hidden_change"] == pytest.approx(
+        change_by_hand(model, inputs), rel=1e-5
+    )
 
 
 def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
@@ -205,7 +211,7 @@ def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
     pooling = AttentionPooling(vocabulary=20, classes=3, width=8, heads=2).eval()
     numbers = torch.randint(1, 20, (6, 7), generator=torch.Generator().manual_seed(0))
     report = small(pooling, [numbers])
-    assert report.arm("exact")["hidden_change"] > 0
+    assert report.condition("exact")["hidden_change"] > 0
 
 
 @pytest.mark.parametrize(
@@ -221,13 +227,13 @@ def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
 def test_every_layer_that_attends_is_swapped(layer: nn.Module, heads: bool) -> None:
     model, inputs = Encoder(layer).double().eval(), tokens()
     report = small(model, inputs, per_head=heads)
-    found = report.arm("exact")["hidden_change"]
+    found = report.condition("exact")["hidden_change"]
     assert found == pytest.approx(change_by_hand(model, inputs), rel=1e-5)
     if heads:
-        found = report.arm("exact", layer=1, head=2)["hidden_change"]
+        found = report.condition("exact", layer=1, head=2)["hidden_change"]
         assert found == pytest.approx(change_by_hand(model, inputs, heads=[2]), rel=1e-5)
-    assert report.arm("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
-    assert report.arm("first_order", 0.5)["hidden_change"] > 1e-3
+    assert report.condition("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
+    assert report.condition("first_order", 0.5)["hidden_change"] > 1e-3
 
 
 def test_padding_of_texts_does_not_count() -> None:
@@ -247,7 +253,7 @@ def test_padding_of_texts_does_not_count() -> None:
         swap(Reads().eval(), word_tokenizer(), some_texts(), batch_size=size, **options) for size in (3, 1)
     )
     assert list(together.results["units"]) == ["windows", "documents"]
-    changes = [report.arm("exact")["hidden_change"] for report in (together, alone)]
+    changes = [report.condition("exact")["hidden_change"] for report in (together, alone)]
     assert changes[0] == pytest.approx(changes[1], rel=1e-4)
 
 

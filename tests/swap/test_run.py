@@ -23,7 +23,7 @@ from fenchel.io.images import open_images
 from fenchel.loading import load_run
 from fenchel.nn import use_estimator
 from fenchel.swap import SwapReport, swap
-from fenchel.swap.conditions import Arm
+from fenchel.swap.conditions import Condition
 from fenchel.swap.findings import finding, wording
 from fenchel.swap.observation import mean_pooled
 from fenchel.swap.report import terminal_table
@@ -39,33 +39,33 @@ from tests.vision_models import image_folder, saved_vision_model
 @pytest.mark.parametrize("family", ["gpt2", "t5", "marian"])
 def test_the_control_at_one_is_the_model_and_the_others_are_not(family: str):
     report = small_swap(family, alphas=(0.7, 1.0), estimators=["exact"])
-    model, same = report.arm("model"), report.arm("first_order", 1.0)
+    model, same = report.condition("model"), report.condition("first_order", 1.0)
     assert same["loss"] == pytest.approx(model["loss"], abs=1e-9)
     assert same["hidden_change"] < 1e-9
-    for other in (report.arm("first_order", 0.7), report.arm("exact")):
+    for other in (report.condition("first_order", 0.7), report.condition("exact")):
         assert abs(other["loss_difference"]) > 1e-7
         assert other["hidden_change"] > 1e-5
     assert report.manifest["task"] == FAMILIES[family]
     assert report.results["units"]["windows"] > 7
 
 
-def test_every_layer_and_head_is_an_arm_and_changes_nothing_upstream(tmp_path: Path):
+def test_every_layer_and_head_is_a_condition_and_changes_nothing_upstream(tmp_path: Path):
     found = small_swap("bert", per_layer=True, per_head=True, directory=tmp_path)
-    where = [record["where"] for record in found.arms]
+    where = [record["where"] for record in found.conditions]
     # The model, three controls and two estimators; two layers with two controls; eight heads with two.
     assert {name: where.count(name) for name in set(where)} == {"model": 6, "layer": 2 * 4, "head": 8 * 4}
-    assert len({(r["estimator"], r["alpha"], r["layer"], r["head"]) for r in found.arms}) == len(where)
-    one, other = found.arm("exact", layer=1, head=1), found.arm("exact", layer=2, head=3)
+    assert len({(r["estimator"], r["alpha"], r["layer"], r["head"]) for r in found.conditions}) == len(where)
+    one, other = found.condition("exact", layer=1, head=1), found.condition("exact", layer=2, head=3)
     assert one["hidden_change"] != other["hidden_change"]
-    assert 0 < one["hidden_change"] < found.arm("exact")["hidden_change"]
+    assert 0 < one["hidden_change"] < found.condition("exact")["hidden_change"]
     measured = SwapState.read(tmp_path).measured()["hidden"].mean(0)
-    for arm, hidden in zip(found.arms, measured, strict=True):
-        if arm["where"] == "layer":
-            assert float(hidden[: arm["layer"] - 1].sum()) == pytest.approx(0.0, abs=1e-9)
-            assert float(hidden[arm["layer"] - 1]) > 1e-4
-    assert json.loads((tmp_path / "swap.json").read_text())["schema"] == 2
+    for record, hidden in zip(found.conditions, measured, strict=True):
+        if record["where"] == "layer":
+            assert float(hidden[: record["layer"] - 1].sum()) == pytest.approx(0.0, abs=1e-9)
+            assert float(hidden[record["layer"] - 1]) > 1e-4
+    assert json.loads((tmp_path / "swap.json").read_text())["schema"] == 3
     assert SwapReport.load(tmp_path) == found
-    assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.arms)
+    assert len((tmp_path / "swap.csv").read_text().splitlines()) == 1 + len(found.conditions)
     assert_unabridged(terminal_table(found))
 
 
@@ -84,9 +84,9 @@ def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_sco
     report = small_swap("bert", **options)
     assert report.manifest["task"] == "embedding"
     assert report.results["quality"] is None
-    assert report.arm("model")["ranking_agreement"] == pytest.approx(1.0)
-    assert report.arm("exact")["embedding_change"] > 0
-    assert report.arm("exact")["ranking_agreement"] < 1
+    assert report.condition("model")["ranking_agreement"] == pytest.approx(1.0)
+    assert report.condition("exact")["embedding_change"] > 0
+    assert report.condition("exact")["ranking_agreement"] < 1
     assert "ranking of similarities" in report.finding
     options |= {"estimators": ["none"], "ablations": ["zero"], "per_layer": True}
     for more, measure in (({}, "embedding_change"), ({"pairs": SCORED}, "score_correlation")):
@@ -110,8 +110,8 @@ def test_the_demo_encoder_is_scored_by_the_means_of_its_tokens():
         embeddings = mean_pooled(model(**inputs).last_hidden_state, inputs["attention_mask"])
     similarities = (embeddings[:-1] * embeddings[1:]).sum(-1)
     expected = float(spearman(similarities, torch.arange(4.0)))
-    assert report.arm("model")["score_correlation"] == pytest.approx(expected)
-    assert report.arm("first_order", 1.0)["embedding_change"] < 1e-9
+    assert report.condition("model")["score_correlation"] == pytest.approx(expected)
+    assert report.condition("first_order", 1.0)["embedding_change"] < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_swap_that_was_stopped_goes_on_to_the_same_numbers(
 ):
     options, part = {**options, "checkpoint_seconds": 0.0}, tmp_path / "part"
     whole = swapped(**options, directory=tmp_path / "whole")
-    # One call a batch and arm: the second batch is under way.
+    # One call a batch and record: the second batch is under way.
     with pytest.raises(KeyboardInterrupt):
         swapped(**options, directory=part, observer=Interrupting(stops, KeyboardInterrupt()))
     state = SwapState.read(part)
@@ -152,12 +152,12 @@ def test_a_solve_that_does_not_converge_says_what_to_do():
 
 
 def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pytest.MonkeyPatch):
-    def softer(self: Arm, model: Any, *_: Any) -> Any:
+    def softer(self: Condition, model: Any, *_: Any) -> Any:
         return use_backend(model, "first_order", alpha=0.5)
 
-    honest = Arm.installed
+    honest = Condition.installed
     monkeypatch.setattr(
-        Arm, "installed", lambda self, *args: (softer if self.estimator else honest)(self, *args)
+        Condition, "installed", lambda self, *args: (softer if self.estimator else honest)(self, *args)
     )
     with pytest.raises(ModelError, match=r"under first order at alpha 1 differs from itself"):
         small_swap("gpt2")
@@ -208,7 +208,7 @@ def test_the_finding_says_no_more_than_the_intervals(
     assert set(results["units"]) == {"windows", "documents"}
     results["units"]["documents"] = documents
     for records, name, value in (
-        (results["arms"], "loss_difference", difference),
+        (results["conditions"], "loss_difference", difference),
         (results["against_control"], "difference", compared),
     ):
         record = next(one for one in records if one["estimator"] == "exact")
@@ -240,10 +240,10 @@ def test_a_run_is_swapped_through_its_loader(tmp_path: Path, code: str, estimato
         loss, score = (
             torch.cat([batch[measure](output) for batch, output in outputs]) for measure in ("loss", "score")
         )
-        arm = report.arm("model" if name == "first_order" else name)
-        assert arm["loss"] == pytest.approx(float(loss.double().mean()), rel=1e-4)
-        assert arm["score"] == pytest.approx(float(score.mean()))
-    assert report.arm("exact")["hidden_change"] > 1e-4
+        record = report.condition("model" if name == "first_order" else name)
+        assert record["loss"] == pytest.approx(float(loss.double().mean()), rel=1e-4)
+        assert record["score"] == pytest.approx(float(score.mean()))
+    assert report.condition("exact")["hidden_change"] > 1e-4
 
 
 def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
@@ -301,16 +301,16 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     )
     with torch.no_grad():
         logits = model(**pixels).logits.double()
-    record = report.arm("model")
+    record = report.condition("model")
     assert record["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-6)
     assert record["score"] == float((logits.argmax(-1) == labels).double().mean())
     assert report.manifest["measures"] == {"loss": "loss", "score": "accuracy"}
     assert report.ranking[0]["measure"] == "loss"
     same = swap(str(tmp_path / "model"), images=table, label_column="kind", batch_size=2, **given)
-    assert same.arms == report.arms
+    assert same.conditions == report.conditions
     command = f"swap {tmp_path / 'model'} --images {table} --label-column kind --out {tmp_path / 'out'} --device cpu"
     assert main([*command.split(), *["--batch-size", "2", "--alphas", "0.8", "--bootstrap", "100"]]) == 0
-    assert SwapReport.load(tmp_path / "out").arm("model") == record
+    assert SwapReport.load(tmp_path / "out").condition("model") == record
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
     with pytest.raises(InputError, match=r"label column 'kind' was given, but .* is not a table"):

@@ -124,7 +124,7 @@ def test_an_option_that_was_changed_is_another_swap(
 
 
 @pytest.mark.parametrize("name", ["swap-sick-test.json", "swap-sick-1500.json"])
-def test_published_tables_without_a_digest_are_read(tmp_path: Path, name: str) -> None:
+def test_published_tables_are_read(tmp_path: Path, name: str) -> None:
     shutil.copy(ROOT / "docs" / "results" / name, tmp_path / "swap.json")
     report = SwapReport.load(tmp_path)
     assert report.finding == json.loads((tmp_path / "swap.json").read_text())["finding"]

@@ -9,7 +9,7 @@ from scipy import stats
 
 from fenchel.bootstrap import CONCLUSIVE, Bootstrap, Interval
 from fenchel.correlation import midranks, spearman
-from fenchel.swap.conditions import Arm
+from fenchel.swap.conditions import Condition
 from fenchel.swap.findings import interval_of
 from fenchel.swap.statistics import (
     Metric,
@@ -47,17 +47,17 @@ def test_correlations_are_scipys_with_ties_and_with_weights_as_repetitions():
 
 
 def means(difference: float, n: int, seed: int, noise: float = 0.1) -> Metric:
-    """Two arms whose per-token difference is known, on windows that differ far more among themselves."""
+    """Two conditions whose per-token difference is known, on windows that differ far more among themselves."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(5, 20, (n,), generator=generator).double()
     level = 3 * torch.randn(n, generator=generator, dtype=torch.float64)
     own = noise * torch.randn(n, generator=generator, dtype=torch.float64)
-    return token_mean({"model": level * counts, "arm": (level + difference + own) * counts}, counts)
+    return token_mean({"model": level * counts, "condition": (level + difference + own) * counts}, counts)
 
 
 def paired(metric: Metric, bootstrap: Bootstrap) -> Interval:
     return bootstrap.interval(
-        lambda weights: metric.of("arm", weights) - metric.of("model", weights), metric.units
+        lambda weights: metric.of("condition", weights) - metric.of("model", weights), metric.units
     )
 
 
@@ -77,7 +77,7 @@ def test_intervals_cover_a_known_difference_as_often_as_they_say():
 def test_resamples_are_seeded_paired_and_of_more_than_one_unit():
     metric = means(0.05, 50, 0, noise=0.02)
     pair = paired(metric, Bootstrap(200))
-    alone = Bootstrap(200).interval(lambda weights: metric.of("arm", weights), metric.units)
+    alone = Bootstrap(200).interval(lambda weights: metric.of("condition", weights), metric.units)
     assert ends_of(pair)[0] > 0  # a difference that the windows hide
     low, high = ends_of(alone)
     assert high - low > 10 * 0.05
@@ -85,15 +85,15 @@ def test_resamples_are_seeded_paired_and_of_more_than_one_unit():
     assert paired(metric, Bootstrap(100, 3)) != paired(metric, Bootstrap(100, 4))
     one = paired(means(0.05, 1, 0), Bootstrap(100))
     assert (one.low, one.high) == (None, None)
-    few = token_mean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
-    assert against_best_control(few, "arm", ["a"], Bootstrap(100)).compared is None
+    few = token_mean({"condition": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
+    assert against_best_control(few, "condition", ["a"], Bootstrap(100)).compared is None
     first, second = halves(11, 0)
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(11))
     assert halves(11, 1)[0].tolist() != first.tolist()
 
 
 def test_choosing_on_the_other_half_does_not_flatter_the_control():
-    # Ten controls and an arm that are all the same but for noise: a control picked by its luck would look better.
+    # Ten controls and a condition that are all the same but for noise: a control picked by its luck would look better.
     crossed, naive = [], []
     for seed in range(60):
         noise = torch.randn(11, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -110,8 +110,10 @@ def test_choosing_on_the_other_half_does_not_flatter_the_control():
 def test_a_better_arm_is_found_better_than_every_control():
     _, y = values_with_ties(200)
     noise = torch.randn(3, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    metric = score_correlation({"arm": y + 0.1 * noise[0], "a": y + 8 * noise[1], "b": y + 9 * noise[2]}, y)
-    found = against_best_control(metric, "arm", ["a", "b"], Bootstrap(200))
+    metric = score_correlation(
+        {"condition": y + 0.1 * noise[0], "a": y + 8 * noise[1], "b": y + 9 * noise[2]}, y
+    )
+    found = against_best_control(metric, "condition", ["a", "b"], Bootstrap(200))
     assert found.best == "a"
     assert ends_of(found.compared)[0] > 0
 
@@ -154,10 +156,10 @@ def test_changes_within_rounding_have_no_direction(change: float, eps: float, di
         "losses": torch.stack([own, own, own, own + 50 * change], 1),
         "distances": torch.rand(30, 1, 3, generator=torch.Generator().manual_seed(1)) * change,
     }
-    arms = [Arm(), *(Arm("first_order", alpha) for alpha in (0.9, 1.1)), Arm("exact")]
+    conditions = [Condition(), *(Condition("first_order", alpha) for alpha in (0.9, 1.1)), Condition("exact")]
     task: Any = SimpleNamespace(unit="windows")
-    found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(100), eps).results()
-    moved = interval_of(found["arms"][3], "loss_difference")
+    found = Tables(conditions, measured, {"layers": 1}, task, Bootstrap(100), eps).results()
+    moved = interval_of(found["conditions"][3], "loss_difference")
     assert moved.direction == interval_of(found["against_control"][0], "difference").direction == direction
     assert moved.span == (0.0, 0.0, 0.0) or change
     assert bool(found["smoothing"]) == (float(measured["distances"][..., 0].sum()) / 1500 > eps)
@@ -180,14 +182,14 @@ def test_windows_of_a_document_are_drawn_together():
         "hidden": torch.rand(240, 2, 1, generator=generator),
         "losses": torch.stack([torch.zeros(240, dtype=torch.float64), 5 * level], 1),
     }
-    arms = [Arm(), Arm("zero", layer=1, head=1)]
+    conditions = [Condition(), Condition("zero", layer=1, head=1)]
 
     def width(documents: torch.Tensor) -> tuple[float | None, dict[str, int]]:
         measured = {**windows, "documents": documents}
         task: Any = SimpleNamespace(unit="windows")
-        found = Tables(arms, measured, {"layers": 1}, task, Bootstrap(500), 0.0).results()
-        low, high = (found["arms"][1][f"loss_difference_{end}"] for end in ("low", "high"))
-        assert found["arms"][1]["loss_difference"] == pytest.approx(float(level.mean()))
+        found = Tables(conditions, measured, {"layers": 1}, task, Bootstrap(500), 0.0).results()
+        low, high = (found["conditions"][1][f"loss_difference_{end}"] for end in ("low", "high"))
+        assert found["conditions"][1]["loss_difference"] == pytest.approx(float(level.mean()))
         return None if low is None else high - low, found["units"]
 
     together, units = width(torch.arange(30).repeat_interleave(8))

@@ -42,18 +42,18 @@ def test_every_number_of_an_arm_is_there(name: str, request: pytest.FixtureReque
     report: SwapReport = request.getfixturevalue(name)
     rows = cells(render_html(report))
     quality = report.results["quality"]
-    for arm in report.arms:
-        if arm["where"] != "model" or arm["estimator"] == "model":
+    for record in report.conditions:
+        if record["where"] != "model" or record["estimator"] == "model":
             continue
-        called = f"α = {arm['alpha']:g}" if arm["control"] else arm["estimator"].replace("_", " ")
+        called = f"α = {record['alpha']:g}" if record["control"] else record["estimator"].replace("_", " ")
         mine = [row for row in rows if row and row[0] == called]
         if quality is not None:
             name = f"{quality}_difference"
-            spread = f"[{signed(arm[f'{name}_low'])}, {signed(arm[f'{name}_high'])}]"
-            assert [called, "", decimal(arm[quality]), signed(arm[name]), spread] in mine
-        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
+            spread = f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
+            assert [called, "", decimal(record[quality]), signed(record[name]), spread] in mine
+        low, high = record["hidden_change_low"], record["hidden_change_high"]
         spread = f"[{decimal(low)}, {decimal(high)}]"
-        assert [called, "", decimal(arm["hidden_change"]), spread] in mine
+        assert [called, "", decimal(record["hidden_change"]), spread] in mine
 
 
 def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
@@ -75,7 +75,7 @@ def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translate
     for layer in stack["layers"]:
         found = {one["estimator"]: one for one in masked.layers if one["layer"] == layer["layer"]}
         assert layer["bars"][0][:2] == ("exact", found["exact"]["hidden_change"])
-        assert layer["alone"]["exact"] == masked.arm("exact", layer=layer["layer"])["hidden_change"]
+        assert layer["alone"]["exact"] == masked.condition("exact", layer=layer["layer"])["hidden_change"]
     assert [stack["name"] for stack in stacks(translated)] == ["encoder", "decoder"]
 
 
@@ -84,7 +84,7 @@ def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapRe
     exact = head_maps(masked)[1][2]
     for layer, row in exact.rows:
         for head, cell in zip(exact.heads, row, strict=True):
-            change = masked.arm("exact", layer=layer, head=head)["loss_difference"]
+            change = masked.condition("exact", layer=layer, head=head)["loss_difference"]
             assert cell is not None
             assert (cell.style, cell.text) == (change_style(change, exact.highest), signed_short(change))
     assert head_maps(embedded) == []
@@ -107,20 +107,20 @@ PAGE = "docs/swap.md"
 
 def test_blocks_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    assert run_blocks(PAGE)["report"].arm("exact")["hidden_change"] > 0.05
+    assert run_blocks(PAGE)["report"].condition("exact")["hidden_change"] > 0.05
 
 
 def test_the_table_holds_the_recorded_numbers():
     shown = table(page(PAGE).split("## What was found")[1])
     names = {"model": "the model", "second_order": "second order", "exact": "exact"}
-    arms = {
+    records = {
         names.get(record["estimator"], f"α = {record['alpha']:g}"): record
-        for record in recorded("swap-sick-test")["arms"]
+        for record in recorded("swap-sick-test")["conditions"]
     }
     assert len(shown) == 6
-    assert f"At α = 0.5 the score is {arms['α = 0.5']['score_correlation']:.4f}." in page(PAGE)
+    assert f"At α = 0.5 the score is {records['α = 0.5']['score_correlation']:.4f}." in page(PAGE)
     for name, cells in shown.items():
-        record = arms[name]
+        record = records[name]
         ends = [record.get(f"score_correlation_difference{end}") for end in ("", "_low", "_high")]
         assert numbers(cells.pop(1)) in ([], pytest.approx(ends, abs=5.1e-5))
         columns = ("score_correlation", "embedding_change", "ranking_agreement", "hidden_change")
@@ -132,7 +132,7 @@ def test_the_sentences_hold_the_recorded_intervals():
     text = page(PAGE)
     for name in ("swap-sick-test.json", "swap-sick-1500.json"):
         found = recorded(name.removesuffix(".json"))
-        exact = next(record for record in found["arms"] if record["estimator"] == "exact")
+        exact = next(record for record in found["conditions"] if record["estimator"] == "exact")
         control = next(record for record in found["against_control"] if record["estimator"] == "exact")
         for record, key in ((exact, "score_correlation_difference"), (control, "difference")):
             low, high = (f"{record[f'{key}_{end}']:+.4f}".replace("-", "−") for end in ("low", "high"))
@@ -150,7 +150,9 @@ def test_kinds_and_numbers_are_those_of_an_audit(several_kinds: SwapReport) -> N
     assert {place: module.name for place, module in audited.modules.items()} == known
     assert {kind for kind, _ in known} == KIND_NAMES.keys()
     by_number = {one["number"]: one["name"] for one in several_kinds.manifest["modules"]}
-    assert {arm["layer"]: arm["module"] for arm in several_kinds.arms if arm["layer"]} == by_number
+    assert {
+        record["layer"]: record["module"] for record in several_kinds.conditions if record["layer"]
+    } == by_number
 
 
 def test_findings_tables_and_maps_name_the_kind(several_kinds: SwapReport, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class SwapTable(Protocol):
         ...
 
     @property
-    def arms(self) -> Sequence[Mapping[str, Any]]:
-        """A record of every arm."""
+    def conditions(self) -> Sequence[Mapping[str, Any]]:
+        """A record of every condition."""
         ...
 
 
@@ -101,35 +101,35 @@ def swap_effects(
     Raises:
         InputError: If model, text or reliability differ, or no head of the audit was swapped alone.
     """
-    if not isinstance(getattr(swap, "manifest", None), Mapping) or not hasattr(swap, "arms"):
+    if not isinstance(getattr(swap, "manifest", None), Mapping) or not hasattr(swap, "conditions"):
         raise InputError(
             f"swap is {shown(swap)}; expected the result of fenchel.swap.swap, or "
             "fenchel.swap.SwapReport.load(folder)."
         )
     require_same(manifest, swap)
     exact = exact_heads(swap)
-    arms = [arm for arm in swap.arms if arm["where"] == "head"]
+    conditions = [condition for condition in swap.conditions if condition["where"] == "head"]
     quality = next(
         (name for name in ("loss", "score_correlation", "score") if f"{name}_difference" in exact[0]), None
     )
     heads, swapped = [], set()
     for record in records:
         key = HeadKey(record["kind"], record["layer"], record["head"])
-        own = [arm for arm in arms if arm["head"] == key.head and is_module(arm, key, modules)]
-        arm = next((arm for arm in own if arm["estimator"] == "exact"), None)
-        if arm is None:
+        own = [one for one in conditions if one["head"] == key.head and is_module(one, key, modules)]
+        exactly = next((one for one in own if one["estimator"] == "exact"), None)
+        if exactly is None:
             continue
-        swapped.add((arm["layer"], arm["head"]))
+        swapped.add((exactly["layer"], exactly["head"]))
         change = f"{quality}_difference"
         heads.append(
             HeadEffect(
                 key=key,
                 deviations={name: record[f"{name}_mean"] for name in _DEVIATIONS},
-                effect=arm["hidden_change"],
-                low=arm.get("hidden_change_low"),
-                high=arm.get("hidden_change_high"),
-                same_by_alpha=by_alpha(own, arm),
-                quality=(arm[change], arm.get(f"{change}_low"), arm.get(f"{change}_high"))
+                effect=exactly["hidden_change"],
+                low=exactly.get("hidden_change_low"),
+                high=exactly.get("hidden_change_high"),
+                same_by_alpha=by_alpha(own, exactly),
+                quality=(exactly[change], exactly.get(f"{change}_low"), exactly.get(f"{change}_high"))
                 if quality
                 else None,
             )
@@ -159,12 +159,14 @@ def swap_effects(
 
 
 def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
-    """The arms of a swap in which one head infers exactly alone.
+    """The conditions of a swap in which one head infers exactly alone.
 
     Raises:
         InputError: If there are none.
     """
-    result = [arm for arm in swap.arms if arm["where"] == "head" and arm["estimator"] == "exact"]
+    result = [
+        record for record in swap.conditions if record["where"] == "head" and record["estimator"] == "exact"
+    ]
     if not result:
         raise InputError(
             "the swap has no head with the exact estimator alone, so it has no effects per head. Run fenchel swap "
@@ -194,13 +196,13 @@ def require_same(audit: Mapping[str, Any], swap: SwapTable) -> None:
         )
 
 
-def is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
-    """Whether the layer of an arm is that of a head.
+def is_module(record: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
+    """Whether the layer of a condition is that of a head.
 
     Modules have longer names in a model with a language-model head and shorter ones in an encoder alone; the additional
     prefix never contains the decoder.
     """
-    module, other = modules.get((key.kind, key.layer)), arm.get("module")
+    module, other = modules.get((key.kind, key.layer)), record.get("module")
     if module is None or other is None:
         return False
     shorter, longer = sorted((module.name, str(other)), key=len)
@@ -208,17 +210,17 @@ def is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
     return before == "" or (longer.endswith(f".{shorter}") and "decoder" not in before.split("."))
 
 
-def by_alpha(arms: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
+def by_alpha(records: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
     """Smallest and largest change of the output under the controls of a layer or head; None without controls.
 
     Args:
-        arms: The records of a swap.
+        records: The records of a swap.
         place: A record of the same ``layer`` and ``head``.
     """
     changes = [
-        arm["hidden_change"]
-        for arm in arms
-        if arm["control"] and (arm["layer"], arm["head"]) == (place["layer"], place["head"])
+        record["hidden_change"]
+        for record in records
+        if record["control"] and (record["layer"], record["head"]) == (place["layer"], place["head"])
     ]
     changes = [change for change in changes if change is not None]
     return (min(changes), max(changes)) if changes else None

@@ -211,13 +211,12 @@ def write_document(path: Path, form: Form, values: Mapping[str, Any]) -> None:
     write_text(path, sealed_text(form, values))
 
 
-def read_document(path: Path, form: Form, *, unsealed_version: int | None = None) -> dict[str, Any]:
+def read_document(path: Path, form: Form) -> dict[str, Any]:
     """Read a file of ``write_document``, provided that no byte has changed since.
 
     Args:
         path: The file.
         form: Its form.
-        unsealed_version: An earlier version of the form without a digest that is also read, for published results.
 
     Returns:
         The values, without what ``write_document`` added.
@@ -238,17 +237,14 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         raise form.refused(path, f"is not a {form.name}: it holds a {type(found).__name__}, not an object")
     values = {name: value for name, value in found.items() if name not in _ADDED_KEYS}
     kind, version = found.get("format"), found.get("schema")
-    if "digest" in found or kind is not None:
-        sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
-        # So no key is there twice. A version control system may have changed all line ends of a copy.
-        if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
-            raise form.refused(path, CHANGED)
-    elif unsealed_version is not None and version == unsealed_version:
-        kind, version = form.name, form.version
-    else:
+    if "digest" not in found and kind is None:
         raise form.refused(
             path, f"is not a {form.name} of this version of fenchel: its digest is missing or damaged"
         )
+    sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
+    # So no key is there twice. A version control system may have changed all line ends of a copy.
+    if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
+        raise form.refused(path, CHANGED)
     if kind != form.name:
         raise form.refused(path, f"holds a {kind}, not a {form.name}")
     if version != form.version:

@@ -1,4 +1,4 @@
-"""The arms of a swap: the model itself, other estimators, ablations, and controls."""
+"""The conditions of a swap: the model itself, other estimators, ablations, and controls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Condition:
     """An estimator or ablation in all or some of the model's attention.
 
     Attributes:
@@ -66,7 +66,7 @@ class Arm:
         """A name that is unique within a swap.
 
         Example:
-            >>> Arm().key, Arm("exact").key, Arm("first_order", 0.8, layer=2, head=5).key
+            >>> Condition().key, Condition("exact").key, Condition("first_order", 0.8, layer=2, head=5).key
             ('model', 'exact', 'first_order@0.8/layer2/head5')
         """
         if self.estimator is None:
@@ -98,7 +98,7 @@ class Arm:
     def installed(
         self, model: Any, tol: float | None, means: Mapping[int, Tensor] | None = None
     ) -> AbstractContextManager[None]:
-        """A context manager in which the model infers by this arm.
+        """A context manager in which the model infers by this condition.
 
         Args:
             model: A transformers model, or one with attention layers of ``fenchel.nn``, whose own α is multiplied.
@@ -137,8 +137,8 @@ def head_control_alphas(alphas: Sequence[float]) -> list[float]:
     return [others[0], others[(len(others) - 1) // 2], others[-1]]
 
 
-def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
-    """All arms of a swap: the model itself, controls and estimators of the whole model, of layers and of heads.
+def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Condition]:
+    """All conditions of a swap: the model itself, controls and estimators of the whole model, of layers and of heads.
 
     A layer has the controls of the whole model except for α = 1, which is the model itself; a head has three.
 
@@ -147,7 +147,7 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
         options: Options of the swap.
 
     Returns:
-        The arms.
+        The conditions.
 
     Raises:
         InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
@@ -184,20 +184,24 @@ def make_arms(sites: Sequence[Site], options: SwapOptions) -> list[Arm]:
 
     estimators = [name for name in options.estimators if name != "none"]
     alone = [(name, 1.0) for name in (*estimators, *ablations)]
-    arms = [Arm(), *(Arm("first_order", alpha) for alpha in alphas), *map(Arm, estimators)]
+    conditions = [
+        Condition(),
+        *(Condition("first_order", alpha) for alpha in alphas),
+        *map(Condition, estimators),
+    ]
     if per_layer:
         ways = [*alone, *(("first_order", alpha) for alpha in alphas if alpha != 1)]
-        arms += [Arm(*way, layer=site.number, name=site.name) for site in chosen for way in ways]
+        conditions += [Condition(*way, layer=site.number, name=site.name) for site in chosen for way in ways]
     if per_head:
         ways = [*alone, *(("first_order", alpha) for alpha in head_control_alphas(alphas))]
-        arms += [
-            Arm(*way, layer=site.number, head=head, name=site.name)
+        conditions += [
+            Condition(*way, layer=site.number, head=head, name=site.name)
             for site in chosen
             for head in range(1, site.heads + 1)
             if heads is None or head in heads
             for way in ways
         ]
-    return arms
+    return conditions
 
 
 def sites_of(model: Any) -> list[Site]:
@@ -316,13 +320,15 @@ def _check_switchable(model: nn.Module) -> None:
             )
 
 
-def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractContextManager[None]:
-    """A context manager in which layers of ``fenchel.nn`` infer by an arm, with a multiple of their α."""
-    solver = estimator_object(str(arm.estimator), tol)
-    heads = None if arm.head is None else (arm.head,)
+def _switched_layers(
+    model: nn.Module, condition: Condition, tol: float | None
+) -> AbstractContextManager[None]:
+    """A context manager in which layers of ``fenchel.nn`` infer by a condition, with a multiple of their α."""
+    solver = estimator_object(str(condition.estimator), tol)
+    heads = None if condition.head is None else (condition.head,)
     others = [
-        (layer, OtherInference(name, solver, None, heads, times=arm.alpha))
-        if arm.layer in (None, number)
+        (layer, OtherInference(name, solver, None, heads, times=condition.alpha))
+        if condition.layer in (None, number)
         else (layer, OtherInference(name))
         for number, (name, layer) in enumerate(attention_layers(model).items(), start=1)
     ]
@@ -341,8 +347,10 @@ def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
 
 
 @contextmanager
-def _ablated_heads(model: nn.Module, arm: Arm, mean: Tensor | None) -> Iterator[None]:
-    assert arm.name is not None  # noqa: S101 -- a layer is ablated
-    with Capture(model, layers=[arm.name]) as heads:
-        heads.replace(arm.name, arm.head, partial(_ablated, how=str(arm.estimator), mean=mean))
+def _ablated_heads(model: nn.Module, condition: Condition, mean: Tensor | None) -> Iterator[None]:
+    assert condition.name is not None  # noqa: S101 -- a layer is ablated
+    with Capture(model, layers=[condition.name]) as heads:
+        heads.replace(
+            condition.name, condition.head, partial(_ablated, how=str(condition.estimator), mean=mean)
+        )
         yield

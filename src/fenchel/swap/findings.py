@@ -159,22 +159,26 @@ def within(interval: Interval) -> str:
     return "" if interval.low is None else f" {bracketed(interval.low, interval.high)}"
 
 
-def arm_name(record: Mapping[str, Any]) -> str:
-    """Name of an arm in tables and figures.
+def condition_name(record: Mapping[str, Any]) -> str:
+    """Name of a condition in tables and figures.
 
     Example:
-        >>> arm_name({"estimator": "first_order", "alpha": 0.8}), arm_name({"estimator": "exact", "alpha": 1.0})
-        ('α = 0.8', 'exact')
+        >>> condition_name({"estimator": "first_order", "alpha": 0.8})
+        'α = 0.8'
     """
     if record["estimator"] == "first_order":
         return f"α = {record['alpha']:g}"
     return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
 
 
-def main_arm(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def main_condition(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The whole model under the exact estimator, or the last one if exact was not requested; None without any."""
-    whole = [arm for arm in results["arms"] if arm["where"] == "model" and not arm["control"]]
-    return next((arm for arm in whole if arm["estimator"] == "exact"), whole[-1] if len(whole) > 1 else None)
+    whole = [
+        record for record in results["conditions"] if record["where"] == "model" and not record["control"]
+    ]
+    return next(
+        (record for record in whole if record["estimator"] == "exact"), whole[-1] if len(whole) > 1 else None
+    )
 
 
 def finding(results: Mapping[str, Any], words: Wording) -> str:
@@ -188,16 +192,16 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
         A few sentences, a line for the estimator and one per ablation; empty if there are neither.
     """
     removed = list(_removed(results, words))
-    if (arm := main_arm(results)) is None:
+    if (record := main_condition(results)) is None:
         return "\n".join(removed)
-    name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
-    smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
+    name = _SENTENCE_NAMES.get(record["estimator"], str(record["estimator"]))
+    smoothing = next((s for s in results["smoothing"] if s["estimator"] == record["estimator"]), None)
     if (quality := results["quality"]) is None:
-        measured = [_moved(name, arm, words)]
+        measured = [_moved(name, record, words)]
     else:
-        others = (other for other in words.sentences if other != quality and arm.get(other) is not None)
-        measured = [_changed(name, arm, results, words)]
-        measured += (f"{_taken(name, other, arm, results, words)}." for other in others)
+        others = (other for other in words.sentences if other != quality and record.get(other) is not None)
+        measured = [_changed(name, record, results, words)]
+        measured += (f"{_taken(name, other, record, results, words)}." for other in others)
     smoothed = [] if smoothing is None else [_smoothed(smoothing, results, words)]
     return "\n".join([" ".join([*measured, *smoothed]), *removed])
 
@@ -267,26 +271,26 @@ def directions(effects: Sequence[Interval], measure: str) -> str:
 
 
 def _level(value: float | None) -> str:
-    """A value to four digits; a rank correlation is undefined if all similarities of an arm are equal."""
+    """A value to four digits; a rank correlation is undefined if all similarities of a condition are equal."""
     return "undefined" if value is None else f"{value:.4f}"
 
 
 def _taken(
-    name: str, quality: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording
+    name: str, quality: str, record: Mapping[str, Any], results: Mapping[str, Any], words: Wording
 ) -> str:
-    """The values of a loss or score in the model and in an arm, and their difference with its interval."""
-    model, difference = results["arms"][0], interval_of(arm, f"{quality}_difference")
+    """The values of a loss or score in the model and in a condition, and their difference with its interval."""
+    model, difference = results["conditions"][0], interval_of(record, f"{quality}_difference")
     return (
-        f"{name} changes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}, by "
+        f"{name} changes {words.sentences[quality]} from {_level(model[quality])} to {_level(record[quality])}, by "
         f"{signed(difference.estimate)}{within(difference)}"
     )
 
 
-def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
+def _changed(name: str, record: Mapping[str, Any], results: Mapping[str, Any], words: Wording) -> str:
     quality = results["quality"]
     unit, number = resampled(results, quality)
-    taken = _taken(name, quality, arm, results, words)
-    difference = interval_of(arm, f"{quality}_difference")
+    taken = _taken(name, quality, record, results, words)
+    difference = interval_of(record, f"{quality}_difference")
     if difference.low is None:
         few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
         return f"{taken}; {few} no interval, so this may be chance."
@@ -295,7 +299,7 @@ def _changed(name: str, arm: Mapping[str, Any], results: Mapping[str, Any], word
         return f"{taken}: {few}."
     verdicts = (", an improvement", ", not distinguishable from no change", ", for the worse")
     verdict = _verdict(difference, quality, verdicts)
-    return f"{taken}{verdict}. {_against_controls(arm, results)}"
+    return f"{taken}{verdict}. {_against_controls(record, results)}"
 
 
 def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) -> str:
@@ -303,17 +307,17 @@ def _verdict(difference: Interval, quality: str, words: tuple[str, str, str]) ->
     return words[1 + difference.direction * (1 if quality == "loss" else -1)]
 
 
-def _against_controls(arm: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    quality, arms = results["quality"], results["arms"]
-    compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
+def _against_controls(record: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    quality, records = results["quality"], results["conditions"]
+    compared = next((c for c in results["against_control"] if c["estimator"] == record["estimator"]), None)
     if compared is None:
         return "Without a control, this may be smoothing."
-    controls = [one for one in arms if one["where"] == "model" and one["control"] and one["alpha"] != 1]
+    controls = [one for one in records if one["where"] == "model" and one["control"] and one["alpha"] != 1]
     values = [control[quality] for control in controls if control[quality] is not None]
     spans, place = "", ""
     if len(values) > 1:
         spans = f"first order with other α gives {min(values):.4f} to {max(values):.4f}"
-        inside = arm[quality] is not None and min(values) <= arm[quality] <= max(values)
+        inside = record[quality] is not None and min(values) <= record[quality] <= max(values)
         place = f", a range that {'includes' if inside else 'excludes'} this value"
     elif values:
         spans = f"the control gives {values[0]:.4f}"
@@ -335,19 +339,19 @@ def _alphas(record: Mapping[str, Any]) -> str:
     return " and ".join(f"{alpha:g}" for alpha in sorted(set(record["chosen_alphas"])))
 
 
-def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
-    if arm.get("embedding_change") is None:
-        change = interval_of(arm, "hidden_change")
+def _moved(name: str, record: Mapping[str, Any], words: Wording) -> str:
+    if record.get("embedding_change") is None:
+        change = interval_of(record, "hidden_change")
         rounding = ", no more than rounding" if change.estimate <= words.eps else ""
         return f"{name} changes the {words.output} by {_share(change)} of their norm on average{rounding}."
-    kept = interval_of(arm, "ranking_agreement")
+    kept = interval_of(record, "ranking_agreement")
     spread = "; too few sentences for an interval"
     if kept.low is not None:
         spread = f" [{kept.low:.4f}, {kept.high:.4f}]"
     return (
-        f"{name} changes the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of "
-        f"them by at most {arm['embedding_change_p95']:.2g}); relative to the model, the ranking of similarities has a "
-        f"Spearman correlation of {_level(kept.estimate)}{spread}."
+        f"{name} changes the sentence embeddings by 1 − cosine = {record['embedding_change']:.2g} on average (95 % of "
+        f"them by at most {record['embedding_change_p95']:.2g}); relative to the model, the ranking of similarities "
+        f"has a Spearman correlation of {_level(kept.estimate)}{spread}."
     )
 
 

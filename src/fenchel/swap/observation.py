@@ -1,4 +1,4 @@
-"""Steps of a swap, batches that the model reads once for every arm, and the results of a forward pass."""
+"""Steps of a swap, batches that the model reads once for every condition, and the results of a forward pass."""
 
 from __future__ import annotations
 

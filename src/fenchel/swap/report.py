@@ -43,11 +43,11 @@ from fenchel.run_options import ABLATIONS
 from fenchel.swap.findings import (
     ESTIMATORS,
     Wording,
-    arm_name,
+    condition_name,
     directions,
     finding,
     interval_of,
-    main_arm,
+    main_condition,
     place_name,
     share_left_in_words,
     too_few,
@@ -68,18 +68,17 @@ _MEASURES = {
 }
 _ROLES = ("model", "control", "swap")
 _BARS = {"exact": "exact", "second_order": "second", "first_order": "control"}
-_UNSEALED = 1
 _HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
 _MOST = 5
 
 FILES = ("swap.json", "swap.csv", "swap.html")
 """Result files of a swap, in the order in which they are written."""
 
-SCHEMA = 2
-"""Version of the files of a swap; since 2 they have a digest."""
+SCHEMA = 3
+"""Version of the files of a swap; since 3 they call an arm a condition."""
 
 
-class _SavedArm(OpenRecord):
+class _SavedCondition(OpenRecord):
     where: str
     estimator: str
     alpha: PositiveFloat
@@ -102,7 +101,7 @@ class _SavedResults(SavedRecord):
     finding: str
     units: dict[str, NonNegativeInt]
     quality: str | None
-    arms: Annotated[list[_SavedArm], Field(min_length=1)]
+    conditions: Annotated[list[_SavedCondition], Field(min_length=1)]
     layers: list[dict[str, Any]]
     against_control: list[dict[str, Any]]
     smoothing: list[dict[str, Any]]
@@ -139,7 +138,7 @@ def render_html(report: SwapReport) -> str:
         "swap.html.jinja",
         filters={
             "left": lambda record: share_left_in_words(record, report.results),
-            "arm_name": arm_name,
+            "condition_name": condition_name,
             "place_name": lambda record: place_name(record, words),
         },
         manifest=report.manifest,
@@ -148,8 +147,8 @@ def render_html(report: SwapReport) -> str:
         words=words,
         quality=report.results["quality"],
         smoothing=report.results["smoothing"],
-        main=main_arm(report.results),
-        model=report.arms[0],
+        main=main_condition(report.results),
+        model=report.conditions[0],
         tables=arm_tables(report),
         stacks=stacks(report),
         maps=head_maps(report),
@@ -163,7 +162,7 @@ def render_html(report: SwapReport) -> str:
 
 def _has_controls(report: SwapReport, *where: str) -> bool:
     """Whether there are controls of the whole model, or of single layers and heads."""
-    return any(arm["control"] and arm["where"] in where for arm in report.arms)
+    return any(record["control"] and record["where"] in where for record in report.conditions)
 
 
 def _role(record: Record) -> str:
@@ -171,26 +170,28 @@ def _role(record: Record) -> str:
 
 
 def arm_tables(report: SwapReport) -> list[Record]:
-    """A table of all model-wide arms for each measure, losses and scores first.
+    """A table of all model-wide conditions for each measure, losses and scores first.
 
     Returns:
         For each its ``measure``, its name in ``words``, whether the difference from the model is drawn
         (``of_difference``), the position of the model (``model_at``), and ``rows``: the model, the controls by α, the
-        estimators, each with its record (``arm``), its ``role``, and the drawn ``interval`` with its ``whisker``.
+        estimators, each with its record (``record``), its ``role``, and the drawn ``interval`` with its ``whisker``.
     """
     words = wording(report.manifest)
-    whole = [record for record in report.arms if record["where"] == "model"]
+    whole = [record for record in report.conditions if record["where"] == "model"]
     whole.sort(key=lambda record: (_ROLES.index(_role(record)), record["alpha"]))
     tables = []
     for measure in (*words.qualities, "hidden_change", *_MEASURES):
         if measure not in whole[0]:
             continue
         of_difference = measure in words.qualities
-        intervals = [interval_of(arm, f"{measure}_difference" if of_difference else measure) for arm in whole]
+        intervals = [
+            interval_of(record, f"{measure}_difference" if of_difference else measure) for record in whole
+        ]
         at_model = 0.0 if of_difference else float(whole[0][measure] or 0.0)
         drawn, model_at = whiskers((interval.span for interval in intervals), through=at_model)
         rows = [
-            {"arm": record, "role": _role(record), "interval": interval, "whisker": whisker}
+            {"record": record, "role": _role(record), "interval": interval, "whisker": whisker}
             for record, interval, whisker in zip(whole, intervals, drawn, strict=True)
         ]
         table = {"measure": measure, "words": _measure_in_words(measure, words), "rows": rows}
@@ -213,23 +214,23 @@ def stacks(report: SwapReport) -> list[Record]:
     """The change of every layer's output under the estimators and under the control nearest to exact.
 
     Returns:
-        For each stack its ``name`` and ``layers``: number of the ``layer``, ``bars`` (arm, change, length in percent
+        For each stack its ``name`` and ``layers``: number of the ``layer``, ``bars`` (record, change, length in percent
         of the longest) and, by estimator, the change of the output where it ``alone`` was swapped.
     """
     alpha, order = _nearest_alpha(report), list(_BARS)
-    shown = [arm for arm in report.layers if arm["estimator"] != "first_order" or arm["alpha"] == alpha]
-    longest = max((arm["hidden_change"] for arm in shown), default=0.0) or 1.0
+    shown = [one for one in report.layers if one["estimator"] != "first_order" or one["alpha"] == alpha]
+    longest = max((record["hidden_change"] for record in shown), default=0.0) or 1.0
     bars: dict[str, dict[int, list[tuple[str, float, float]]]] = {}
-    for arm in sorted(shown, key=lambda arm: order.index(arm["estimator"])):
-        change = arm["hidden_change"]
-        bar = (_BARS[arm["estimator"]], change, round(100 * change / longest, 2))
-        bars.setdefault(arm["stack"], {}).setdefault(arm["layer"], []).append(bar)
-    # Arms number the layers of all stacks together, so the stack is only known if there is one.
+    for record in sorted(shown, key=lambda record: order.index(record["estimator"])):
+        change = record["hidden_change"]
+        bar = (_BARS[record["estimator"]], change, round(100 * change / longest, 2))
+        bars.setdefault(record["stack"], {}).setdefault(record["layer"], []).append(bar)
+    # Conditions number the layers of all stacks together, so the stack is only known if there is one.
     alone: dict[int, dict[str, float]] = {}
     if len(bars.keys() - {"output"}) == 1:
-        for arm in report.arms:
-            if arm["where"] == "layer" and not arm["control"]:
-                alone.setdefault(arm["layer"], {})[arm["estimator"]] = arm["hidden_change"]
+        for record in report.conditions:
+            if record["where"] == "layer" and not record["control"]:
+                alone.setdefault(record["layer"], {})[record["estimator"]] = record["hidden_change"]
     return [
         {
             "name": name,
@@ -251,9 +252,9 @@ def head_maps(report: SwapReport) -> list[tuple[str, Kind | None, HeadGrid]]:
     quality = report.results["quality"]
     name = "hidden_change" if quality is None else f"{quality}_difference"
     changes: dict[str, dict[tuple[int, int], float | None]] = {}
-    for arm in report.arms:
-        if arm["where"] == "head" and not arm["control"]:
-            changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm[name]
+    for record in report.conditions:
+        if record["where"] == "head" and not record["control"]:
+            changes.setdefault(record["estimator"], {})[record["layer"], record["head"]] = record[name]
     result = []
     for estimator, by_head in changes.items():
         alike = (changes[other] for other in changes if (other in ABLATIONS) == (estimator in ABLATIONS))
@@ -280,11 +281,15 @@ def rankings(report: SwapReport) -> list[Record]:
         or a score (``of_quality``), the position of 0 (``zero_at``), whether there are controls (``controlled``), in
         words whether there are too ``few`` units for a conclusion, the number of intervals without 0 (``sure``) and
         their ``directions``, and ``rows``: for each place its entry of
-        ``SwapReport.ranking``, its ``arm``, its effect as a ``whisker``, and the smallest and largest change under its
-        controls (``by_alpha``).
+        ``SwapReport.ranking``, its ``record``, its effect as a ``whisker``, and the smallest and largest change under
+        its controls (``by_alpha``).
     """
     words = wording(report.manifest)
-    arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
+    records = {
+        (record["estimator"], record["layer"], record["head"]): record
+        for record in report.conditions
+        if not record["control"]
+    }
     result = []
     for ranked in sorted(report.ranking, key=lambda record: record["estimator"] not in ABLATIONS):
         order, measure = ranked["order"], ranked["measure"]
@@ -293,9 +298,9 @@ def rankings(report: SwapReport) -> list[Record]:
         rows = [
             {
                 **one,
-                "arm": arms[ranked["estimator"], one["layer"], one["head"]],
+                "record": records[ranked["estimator"], one["layer"], one["head"]],
                 "whisker": whisker,
-                "by_alpha": by_alpha(report.arms, one),
+                "by_alpha": by_alpha(report.conditions, one),
             }
             for one, whisker in zip(order, drawn, strict=True)
         ]
@@ -328,13 +333,13 @@ class SwapReport:
     results: dict[str, Any]
 
     @property
-    def arms(self) -> list[dict[str, Any]]:
+    def conditions(self) -> list[dict[str, Any]]:
         """A record of the model itself, of every control and of every swap."""
-        return self.results["arms"]
+        return self.results["conditions"]
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """A record of every layer and model-wide arm: the change of its output."""
+        """A record of every layer and model-wide condition: the change of its output."""
         return self.results["layers"]
 
     @property
@@ -361,13 +366,13 @@ class SwapReport:
         units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
         first, _, _ = f"{self.finding} ".replace("\n", " ").partition(". ")
         said = f": {first}" if first.strip() else ""
-        counted = f"{len(self.arms):,} conditions on {units}"
+        counted = f"{len(self.conditions):,} conditions on {units}"
         return f"<{type(self).__name__} of {self.manifest.get('model')}, {counted}{said}>"
 
-    def arm(
+    def condition(
         self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
     ) -> dict[str, Any]:
-        """The record of one arm.
+        """The record of one condition.
 
         Args:
             estimator: ``model``, ``first_order``, ``second_order``, ``exact`` or an ablation.
@@ -379,12 +384,12 @@ class SwapReport:
             InputError: If there was no such condition.
         """
         wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
-        for record in self.arms:
+        for record in self.conditions:
             if all(record[name] == value for name, value in wanted.items()):
                 return record
         where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
         raise InputError(
-            f"no condition {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
+            f"no condition {estimator!r} with alpha {alpha:g}{where} was run; see report.conditions for those that were"
         )
 
     def save(self, directory: str | Path) -> Path:
@@ -409,12 +414,12 @@ class SwapReport:
         return folder / "swap.html"
 
     def csv(self) -> str:
-        """The arms in CSV format, one per line; empty where a number is missing."""
+        """The conditions in CSV format, one per line; empty where a number is missing."""
         written = io.StringIO()
-        names = list(dict.fromkeys(name for record in self.arms for name in record))
+        names = list(dict.fromkeys(name for record in self.conditions for name in record))
         writer = csv.DictWriter(written, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.arms)
+        writer.writerows(self.conditions)
         return written.getvalue()
 
     @classmethod
@@ -429,7 +434,7 @@ class SwapReport:
             raise InputError(
                 f"{directory} holds no swap ({FILES[0]} is missing). Give the folder of fenchel swap --out."
             )
-        saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
+        saved = read_document(path, RESULTS_FORM)
         del saved["finding"]
         return cls(saved.pop("manifest"), saved)
 
@@ -446,15 +451,15 @@ def terminal_table(report: SwapReport) -> RenderableType:
     Raises:
         MissingExtraError: If rich is not installed.
     """
-    whole = [record for record in report.arms if record["where"] == "model"]
+    whole = [record for record in report.conditions if record["where"] == "model"]
     units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
     words = wording(report.manifest)
     parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", [whole], report, words, [])]
     for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
-        arms = [arm for arm in report.arms if arm["where"] == where and not arm["control"]]
-        groups = {"swapped alone": [arm for arm in arms if arm["estimator"] not in ABLATIONS]}
+        records = [one for one in report.conditions if one["where"] == where and not one["control"]]
+        groups = {"swapped alone": [record for record in records if record["estimator"] not in ABLATIONS]}
         for name in ABLATIONS:
-            groups[f"with {ESTIMATORS[name]}"] = [arm for arm in arms if arm["estimator"] == name]
+            groups[f"with {ESTIMATORS[name]}"] = [record for record in records if record["estimator"] == name]
         for called, group in groups.items():
             if group:
                 shown, ends = _both_ends(group, report.results["quality"], words)
@@ -509,16 +514,16 @@ def _cells(
         yield f"{heading}\n(--layers)", f"{SHORT_KIND_NAMES[kind]}\n{place} ({record['layer']})"
     for label in () if words.layers else labels:
         yield label, str(record[label.lower()])
-    yield "Attention", arm_name(record)
+    yield "Attention", condition_name(record)
     # Tables of single layers and heads have additional columns, and room for one quality only.
-    compared = labels or sum(arm["where"] == "model" for arm in report.arms) > 1
+    compared = labels or sum(record["where"] == "model" for record in report.conditions) > 1
     for name in [name for name in words.qualities if name in record][: 1 if labels else None]:
         yield _HEADINGS.get(name, words.tiles[name]), _number(record[name])
         if compared:
             yield "Difference [95 %]", _difference(record, name)
     yield words.change.capitalize(), _number(record["hidden_change"])
     if labels and _has_controls(report, "layer", "head"):
-        same = by_alpha(report.arms, record)
+        same = by_alpha(report.conditions, record)
         yield "The same by α", f"{short(same[0])} to {short(same[1])}" if same else MISSING
     if "embedding_change" in record:
         yield "1 − cosine", _number(record["embedding_change"])

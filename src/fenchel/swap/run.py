@@ -1,4 +1,4 @@
-"""Replace the inference of a model's attention and measure the changes, for every arm on every batch."""
+"""Replace the inference of a model's attention and measure the changes, for every condition on every batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fenchel.io.storage import (
 from fenchel.io.tables import ParquetTable, PartName, polars_module
 from fenchel.loading import running
 from fenchel.run_options import SwapOptions, takes
-from fenchel.swap.conditions import Arm, Site, layers_of_kinds, make_arms, sites_of
+from fenchel.swap.conditions import Condition, Site, layers_of_kinds, make_conditions, sites_of
 from fenchel.swap.findings import wording
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, mean_outputs
 from fenchel.swap.reading import Given
@@ -73,8 +73,8 @@ def swap(
     """Measure the effect of other estimators in the attention of a trained model, against first order at other α.
 
     Weights are unchanged. Every batch is read once by the model itself, once under first order at each α of the
-    control, and once under each estimator; nothing else differs between these arms, masked tokens included. Templates
-    are keys times the model's scaling and the evidence is the query (space ``key`` of an audit).
+    control, and once under each estimator; nothing else differs between these conditions, masked tokens included.
+    Templates are keys times the model's scaling and the evidence is the query (space ``key`` of an audit).
 
     A model with a language-model head is measured by its loss per token and the change of its hidden states; a model
     without one, or with pairs, by the change of its sentence embeddings (mean over tokens, norm 1), of the ranking of
@@ -123,7 +123,7 @@ def swap(
         ...     loss=lambda output, target: torch.nn.functional.cross_entropy(output, target, reduction="none"),
         ...     score=lambda output, target: (output.argmax(-1) == target).double(),
         ... )
-        >>> abs(report.arm("exact")["loss_difference"]) < 0.1
+        >>> abs(report.condition("exact")["loss_difference"]) < 0.1
         True
     """
     asked = SwapOptions.checked(**options)
@@ -135,10 +135,10 @@ def swap(
     with SWAP.claimed(folder, resume=asked.resume, overwrite=asked.overwrite):
         run, task = load()
         sites = sites_of(run.model)
-        arms = make_arms(sites, asked)
+        conditions = make_conditions(sites, asked)
         if isinstance(task, SentenceTask):
             config = run.model.config.get_text_config(decoder=True)
-            _check_room(len(arms), task.count, int(getattr(config, "hidden_size", 0)))
+            _check_room(len(conditions), task.count, int(getattr(config, "hidden_size", 0)))
         manifest = {
             **described_model(run, SCHEMA),
             "space": "key",
@@ -146,12 +146,12 @@ def swap(
             **asked.recorded,
             **task.description(),
         }
-        state = _state(folder, manifest, len(arms), overwrite=asked.overwrite)
+        state = _state(folder, manifest, len(conditions), overwrite=asked.overwrite)
         if not state.finished:
-            SwapRun(run.model, task, arms, state, sites, asked).run()
+            SwapRun(run.model, task, conditions, state, sites, asked).run()
         bootstrap = Bootstrap(asked.bootstrap, asked.seed)
         eps = wording(state.manifest).eps
-        tables = Tables(arms, state.measured(), state.manifest["stacks"], task, bootstrap, eps)
+        tables = Tables(conditions, state.measured(), state.manifest["stacks"], task, bootstrap, eps)
         report = SwapReport(state.manifest, tables.results())
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
@@ -167,7 +167,7 @@ class SwapRun:
     Attributes:
         model: The model, with a language-model head if the task has labels.
         task: The task.
-        arms: The arms, the model itself first.
+        conditions: The conditions, the model itself first.
         state: The state to start from; changed.
         sites: The attention layers.
         options: Options of the swap.
@@ -175,7 +175,7 @@ class SwapRun:
 
     model: Any
     task: Task
-    arms: Sequence[Arm]
+    conditions: Sequence[Condition]
     state: SwapState
     sites: Sequence[Site]
     options: SwapOptions
@@ -183,7 +183,7 @@ class SwapRun:
     def __post_init__(self) -> None:
         self._means: dict[int, Tensor] | None = None
         self._pace = SavingPace(self.options.checkpoint_seconds)
-        # The first arm takes longer: means of outputs, checks and names of layers come before it.
+        # The first condition takes longer: means of outputs, checks and names of layers come before it.
         self._clock = ProgressClock(self.state.cursor.tokens, skip_first=True)
         self._fraction, self._begun = 0.0, False
         self._before: float = self.state.manifest.get("seconds", 0.0)
@@ -199,7 +199,7 @@ class SwapRun:
             ConvergenceError: If an exact solve does not reach its tolerance.
         """
         with running(self.model, self.options, self.state.manifest, self._save):
-            ablated = {arm.layer for arm in self.arms if arm.estimator == "mean"}
+            ablated = {condition.layer for condition in self.conditions if condition.estimator == "mean"}
             if chosen := [site for site in self.sites if site.number in ablated]:
                 self._means = mean_outputs(self.model, self.task, chosen)
             for step in self.task.steps(self.state.cursor):
@@ -225,30 +225,30 @@ class SwapRun:
         self._pace.saved()
 
     def _measure(self, step: Step) -> dict[str, Tensor]:
-        own = self._observe(self.arms[0], step)
+        own = self._observe(self.conditions[0], step)
         if not self._begun:
             self._check_control(own, step)
             self._name_layers(step)
             self._begun = True
         self.state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
-        # The model and its controls precede the arms that are compared with them.
+        # The model and its controls precede the conditions that are compared with them.
         compared = [last]
         columns: defaultdict[str, list[Tensor]] = defaultdict(list)
-        for done, arm in enumerate(self.arms, start=1):
-            seen = own if arm.estimator is None else self._observe(arm, step)
+        for done, condition in enumerate(self.conditions, start=1):
+            seen = own if condition.estimator is None else self._observe(condition, step)
             changes = [stack.changes(before) for stack, before in zip(seen.stacks, own.stacks, strict=True)]
             columns["hidden"].append(torch.cat(changes, -1).float())
             for name in ("losses", "scores", "embeddings"):
                 if (values := getattr(seen, name)) is not None:
                     columns[name].append(values)
             if seen.embeddings is None:
-                if arm.is_model_wide_control:
+                if condition.is_model_wide_control:
                     compared.append(seen.stacks[-1])
-                elif arm.is_model_wide_estimator:
+                elif condition.is_model_wide_estimator:
                     apart = [seen.stacks[-1].apart(other, last) for other in compared]
                     columns["distances"].append(torch.stack(apart, -1).float())
-            self._report_progress(step, done / len(self.arms))
+            self._report_progress(step, done / len(self.conditions))
         labels = {} if step.labels is None else {"labels": (step.labels != IGNORED).sum(-1).double()}
         return {
             "documents": torch.tensor(step.batch.documents),
@@ -257,19 +257,19 @@ class SwapRun:
             **{name: torch.stack(column, 1) for name, column in columns.items()},
         }
 
-    def _observe(self, arm: Arm, step: Step) -> Observation:
+    def _observe(self, condition: Condition, step: Step) -> Observation:
         try:
-            with arm.installed(self.model, self.options.tol, self._means):
+            with condition.installed(self.model, self.options.tol, self._means):
                 return self.task.observed(self.model, step)
         except ConvergenceError as error:
             raise ConvergenceError(
-                f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype "
+                f"swapping in {condition.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype "
                 "float64; earlier results are saved for --resume with the same options."
             ) from error
 
     def _check_control(self, own: Observation, step: Step) -> None:
         """Raise unless first order at α = 1 reproduces the model."""
-        again = self._observe(Arm("first_order"), step)
+        again = self._observe(Condition("first_order"), step)
         last, other = own.stacks[-1], again.stacks[-1]
         mean = float(other.apart(last).sum() / last.counts.sum().clamp_min(1))
         allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
@@ -282,7 +282,7 @@ class SwapRun:
 
     def _name_layers(self, step: Step) -> None:
         """Record the kinds of the layers that are swapped alone, by which audits name them."""
-        if "modules" not in self.state.manifest and self.arms[-1].layer is not None:
+        if "modules" not in self.state.manifest and self.conditions[-1].layer is not None:
             modules = layers_of_kinds(self.model, self.sites, step.inputs_for(self.model))
             if modules:
                 self.state.manifest["modules"] = modules
@@ -298,16 +298,16 @@ class SwapRun:
         self.options.progress_observer.advanced(progress)
 
 
-def _check_room(arms: int, sentences: int, width: int) -> None:
+def _check_room(conditions: int, sentences: int, width: int) -> None:
     """Raise if the embeddings need more than 4 GiB of memory.
 
     Raises:
         InputError: If they do.
     """
-    needed = 4 * arms * sentences * width
+    needed = 4 * conditions * sentences * width
     if needed > _MOST_EMBEDDING_BYTES:
         raise InputError(
-            f"{arms} conditions times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of "
+            f"{conditions} conditions times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of "
             "embeddings; expected at most 4. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose "
             "--layers and --heads."
         )
@@ -337,7 +337,7 @@ class SwapState:
 
     Attributes:
         manifest: Manifest of the swap.
-        table: The measurements, with a row per unit and columns of numbers, of arrays by arm, and by arm and layer.
+        table: The measurements, with a row per unit; numbers, arrays by condition, and by condition and layer.
         cursor: Start of the next step.
         finished: Whether all steps were counted and all files were written.
     """
@@ -398,13 +398,13 @@ SWAP = RunKind("swap", STATE_FILE, (*FILES, OLD_STATE_FILE), SwapState.read, _FR
 """Files of a swap in its folder; a state of fenchel 0.2 is refused like results without their state."""
 
 
-def _state(folder: Path | None, manifest: dict[str, Any], arms: int, *, overwrite: bool) -> SwapState:
-    """The state from which a swap of a number of arms starts."""
+def _state(folder: Path | None, manifest: dict[str, Any], conditions: int, *, overwrite: bool) -> SwapState:
+    """The state from which a swap of a number of conditions starts."""
     state: SwapState | None = SWAP.resumed(folder, manifest, overwrite=overwrite)
     if state is None or folder is None:
         table = ParquetTable.temporary() if folder is None else ParquetTable(folder / MEASUREMENTS)
         return SwapState(manifest, table)
     changes: Any = state.table.scan().collect_schema()["hidden"]
-    there, asked = ({"number of conditions": number} for number in (changes.shape[0], arms))
+    there, asked = ({"number of conditions": number} for number in (changes.shape[0], conditions))
     SWAP.refuse_other(folder, there, asked)
     return state

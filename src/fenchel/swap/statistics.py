@@ -1,8 +1,8 @@
-"""Tables of a swap: paired effects of every arm with bootstrap intervals, on the same resamples of the same units.
+"""Tables of a swap: paired effects of every condition with bootstrap intervals, on the same resamples of units.
 
-To tell whether a change is more than smoothing, an arm is compared with the best of the controls, which are first order
-at other α. The control is selected by the measure of the comparison, so selecting and comparing on the same units would
-be biased: the units are split into two random halves, and the control for each half is selected on the other.
+To tell whether a change is more than smoothing, a condition is compared with the best of the controls, which are first
+order at other α. The control is selected by the measure of the comparison, so selecting and comparing on the same units
+would be biased: the units are split into two random halves, and the control for each half is selected on the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from fenchel.bootstrap import FEWEST, Bootstrap, Interval
 from fenchel.correlation import correlation, midranks, spearman
 from fenchel.errors import ModelError
-from fenchel.swap.conditions import Arm
+from fenchel.swap.conditions import Condition
 from fenchel.swap.observation import Task
 from fenchel.swap.tasks import SentenceTask
 
@@ -26,14 +26,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """A statistic of an arm on weighted samples of units.
+    """A statistic of a condition on weighted samples of units.
 
     Attributes:
         units: Number of units.
-        of: Function of the key of an arm and (R, N) weights, the multiplicity of each unit in R samples, that returns
+        of: Function of the key of a condition and (R, N) weights, the multiplicity of units in R samples, that returns
             (R,) float64.
         lower_is_better: Whether less is better.
-        rounding: Bound on the rounding of a difference between arms, which intervals of differences include.
+        rounding: Bound on the rounding of a difference between conditions, which intervals of differences include.
     """
 
     units: int
@@ -41,59 +41,59 @@ class Metric:
     lower_is_better: bool = False
     rounding: float = 0.0
 
-    def of_all(self, arm: str) -> float:
-        """The metric of an arm on all units."""
-        return float(self.of(arm, torch.ones(1, self.units, dtype=torch.float64)))
+    def of_all(self, condition: str) -> float:
+        """The metric of a condition on all units."""
+        return float(self.of(condition, torch.ones(1, self.units, dtype=torch.float64)))
 
 
 def token_mean(sums: Mapping[str, Tensor], counts: Tensor, *, lower_is_better: bool = True) -> Metric:
     """Sum of a quantity over the units, divided by the sum of counts (tokens, for a loss).
 
     Args:
-        sums: (N,) for each arm.
+        sums: (N,) for each condition.
         counts: (N,), at least 0.
         lower_is_better: Whether less is better.
     """
     counts = counts.to(torch.float64)
     return Metric(
         len(counts),
-        lambda arm, weights: weights @ sums[arm].to(torch.float64) / (weights @ counts),
+        lambda condition, weights: weights @ sums[condition].to(torch.float64) / (weights @ counts),
         lower_is_better,
     )
 
 
 def score_correlation(similarities: Mapping[str, Tensor], scores: Tensor) -> Metric:
-    """Spearman's correlation of an arm's similarities with given scores; the unit is a pair.
+    """Spearman's correlation of a condition's similarities with given scores; the unit is a pair.
 
     Args:
-        similarities: (N,) for each arm.
+        similarities: (N,) for each condition.
         scores: (N,).
     """
-    return Metric(len(scores), lambda arm, weights: spearman(similarities[arm], scores, weights))
+    return Metric(len(scores), lambda condition, weights: spearman(similarities[condition], scores, weights))
 
 
 def ranking_agreement(
     similarities: Mapping[str, Tensor], model: str, pairs: Tensor, sentences: int
 ) -> Metric:
-    """Spearman's correlation of an arm's similarities of pairs with the model's own; the unit is a sentence.
+    """Spearman's correlation of a condition's similarities of pairs with the model's own; the unit is a sentence.
 
     A sentence is in many pairs, so pairs are not resampled independently: the weight of a pair is the product of the
     weights of its sentences.
 
     Args:
-        similarities: (P,) for each arm.
-        model: Key of the model's own arm.
+        similarities: (P,) for each condition.
+        model: Key of the model's own condition.
         pairs: (P, 2) numbers of the sentences.
         sentences: How many.
     """
     first, second = pairs.T
 
-    def agreement(arm: str, weights: Tensor) -> Tensor:
+    def agreement(condition: str, weights: Tensor) -> Tensor:
         result = []
         # There are more pairs than sentences: use smaller blocks.
         for rows in weights.split(max(1, 4_000_000 // max(1, len(first)))):
             both = rows[:, first] * rows[:, second]
-            own, other = (midranks(similarities[key], both) for key in (model, arm))
+            own, other = (midranks(similarities[key], both) for key in (model, condition))
             result.append(correlation(own, other, both))
         return torch.cat(result)
 
@@ -102,12 +102,12 @@ def ranking_agreement(
 
 @dataclass(frozen=True)
 class AgainstControl:
-    """Comparison of an arm with the best control.
+    """Comparison of a condition with the best control.
 
     Attributes:
         chosen: The control selected for each half on the other; empty where there are too few units to split.
         best: The best control on all units, for information.
-        compared: Mean over the halves of the arm's metric minus that of the selected control, or of the control's
+        compared: Mean over the halves of the condition's metric minus that of the selected control, or of the control's
             alone, with an interval; None where there are too few units.
     """
 
@@ -133,13 +133,13 @@ def _best(metric: Metric, controls: Sequence[str], weights: Tensor) -> str:
 
 
 def against_best_control(
-    metric: Metric, arm: str | None, controls: Sequence[str], bootstrap: Bootstrap
+    metric: Metric, condition: str | None, controls: Sequence[str], bootstrap: Bootstrap
 ) -> AgainstControl:
-    """Compare an arm with the best control, selected on one half of the units and compared on the other, both ways.
+    """Compare a condition with the best control, selected on one half of the units, compared on the other, both ways.
 
     Args:
         metric: The compared metric.
-        arm: The arm; None for the metric of the selected controls itself.
+        condition: The condition; None for the metric of the selected controls itself.
         controls: The controls, at least one.
         bootstrap: Resamples each half separately; the selection is fixed, so the interval does not include its
             uncertainty.
@@ -159,7 +159,7 @@ def against_best_control(
         result = []
         for members, control in zip(inside, chosen, strict=True):
             value = metric.of(control, weights * members)
-            result.append(value if arm is None else metric.of(arm, weights * members) - value)
+            result.append(value if condition is None else metric.of(condition, weights * members) - value)
         return torch.stack(result).mean(0)
 
     compared = bootstrap.interval(difference, metric.units, split).widened(metric.rounding)
@@ -176,29 +176,33 @@ def named(name: str, interval: Interval | None) -> Record:
     }
 
 
-def by_effect(arms: Sequence[Record], quality: str | None) -> tuple[str, str, list[Record]]:
+def by_effect(conditions: Sequence[Record], quality: str | None) -> tuple[str, str, list[Record]]:
     """Order single heads or layers by their measured effect.
 
     Args:
-        arms: The records of a swap.
+        conditions: The records of a swap.
         quality: The loss or score of the comparison; None to use the change of the output.
 
     Returns:
         The measure, the name of the effect in a record, and the records, the most harmful first, or without a quality
         the largest change first; those without an effect last.
     """
-    measure = name = "embedding_change" if "embedding_change" in arms[0] else "hidden_change"
+    measure = name = "embedding_change" if "embedding_change" in conditions[0] else "hidden_change"
     if quality is not None:
         measure, name = quality, f"{quality}_difference"
     sign = -1 if quality in (None, "loss") else 1
-    return measure, name, sorted(arms, key=lambda arm: (arm[name] is None, sign * (arm[name] or 0.0)))
+    return (
+        measure,
+        name,
+        sorted(conditions, key=lambda condition: (condition[name] is None, sign * (condition[name] or 0.0))),
+    )
 
 
-def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
+def ranking(conditions: Sequence[Record], quality: str | None) -> list[Record]:
     """Rank heads, or layers where no head was swapped alone, by their measured effect.
 
     Args:
-        arms: The records of a swap.
+        conditions: The records of a swap.
         quality: The loss or score of the comparison; None to use the change of the output.
 
     Returns:
@@ -206,18 +210,18 @@ def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
         that of :func:`by_effect`. Entries have ``layer``, ``head``, ``module`` and ``effect``, the difference from the
         model, with ``effect_low`` and ``effect_high``.
     """
-    alone = [arm for arm in arms if arm["where"] != "model" and not arm["control"]]
-    where = "head" if any(arm["where"] == "head" for arm in alone) else "layer"
-    measure, name, ordered = by_effect(arms, quality)
+    alone = [one for one in conditions if one["where"] != "model" and not one["control"]]
+    where = "head" if any(condition["where"] == "head" for condition in alone) else "layer"
+    measure, name, ordered = by_effect(conditions, quality)
     result = []
-    for estimator in dict.fromkeys(arm["estimator"] for arm in alone):
+    for estimator in dict.fromkeys(condition["estimator"] for condition in alone):
         order = [
             {
-                **{key: arm[key] for key in ("layer", "head", "module")},
-                **{f"effect{end}": arm[f"{name}{end}"] for end in ("", "_low", "_high")},
+                **{key: condition[key] for key in ("layer", "head", "module")},
+                **{f"effect{end}": condition[f"{name}{end}"] for end in ("", "_low", "_high")},
             }
-            for arm in ordered
-            if arm["where"] == where and arm["estimator"] == estimator
+            for condition in ordered
+            if condition["where"] == where and condition["estimator"] == estimator
         ]
         result.append({"estimator": estimator, "where": where, "measure": measure, "order": order})
     return result
@@ -227,7 +231,7 @@ class Tables:
     """The tables of a swap.
 
     Args:
-        arms: The arms, the model itself first.
+        conditions: The conditions, the model itself first.
         measured: Measurements of ``SwapRun``, with units in the first dimension.
         stacks: Number of layers of each stack, that of the output last.
         task: The task, which names the rows of the measurements. Documents are resampled with all of their rows.
@@ -237,19 +241,19 @@ class Tables:
 
     def __init__(
         self,
-        arms: Sequence[Arm],
+        conditions: Sequence[Condition],
         measured: Mapping[str, Tensor],
         stacks: Mapping[str, int],
         task: Task,
         bootstrap: Bootstrap,
         eps: float,
     ) -> None:
-        self._arms, self._stacks, self._bootstrap, self._eps = arms, stacks, bootstrap, eps
-        self._keys = [arm.key for arm in arms]
-        self._controls = [arm for arm in arms if arm.is_model_wide_control]
+        self._conditions, self._stacks, self._bootstrap, self._eps = conditions, stacks, bootstrap, eps
+        self._keys = [condition.key for condition in conditions]
+        self._controls = [condition for condition in conditions if condition.is_model_wide_control]
         # Without α = 1, which is the model itself.
-        self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
-        self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
+        self._others = {one.key: one.alpha for one in self._controls if one.alpha != 1}
+        self._estimators = [condition for condition in conditions if condition.is_model_wide_estimator]
         self.units = {task.unit: len(measured["documents"])}
         self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
@@ -268,25 +272,25 @@ class Tables:
         if (scores := measured.get("scores")) is not None:
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
         self.quality = next(iter(self._qualities), None)
-        """The first quality, by which arms are compared."""
+        """The first quality, by which conditions are compared."""
 
     def results(self) -> Record:
         """Everything as JSON values.
 
         Returns:
-            ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
+            ``conditions`` (a record each), ``layers`` (change of a layer's output under every model-wide condition),
             ``against_control`` (better or worse than the best control, where there is a loss or a score), ``smoothing``
             (what the nearest control leaves of the change) and ``ranking`` (see there).
         """
-        arms = self.arms()
+        conditions = self.conditions()
         return {
             "units": self.units,
             "quality": self.quality,
-            "arms": arms,
+            "conditions": conditions,
             "layers": self.layers(),
             "against_control": self.against_control(),
             "smoothing": self.smoothing(),
-            "ranking": ranking(arms, self.quality),
+            "ranking": ranking(conditions, self.quality),
         }
 
     def _by_document(self, measured: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -308,7 +312,7 @@ class Tables:
 
     def _compare_embeddings(self, task: SentenceTask, embeddings: Tensor) -> None:
         def similarities(pairs: Tensor) -> dict[str, Tensor]:
-            # One arm at a time: all at once would need several times the memory of the embeddings.
+            # One condition at a time: all at once would need several times the memory of the embeddings.
             result = {}
             for index, key in enumerate(self._keys):
                 first, second = (embeddings[side, index].double() for side in pairs.T)
@@ -334,48 +338,48 @@ class Tables:
             scored = similarities(task.scored)
             self._qualities["score_correlation"] = score_correlation(scored, task.scores)
 
-    def arms(self) -> list[Record]:
-        """A record per arm."""
+    def conditions(self) -> list[Record]:
+        """A record per condition."""
         own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
         records = []
-        for arm in self._arms:
+        for condition in self._conditions:
             record: Record = {
-                "where": arm.where,
-                "estimator": arm.estimator or "model",
-                "alpha": arm.alpha,
-                "control": arm.is_control,
-                "layer": arm.layer,
-                "head": arm.head,
-                "module": arm.name,
+                "where": condition.where,
+                "estimator": condition.estimator or "model",
+                "alpha": condition.alpha,
+                "control": condition.is_control,
+                "layer": condition.layer,
+                "head": condition.head,
+                "module": condition.name,
             }
             for name, metric in self._qualities.items():
-                record |= self._quality(name, metric, arm.key, own[name])
+                record |= self._quality(name, metric, condition.key, own[name])
             for name, metric in self._changes.items():
                 # A single head hardly changes a ranking, and resampling it is expensive.
-                with_interval = name != "ranking_agreement" or arm.where == "model"
-                record |= self._interval(name, metric, arm.key, with_interval)
+                with_interval = name != "ranking_agreement" or condition.where == "model"
+                record |= self._interval(name, metric, condition.key, with_interval)
                 if name == "embedding_change":
-                    record["embedding_change_p95"] = float(torch.quantile(self._moved[arm.key], 0.95))
+                    record["embedding_change_p95"] = float(torch.quantile(self._moved[condition.key], 0.95))
             records.append(record)
         return records
 
-    def _samples(self, metric: Metric, arm: str) -> Tensor:
-        """The metric of an arm in every resample; of too few units there are none."""
+    def _samples(self, metric: Metric, condition: str) -> Tensor:
+        """The metric of a condition in every resample; of too few units there are none."""
         if metric.units < FEWEST:
             return torch.empty(0)
         units = torch.arange(metric.units)
-        return self._bootstrap.samples(lambda weights: metric.of(arm, weights), [units], metric.units)
+        return self._bootstrap.samples(lambda weights: metric.of(condition, weights), [units], metric.units)
 
-    def _quality(self, name: str, metric: Metric, arm: str, own: Tensor) -> Record:
-        """A metric of an arm and its difference from the model's, on the same resamples."""
-        value = metric.of_all(arm)
+    def _quality(self, name: str, metric: Metric, condition: str, own: Tensor) -> Record:
+        """A metric of a condition and its difference from the model's, on the same resamples."""
+        value = metric.of_all(condition)
         difference = value - metric.of_all(self._keys[0])
-        samples = own if arm == self._keys[0] else self._samples(metric, arm)
+        samples = own if condition == self._keys[0] else self._samples(metric, condition)
         apart = Bootstrap.around(difference, samples - own).widened(metric.rounding if difference else 0.0)
         return named(name, Bootstrap.around(value, samples)) | named(f"{name}_difference", apart)
 
     def layers(self) -> list[Record]:
-        """A record for every layer and model-wide arm."""
+        """A record for every layer and model-wide condition."""
         numbered = [
             (index, stack, layer)
             for index, (stack, count) in enumerate(self._stacks.items())
@@ -384,9 +388,14 @@ class Tables:
         records = []
         for (index, stack, layer), hidden in zip(numbered, self._measured["hidden"].unbind(-1), strict=True):
             metric = token_mean(self._columns(hidden), self._measured["tokens"][:, index])
-            for arm in [*self._controls, *self._estimators]:
-                place = {"stack": stack, "layer": layer, "estimator": arm.estimator, "alpha": arm.alpha}
-                records.append(place | self._interval("hidden_change", metric, arm.key))
+            for condition in [*self._controls, *self._estimators]:
+                place = {
+                    "stack": stack,
+                    "layer": layer,
+                    "estimator": condition.estimator,
+                    "alpha": condition.alpha,
+                }
+                records.append(place | self._interval("hidden_change", metric, condition.key))
         return records
 
     def against_control(self) -> list[Record]:
@@ -394,15 +403,17 @@ class Tables:
         if self.quality is None or not self._others:
             return []
         records = []
-        for arm in self._estimators:
+        for condition in self._estimators:
             metric = self._qualities[self.quality]
-            compared = self._against_best_control(metric, arm.key, "best_alpha", "difference")
-            records.append({"estimator": arm.estimator, "measure": self.quality, **compared})
+            compared = self._against_best_control(metric, condition.key, "best_alpha", "difference")
+            records.append({"estimator": condition.estimator, "measure": self.quality, **compared})
         return records
 
-    def _against_best_control(self, metric: Metric, arm: str | None, best: str, compared: str) -> Record:
+    def _against_best_control(
+        self, metric: Metric, condition: str | None, best: str, compared: str
+    ) -> Record:
         """Results of :func:`against_best_control` under these names."""
-        result = against_best_control(metric, arm, list(self._others), self._bootstrap)
+        result = against_best_control(metric, condition, list(self._others), self._bootstrap)
         return {
             best: self._others[result.best],
             "chosen_alphas": [self._others[key] for key in result.chosen],
@@ -413,13 +424,13 @@ class Tables:
         """A record for every model-wide estimator that changes more than rounding does, where there is a control."""
         embeddings, records = self._measured.get("embeddings"), []
         others = [self._keys[0], *(control.key for control in self._controls)]
-        for number, arm in enumerate(self._estimators if self._others else ()):
+        for number, condition in enumerate(self._estimators if self._others else ()):
             # Distances of each unit to the model and to each control, and their normalization.
             if embeddings is None:
                 columns = self._measured["distances"][:, number].double().unbind(-1)
                 measure, of = "hidden_change", float(self._measured["tokens"][:, -1].sum())
             else:
-                apart = embeddings[:, self._keys.index(arm.key)]
+                apart = embeddings[:, self._keys.index(condition.key)]
                 columns = [_apart(apart, embeddings[:, self._keys.index(key)]) for key in others]
                 measure, of = "embedding_change", len(embeddings)
             own, *to_controls = columns
@@ -430,7 +441,7 @@ class Tables:
             distances = dict(zip(others[1:], to_controls, strict=True))
             records.append(
                 {
-                    "estimator": arm.estimator,
+                    "estimator": condition.estimator,
                     "measure": measure,
                     "distance_to_model": float(own.sum()) / of,
                     "distance_to_control": [
@@ -444,10 +455,12 @@ class Tables:
             )
         return records
 
-    def _interval(self, name: str, metric: Metric, arm: str, with_interval: bool = True) -> Record:
-        if not with_interval or arm == self._keys[0]:
-            return named(name, Interval(metric.of_all(arm)))
-        return named(name, self._bootstrap.interval(lambda weights: metric.of(arm, weights), metric.units))
+    def _interval(self, name: str, metric: Metric, condition: str, with_interval: bool = True) -> Record:
+        if not with_interval or condition == self._keys[0]:
+            return named(name, Interval(metric.of_all(condition)))
+        return named(
+            name, self._bootstrap.interval(lambda weights: metric.of(condition, weights), metric.units)
+        )
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

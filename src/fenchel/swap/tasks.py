@@ -103,7 +103,7 @@ class LanguageTask:
 
     * masked: a random share ``mask_probability`` (at least one) of the counted tokens of every window that are not
       special is replaced by the mask token and predicted. It depends only on the seed, the document and the window, so
-      it is the same for every arm, batch size and resumed session.
+      it is the same for every condition, batch size and resumed session.
     * causal: every counted token but the first of a window is predicted from those before it.
     * seq2seq: the decoder reads the target (without one, the text itself) shifted right, and predicts it.
 
