@@ -112,26 +112,26 @@ class Attention(AttendingLayer, nn.Module):
         closeness = self.effective_closeness
         problem = Problem(evidence, templates, templates, self.alpha, scale, closeness=closeness)
         call = LayerCall(problem, log_u)
-        result = self.answer(call, dropout=0.0, need_weights=need_weights, need_certificate=False)
+        result = self.infer(call, dropout=0.0, need_weights=need_weights, need_certificate=False)
         return result.output.squeeze(1), None if result.weights is None else result.weights.squeeze(1)
 
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
         """Calls inside are queries of one problem, one after another; an audit sees them once, side by side."""
-        captured, calls = vars(self).pop("answer", None), list[Any]()
+        captured, calls = vars(self).pop("infer", None), list[Any]()
         if captured is not None:
-            own = self.answer
+            own = self.infer
 
             def kept(call: LayerCall, **options: Any) -> Any:
                 calls.append(call)
                 return own(call, **options)
 
-            self.answer = kept
+            self.infer = kept
         try:
             yield
         finally:
             if captured is not None:
-                self.answer = captured
+                self.infer = captured
         if captured is not None and calls:
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])

@@ -124,7 +124,7 @@ def _drawn(entry: Entry) -> tuple[int, int, dict[str, list[list[float]]]]:
         if isinstance(parts, AbstractFiniteParts):
             answers = [one for one in entry.estimators if one in ("first_order", "exact")]
             panels = {one.replace("_", " "): parts.weights(one) for one in answers}
-            panels = {"preference u": parts.believed(), **panels}
+            panels = {"preference u": parts.preference_weights(), **panels}
             return number, len(asked), {name: one[0, 0].clamp(0, 1).tolist() for name, one in panels.items()}
     return 0, len(asked), {}
 

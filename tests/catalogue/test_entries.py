@@ -99,18 +99,24 @@ def test_weights_are_distributions_inferred_from_the_parts(name):
             total = weights.sum(-1)
             close(total[total != 0], torch.ones_like(total[total != 0]))
             assert (weights >= 0).all()
-            close(parts.answer(estimator), parts.mean_under(weights))
+            close(parts.output(estimator), parts.mean_under(weights))
 
 
 @pytest.mark.parametrize("name", INFERRED)
 def test_what_is_believed_is_the_answer_to_nothing(name):
     for parts in ENTRIES[name].run().inferences:
         if isinstance(parts, Parts | RelativeParts):
-            close(replace(parts, evidence=torch.zeros_like(parts.evidence)).weights(), parts.believed())
+            close(
+                replace(parts, evidence=torch.zeros_like(parts.evidence)).weights(),
+                parts.preference_weights(),
+            )
         elif isinstance(parts, TransportParts):
             n = parts.templates.shape[-2]
-            close(parts.believed()[..., :n], torch.full_like(parts.believed()[..., :n], 1 / n))
-            assert (parts.believed()[..., n:] == 0).all()
+            close(
+                parts.preference_weights()[..., :n],
+                torch.full_like(parts.preference_weights()[..., :n], 1 / n),
+            )
+            assert (parts.preference_weights()[..., n:] == 0).all()
 
 
 @pytest.mark.parametrize("name", [name for name in INFERRED if "exact" in ENTRIES[name].estimators])
@@ -218,7 +224,7 @@ def test_the_gaussians_answer_is_the_mean_of_values_under_it():
         dual = parts.dual(estimator)
         torch.testing.assert_close(dual, problem.solve(estimator).dual)
         mean = joint.tilted_mean(nn.functional.pad(dual[0, 0], (0, 2)))
-        torch.testing.assert_close(parts.answer(estimator)[0, 0], mean[:, 3:])
+        torch.testing.assert_close(parts.output(estimator)[0, 0], mean[:, 3:])
 
 
 def test_the_distance_of_two_normal_distributions_is_what_is_integrated():

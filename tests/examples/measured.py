@@ -83,6 +83,6 @@ def check_run(script: ModuleType, run: Path, kinds: list[str], **options: Any) -
     assert [head["kind"] for head in audited(script, run, **options)] == kinds
     options = {"estimators": ("exact",), "alphas": (0.5,), "bootstrap": 100}
     report = swap(str(run), loader=script.__file__, **options)
-    assert abs(report.arm("model")["loss"] - float(found["loss"].mean())) < 1e-4
-    assert report.arm("exact")["hidden_change"] > 1e-6
+    assert abs(report.condition("model")["loss"] - float(found["loss"].mean())) < 1e-4
+    assert report.condition("exact")["hidden_change"] > 1e-6
     return found

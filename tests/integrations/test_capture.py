@@ -16,7 +16,7 @@ from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention
 from fenchel.nn.evidence import AbstractEvidence, Content, General, TransformerXL
 from fenchel.nn.preference import Causal, RelativePosition
 from fenchel.run_options import ABLATIONS
-from fenchel.swap.conditions import Arm, sites_of
+from fenchel.swap.conditions import Condition, sites_of
 from tests.swap.small_swaps import language_model
 from tests.swap.test_ablations import text_inputs
 from tests.tiny_models import eager_weights, tiny_inputs, tiny_model
@@ -148,7 +148,7 @@ def test_replaced_heads_are_the_ablations_of_a_swap(family: str, how: str) -> No
 
     with torch.no_grad():
         own = model(**inputs)[0]
-        with Arm(how, layer=2, head=3, name=name).installed(model, None, {2: mean}):
+        with Condition(how, layer=2, head=3, name=name).installed(model, None, {2: mean}):
             expected = model(**inputs)[0]
         with fenchel.Capture(model) as heads:
             heads.replace(2, 3, ablated)
@@ -412,7 +412,7 @@ def test_layers_of_our_own_are_captured(options: dict[str, Any]) -> None:
         doubled = model(x)
     output = torch.stack([heads[1, 1].output, heads[1, 2].output], 2).flatten(2)
     torch.testing.assert_close(model.layer.out_proj(output), doubled, rtol=1e-8, atol=1e-9)
-    assert "answer" not in model.layer.__dict__
+    assert "infer" not in model.layer.__dict__
     assert torch.equal(model(x), expected)
 
 

@@ -35,7 +35,7 @@ from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, text_pieces, token_text
 
 
-def answers(
+def both_weights(
     call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: Solving
 ) -> tuple[Tensor, Tensor]:
     """Compute the weights of a few queries.
@@ -350,7 +350,7 @@ class ExampleSearch:
             return []
         sides = self._sides(measured, row)
         shown, on = (side.beginning(MOST_TOKENS) for side in sides)
-        weights = answers(measured.call, row, measured.heads, shown, self._rough)
+        weights = both_weights(measured.call, row, measured.heads, shown, self._rough)
         pieces = sides[0].pieces, sides[1].pieces
         return [
             AttentionMatrix.of(key, places[row], first_order, exact, (shown, on), pieces)

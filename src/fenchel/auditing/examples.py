@@ -183,7 +183,7 @@ class HeadExample(FarQuery):
 
     Attributes:
         token: The query's token.
-        templates: The heaviest under either answer, heaviest first.
+        templates: The heaviest under either weights, heaviest first.
         context: The sentence that contains the query, with "…" where text is left out.
         context_token: Start and end of the query's token in ``context``; None where it is not shown.
         passage: The sentence that contains the templates, with all weights.
@@ -199,7 +199,7 @@ class HeadExample(FarQuery):
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight of a template under either answer."""
+        """The largest weight of a template under either weights."""
         return max((max(one.first_order, one.exact) for one in self.templates), default=0.0)
 
     @property

@@ -139,7 +139,7 @@ class Family:
         return declare
 
 
-def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known: Any) -> Tensor | None:
+def log_weights_of(preference: AbstractPreference, query: Tensor, key: Tensor, **known: Any) -> Tensor | None:
     """The log-weights of a preference for queries (B, H, m, d) and keys (B, H, n, d).
 
     Args:

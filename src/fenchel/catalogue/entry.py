@@ -34,7 +34,7 @@ class Inferrer:
 
     def __call__(self, parts: AbstractParts) -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
-        return self._recorded(parts).answer(self.estimator)
+        return self._recorded(parts).output(self.estimator)
 
     def weights(self, parts: AbstractFiniteParts) -> Tensor:
         """The weights, (B, H, m, n), for a mechanism that needs more than a mean of values."""
@@ -47,7 +47,7 @@ class Inferrer:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EntryResult:
     """The result of running an entry.
 
     Attributes:
@@ -191,7 +191,7 @@ class Entry:
         closeness: AbstractCloseness | str | None = None,
         seed: int = 0,
         **inputs: Any,
-    ) -> Answer:
+    ) -> EntryResult:
         """Compute the mechanism, with an estimator and a closeness for its inferences.
 
         Args:
@@ -226,7 +226,7 @@ class Entry:
             closeness = closeness_named(closeness_name(closeness))
         infer = Inferrer(estimator, closeness)
         output = self.written(infer, **arguments)
-        return Answer(output, estimator, tuple(infer.asked))
+        return EntryResult(output, estimator, tuple(infer.asked))
 
     def check(self, estimator: str, closeness: AbstractCloseness | str | None = None) -> None:
         """Check that the mechanism supports an estimator and a closeness.

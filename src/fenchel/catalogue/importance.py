@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, believed, heads, queries_or_keys
+from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, heads, log_weights_of, queries_or_keys
 from fenchel.catalogue.entry import Inferrer, Paper
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
@@ -40,7 +40,7 @@ def _context(
     All queries share this preference. It is the papers' extension of attention, made possible by the distinction of
     preference and evidence.
     """
-    belief = believed(Context(query.shape[1], network=network), query, key, key_inputs=sentence)
+    belief = log_weights_of(Context(query.shape[1], network=network), query, key, key_inputs=sentence)
     return infer(Parts.scaled_dot(query, key, value, belief))
 
 

@@ -23,7 +23,7 @@ class AbstractParts(ABC):
     """Inferences, one per query, (B, H, m)."""
 
     @abstractmethod
-    def answer(self, estimator: str = "first_order") -> Tensor:
+    def output(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class AbstractFiniteParts(AbstractParts):
     def _inference(self, estimator: str) -> functional.Inference:
         """The call of :func:`fenchel.functional.infer`."""
 
-    def answer(self, estimator: str = "first_order") -> Tensor:
+    def output(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
         return self._inference(estimator).output
 
@@ -74,7 +74,7 @@ class AbstractFiniteParts(AbstractParts):
         with torch.no_grad():
             return self._inference(estimator).certificate
 
-    def believed(self) -> Tensor:
+    def preference_weights(self) -> Tensor:
         """The preference u as weights, (B, H, m, N); all 0 in rows with nothing to attend to."""
         shape = (*self.evidence.shape[:3], self.templates.shape[-2])
         if self.log_preference is None:
@@ -109,7 +109,7 @@ class Parts(AbstractFiniteParts):
 
     Example:
         >>> k, q = torch.eye(3).view(1, 1, 3, 3), torch.tensor([[[[2.0, 0.0, 0.0]]]])
-        >>> Parts(templates=k, evidence=q, values=k).answer()
+        >>> Parts(templates=k, evidence=q, values=k).output()
         tensor([[[[0.7870, 0.1065, 0.1065]]]])
     """
 
@@ -182,7 +182,7 @@ class GaussianParts(AbstractParts):
     Example:
         >>> k = torch.eye(2).view(1, 1, 2, 2)
         >>> parts = GaussianParts(templates=k, evidence=torch.ones(1, 1, 1, 2), values=torch.tensor([[[[3.0], [5.0]]]]))
-        >>> parts.answer(), parts.answer("exact")
+        >>> parts.output(), parts.output("exact")
         (tensor([[[[8.]]]]), tensor([[[[4.]]]]))
     """
 
@@ -192,7 +192,7 @@ class GaussianParts(AbstractParts):
     counts: Tensor | None = None
     alpha: float | Tensor = 1.0
 
-    def answer(self, estimator: str = "first_order") -> Tensor:
+    def output(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
         along = self.dual(estimator) @ self.templates.mT
         return (along if self.counts is None else along * self.counts) @ self.values
@@ -312,9 +312,9 @@ class TransportParts(AbstractFiniteParts):
         """D."""
         return OptimalTransport(self.cost, self.gamma, self.atoms, warn=False)
 
-    def believed(self) -> Tensor:
+    def preference_weights(self) -> Tensor:
         """Uniform on the templates and 0 on the atoms, (B, H, m, n + a)."""
-        return torch.nn.functional.pad(super().believed(), (0, self.atoms.shape[-2]))
+        return torch.nn.functional.pad(super().preference_weights(), (0, self.atoms.shape[-2]))
 
     def _inference(self, estimator: str) -> functional.Inference:
         values, atom_values = self.values.split((self.templates.shape[-2], self.atoms.shape[-2]), -2)

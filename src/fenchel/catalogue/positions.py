@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, believed, heads
+from fenchel.catalogue.declaration import Draw, Family, heads, log_weights_of
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
 from fenchel.nn import sinusoids
@@ -107,7 +107,7 @@ def _believing(
 ) -> Parts:
     own = key.shape[-1] ** -0.5 if scale is None else scale
     return Parts(
-        templates=key * own, evidence=query, values=value, log_preference=believed(belief, query, key)
+        templates=key * own, evidence=query, values=value, log_preference=log_weights_of(belief, query, key)
     )
 
 
@@ -296,7 +296,7 @@ def _transformer_xl(
     seen = torch.cat([memory, x], 1)
     (query,), (key, value) = _projected(x, project[:1]), _projected(seen, project[1:])
     offset = memory.shape[1]
-    past = believed(Causal(), query, key, query_offset=offset)
+    past = log_weights_of(Causal(), query, key, query_offset=offset)
     return infer(_asked(network, query, key, value, past, offset=offset))
 
 
@@ -421,7 +421,7 @@ def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeG
     fewer pixels at the border.
     """
     query, key, value = _projected(x, project)
-    near = believed(GridWindow(network.grid, network.reach), query, key)
+    near = log_weights_of(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
 
 
@@ -478,7 +478,7 @@ def _swin(infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition
     rows, columns = image.shape[1:3]
     windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
     query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
-    belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
+    belief = combined([log_weights_of(network, query, key), _together(rows, columns, side, shift, image)])
     result = infer(Parts.scaled_dot(query, key, value, belief))
     joined = result.transpose(1, 2).flatten(2)
     return _joined_windows(joined, side, rows, columns).roll((shift, shift), (1, 2))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, believed, heads
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, heads, log_weights_of
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.evidence import General
@@ -56,7 +56,7 @@ def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Loca
     in the paper they differ.
     """
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
-    belief = believed(network, query, values, query_inputs=state)
+    belief = log_weights_of(network, query, values, query_inputs=state)
     nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
@@ -194,7 +194,7 @@ _STATES_AND_REACH = {**heads(queries=5, keys=7, value_dim=3, count=1), "reach": 
 )
 def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
     """Source and target are roughly aligned: word i of one corresponds to words near i of the other."""
-    near = believed(Window(reach, reach), query, key, query_offset=0)
+    near = log_weights_of(Window(reach, reach), query, key, query_offset=0)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
 
 

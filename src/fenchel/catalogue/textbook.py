@@ -13,8 +13,8 @@ from fenchel.catalogue.declaration import (
     QUERIES_OR_KEYS,
     Draw,
     Family,
-    believed,
     heads,
+    log_weights_of,
     queries_or_keys,
 )
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
@@ -196,7 +196,7 @@ def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Addi
     All of it is preference.
     """
     query, values = state.unsqueeze(1), annotations.unsqueeze(1)
-    belief = believed(network, query, values, query_inputs=state, key_inputs=annotations)
+    belief = log_weights_of(network, query, values, query_inputs=state, key_inputs=annotations)
     nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 

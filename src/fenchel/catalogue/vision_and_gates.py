@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from fenchel import functional
-from fenchel.catalogue.declaration import NO_INFERENCE, Draw, Family, believed
+from fenchel.catalogue.declaration import NO_INFERENCE, Draw, Family, log_weights_of
 from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import QuadraticGridPosition
@@ -215,7 +215,7 @@ def _convolution(
     padded = torch.nn.functional.pad(image, (left, left, up, up)).flatten(2).mT
     values = padded.unsqueeze(1).expand(-1, heads, -1, -1)
     nothing = values.new_zeros(batch, heads, rows * columns, values.shape[-1])
-    near = believed(belief, nothing, values)
+    near = log_weights_of(belief, nothing, values)
     shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=near))
     # The output map of the heads: W_h of shift h, summed.
     result = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)

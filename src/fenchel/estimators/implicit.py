@@ -65,8 +65,8 @@ class StationaryPoint(AbstractEquation):
     @override
     def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
         u, p, lifted = point.family.log_preference.exp(), point.weights, nu @ point.templates.mT
-        moved, believed = (w * (lifted - total(w * lifted)) for w in (p, u))
-        return (u - p).mT @ nu - moved.mT @ dual, believed - moved
+        moved, prior = (w * (lifted - total(w * lifted)) for w in (p, u))
+        return (u - p).mT @ nu - moved.mT @ dual, prior - moved
 
 
 class Expansion(AbstractEquation):

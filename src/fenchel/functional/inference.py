@@ -113,7 +113,7 @@ class Inference:
     @property
     def dual(self) -> Tensor:
         """λ of the estimator, (B, H, m, d): zero for queries with nothing to attend to."""
-        return self._once("dual", lambda: self._answer(self._point))
+        return self._once("dual", lambda: self._returned(self._point))
 
     @property
     def _point(self) -> Tensor:
@@ -129,12 +129,12 @@ class Inference:
         """
         if not self._has_output:
             raise ProblemError("value is None; expected value=, (B, H_kv, n, d_v), for an output")
-        return self._once("output", lambda: self._answer(self._make_output()))
+        return self._once("output", lambda: self._returned(self._make_output()))
 
     @property
     def weights(self) -> Tensor:
         """The weights p, before dropout, (B, H, m, n): zero in rows with nothing to attend to."""
-        return self._once("weights", lambda: self._answer(self._make_weights()))
+        return self._once("weights", lambda: self._returned(self._make_weights()))
 
     @property
     def certificate(self) -> AttentionCertificate:
@@ -147,7 +147,7 @@ class Inference:
                 bounds = AttentionCertificate(zeros, zeros.clone(), zeros.clone())
             else:
                 bounds = self._make_certificate()
-            return AttentionCertificate(*map(self._answer, bounds))
+            return AttentionCertificate(*map(self._returned, bounds))
 
         return self._once("certificate", made)
 
@@ -167,7 +167,7 @@ class Inference:
         def made() -> Tensor:
             if self._call.has_no_evidence:
                 return 0.0 * self.weights.sum(-1).to(compute_dtype(self._call.query.dtype))
-            return self._answer(self._make_gap())
+            return self._returned(self._make_gap())
 
         return self._once("gap", made)
 
@@ -184,7 +184,7 @@ class Inference:
                 self._kept[name] = make()
         return self._kept[name]
 
-    def _answer(self, result: Tensor) -> Tensor:
+    def _returned(self, result: Tensor) -> Tensor:
         """A result for every query, (B, H, m, ...), as it is returned."""
         return self._call.without_empty_rows(result)
 
@@ -329,8 +329,8 @@ class AttentionInference(Inference):
         return Discrete(rows.templates[:1], rows.log_weights()[:1, :, :LEAST_QUERIES])
 
     @override
-    def _answer(self, result: Tensor) -> Tensor:
-        result = super()._answer(result)
+    def _returned(self, result: Tensor) -> Tensor:
+        result = super()._returned(result)
         return result[(0,) * self._added] if self._added else result
 
     @override
@@ -371,7 +371,7 @@ class AttentionInference(Inference):
         others = (call.value,) if wanted and not recorded else ()
         result, outputs = certificate_at(call, self._point, *others, first_order=first_order)
         for output in outputs:
-            self._kept["output"] = self._answer(output.to(call.query.dtype))
+            self._kept["output"] = self._returned(output.to(call.query.dtype))
         return result
 
     @override

@@ -71,7 +71,7 @@ class RelativeInference(Inference):
         )
         return self._call.to(dtype), replace(self._tables, table=table, value_table=value_table)
 
-    def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def _in_blocks(self, results: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Results of plain attention for queries with their own templates and values, a block of queries at a time.
 
         Dual points are cached for later results.
@@ -84,7 +84,7 @@ class RelativeInference(Inference):
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
             sizes = self._call.query.shape[0], rows.stop - rows.start
-            folded = result.dual, *answer(result)
+            folded = result.dual, *results(result)
             parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
         point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
         self._kept.setdefault("point", point)

@@ -79,7 +79,7 @@ class ModelSource(AbstractSource):
     @override
     @contextmanager
     def intercept(self, handler: Callable[[ModelCall], Inferred]) -> Iterator[None]:
-        def answer(own: Setting, call: ModelCall) -> Inferred:
+        def intercepted(own: Setting, call: ModelCall) -> Inferred:
             own.called = True  # inside use_backend this is its attention, too
             result = handler(replace(call, omits_sinks=False))
             self._visits.pop(call.module, None)
@@ -91,7 +91,7 @@ class ModelSource(AbstractSource):
         for module, name in self.modules.items():
             own = setting_of(module)
             capture = {
-                "answer": partial(answer, own),
+                "handler": partial(intercepted, own),
                 "preferences": self._preferences,
                 "checked": self._checked,
             }

@@ -87,7 +87,7 @@ class Setting:
         heads: Numbers of the chosen heads, from 1; None is all.
         site: Qualified name of the module, for messages and for ``certificate``.
         certificate: Called with ``site`` and the certificate of each call, or None.
-        answer: In a capture, answers calls in the place of :meth:`ModelCall.infer`.
+        handler: In a capture, called in the place of :meth:`ModelCall.infer`.
         preferences: In a capture, the log-preferences of this forward pass.
         checked: Modules that were compared with the attention of their family.
         called: Whether the module has attended.
@@ -98,7 +98,7 @@ class Setting:
     heads: tuple[int, ...] | None = None
     site: str = "an attention module"
     certificate: Callable[[str, AttentionCertificate], object] | None = None
-    answer: Callable[[ModelCall], Inferred] | None = None
+    handler: Callable[[ModelCall], Inferred] | None = None
     preferences: LogPreferences | None = None
     checked: MutableSet[nn.Module] = field(default_factory=lambda: _checked)
     called: bool = False
@@ -329,8 +329,8 @@ def attend(
     """
     is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     mask = among_indices(attention_mask, arguments.pop("indices", None), key.shape[2])
-    certify = setting.certificate is not None and setting.answer is None
-    infers = certify or setting.answer is not None or not setting.is_softmax
+    certify = setting.certificate is not None and setting.handler is None
+    infers = certify or setting.handler is not None or not setting.is_softmax
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if infers and _scales_queries(module, scale):
         own: Any = module.scaling
@@ -356,7 +356,7 @@ def attend(
     if not torch.compiler.is_compiling() and module not in setting.checked:
         _check(family, call, plain)
         setting.checked.add(module)
-    result = call.infer(certificate=certify) if setting.answer is None else setting.answer(call)
+    result = call.infer(certificate=certify) if setting.handler is None else setting.handler(call)
     if certify and setting.certificate is not None and result.certificate is not None:
         setting.certificate(setting.site, result.certificate)
     return result.output.transpose(1, 2).contiguous(), result.weights if need_weights else None
@@ -478,7 +478,7 @@ def use_backend(
 ) -> Iterator[None]:
     r"""Have the attention of ``model`` infer by another estimator until the block ends.
 
-    Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
+    Each chosen head returns :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
     preference log u = mask + position bias, evidence q and reliability α. Every other head, and every other layer,
     stays first order with α = 1, under the model's own closeness, as in the model itself.
 

@@ -410,13 +410,13 @@ class Capture:
         if not self._is_selected(site):
             return call.infer()
         result, heads = (_joined if torch.is_grad_enabled() else _looked_at)(call, site)
-        kept = [self._answer(head) for head in heads]
+        kept = [self._with_replacement(head) for head in heads]
         self._heads[site] = tuple(kept)
         if all(one is other for one, other in zip(kept, heads, strict=True)):
             return result
         return result._replace(output=torch.stack([head.output for head in kept], 1))
 
-    def _answer(self, head: CapturedHead) -> CapturedHead:
+    def _with_replacement(self, head: CapturedHead) -> CapturedHead:
         """A head with its replaced output, if any."""
         for (kind, layer, number), replaced in reversed(self._replaced.items()):
             if number in (None, head.head) and self._is_requested(head.site, kind, layer):

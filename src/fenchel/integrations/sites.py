@@ -439,7 +439,7 @@ class _LayerCall(AbstractCall):
     Attributes:
         asked: The call as the layer made it.
         asked_preference: Its log-preference, with four dimensions.
-        own: The layer's own answer.
+        own: The layer's own inference.
         options: Its further arguments.
     """
 
@@ -509,7 +509,7 @@ class LayerSource(AbstractSource):
     @override
     @contextmanager
     def intercept(self, handler: Callable[[_LayerCall], Inferred]) -> Iterator[None]:
-        def answer(
+        def intercepted(
             layer: Any, own: Callable[..., Inferred], call: LayerCall, *, dropout: float, **options: Any
         ) -> Inferred:
             preference = call.log_preference
@@ -521,10 +521,10 @@ class LayerSource(AbstractSource):
                 _LayerCall(layer, call.problem, preference, dropout, call, preference, own, options)
             )
 
-        answers = [(layer, partial(answer, layer, layer.answer)) for layer in self.modules]
+        inferring = [(layer, partial(intercepted, layer, layer.infer)) for layer in self.modules]
         captured = [(layer, True) for layer in self.modules]
         try:
-            with attributes_set("answer", answers), attributes_set("captured", captured):
+            with attributes_set("infer", inferring), attributes_set("captured", captured):
                 yield
         finally:
             self._rows = None

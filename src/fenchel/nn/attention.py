@@ -27,7 +27,7 @@ from fenchel.nn.calls import (
     nested_self_attention,
     with_added_templates,
 )
-from fenchel.nn.evidence import AbstractPositionalEvidence, Answer, RelativeTemplates, ScaledDot
+from fenchel.nn.evidence import AbstractPositionalEvidence, EvidenceOutput, RelativeTemplates, ScaledDot
 from fenchel.nn.inference import (
     AttendingLayer,
     Inferred,
@@ -359,7 +359,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         request = LayerCall(problem, log_u, added=added)
         if self.captured:
             request = seen(self, request, keys, inputs)
-        return self.answer(
+        return self.infer(
             request,
             dropout=self.dropout if self.training else 0.0,
             need_weights=call.need_weights,
@@ -409,7 +409,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         if isinstance(evidence, AbstractPositionalEvidence):
             offset["query_offset"] = inputs.first_query - (inputs.keys - keys.shape[2])
         keys, values = self._extended(keys, self.bias_k), self._extended(values, self.bias_v)
-        z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **offset))
+        z, templates, scale = _checked_evidence(evidence, evidence(queries, keys, **offset))
         relative = tied = None
         if isinstance(templates, RelativeTemplates):
             templates, table, index, tied = templates
@@ -503,23 +503,23 @@ def _check_radius(radius: float, learn_radius: bool, normalize_templates: bool) 
         )
 
 
-def _checked_answer(evidence: nn.Module, answer: Any) -> Answer:
+def _checked_evidence(evidence: nn.Module, returned: Any) -> EvidenceOutput:
     """The output of a module of evidence, after checking that it is evidence, templates and their scale."""
-    if not isinstance(answer, tuple) or len(answer) != 3:
-        got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
         raise ProblemError(
             f"evidence {type(evidence).__name__} returned {got}; expected a tuple of three: evidence, templates and "
             "their scale"
         )
     differs = isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query
-    if differs is not isinstance(answer[1], RelativeTemplates):
+    if differs is not isinstance(returned[1], RelativeTemplates):
         raise ProblemError(
-            f"evidence {type(evidence).__name__} returned templates of type {type(answer[1]).__name__}; expected a "
+            f"evidence {type(evidence).__name__} returned templates of type {type(returned[1]).__name__}; expected a "
             "tensor, or RelativeTemplates from an AbstractPositionalEvidence whose differs_by_query is True"
         )
-    templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
-    for name, tensor in (("evidence", answer[0]), ("templates", templates)):
+    templates = returned[1].key if isinstance(returned[1], RelativeTemplates) else returned[1]
+    for name, tensor in (("evidence", returned[0]), ("templates", templates)):
         check_tensor(
             f"the {name} that {type(evidence).__name__} returned", tensor, "(N, num_heads, L, d)", dims=4
         )
-    return answer
+    return returned

@@ -63,7 +63,7 @@ class RelativeTemplates(NamedTuple):
     log_preference: Tensor | None = None
 
 
-Answer = tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]
+EvidenceOutput = tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]
 """Evidence, templates and their scale."""
 
 
@@ -119,7 +119,7 @@ class AbstractEvidence(nn.Module):
         check_dtype("query", query, parameter.dtype, owner)
 
     @abstractmethod
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """The evidence, the templates and their scale.
 
         Args:
@@ -154,7 +154,7 @@ class ScaledDot(AbstractEvidence):
         0.25
     """
 
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """Query and key as they are."""
         self._check(query, key)
         return query, key, self._scale(query)
@@ -192,7 +192,7 @@ class General(AbstractEvidence):
         self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
         self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
 
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """The transformed query, and the key unchanged."""
         self._check(query, key, self.weight, query_dim=self.query_dim, key_dim=self.key_dim)
         return query @ self.weight, key, self._scale(key)
@@ -229,7 +229,7 @@ class Content(AbstractEvidence):
         log_sharpness = torch.full((heads,), math.log(sharpness))
         self.log_sharpness = nn.Parameter(log_sharpness) if learned else nn.Buffer(log_sharpness)
 
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """Both normalised, and the query multiplied by the sharpness."""
         self._check(query, key, self.log_sharpness.to(query.dtype))
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
@@ -260,13 +260,13 @@ class NetworkEvidence(AbstractEvidence):
         check_type("network of NetworkEvidence", network, nn.Module, "a torch.nn.Module")
         self.network = network
 
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """The network's output, and the key unchanged."""
         self._check(query, key)
         evidence = self.network(query)
         sizes = (*query.shape[:-1], key.shape[-1])
         form = "(B, H, m, d), the last being the dimension of the keys"
-        check_tensor("the answer of NetworkEvidence's network", evidence, form, sizes=sizes)
+        check_tensor("the output of NetworkEvidence's network", evidence, form, sizes=sizes)
         return evidence, key, self._scale(key)
 
 
@@ -289,7 +289,7 @@ class NoEvidence(AbstractEvidence):
         (torch.Size([1, 2, 3, 16]), 0.0)
     """
 
-    def forward(self, query: Tensor, key: Tensor) -> Answer:
+    def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:
         """Zeros of the keys' dimension, and the key unchanged."""
         self._check(query, key)
         return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, self._scale(key)
@@ -305,7 +305,7 @@ class AbstractPositionalEvidence(AbstractEvidence):
     differs_by_query: ClassVar[bool] = True
 
     @abstractmethod
-    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> EvidenceOutput:
         """The evidence, the templates and their scale.
 
         Args:
@@ -359,7 +359,7 @@ class Rotary(AbstractPositionalEvidence):
         self.dim, self.base, self.layout = dim, base, layout
         frequencies(dim, base, owner="Rotary", argument="dim")
 
-    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> EvidenceOutput:
         """Both, rotated by their positions."""
         self._check(query, key, dim=self.dim)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
@@ -413,7 +413,7 @@ class RelativeKeys(AbstractPositionalEvidence):
         self.heads, self.dim, self.max_distance = heads, dim, max_distance
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
-    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> EvidenceOutput:
         """The query, and keys plus the vectors of their distances."""
         self._check(query, key, self.weight, dim=self.dim)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
@@ -465,7 +465,7 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         self.rows = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
-    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> EvidenceOutput:
         """The query, and keys plus the vectors of their offsets."""
         offsets = self.rows.shape[1]
         self._check(query, key, self.rows, dim=self.dim)
@@ -535,7 +535,7 @@ class TransformerXL(AbstractPositionalEvidence):
         self.key_importance = nn.Parameter(torch.zeros(heads, dim))
         self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
 
-    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> Answer:
+    def forward(self, query: Tensor, key: Tensor, query_offset: int | None = None) -> EvidenceOutput:
         """The query, keys plus the codes of their distances, and the preference computed from both."""
         self._check(query, key, self.distance_weight, dim=self.dim)
         m, n = query.shape[2], key.shape[2]

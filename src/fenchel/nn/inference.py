@@ -249,7 +249,7 @@ def shown_number(layer: Any, name: str, form: str = "") -> str:
 class AttendingLayer:
     """Base class of layers that can be captured and switched. It precedes ``torch.nn.Module`` among their bases.
 
-    A layer has an ``estimator`` and ``num_heads``, and computes its output by :meth:`answer`.
+    A layer has an ``estimator`` and ``num_heads``, and computes its output by :meth:`infer`.
     """
 
     heads_infer_together: ClassVar[bool] = False
@@ -325,7 +325,7 @@ class AttendingLayer:
         name, some = other.estimator.name, len(set(other.heads or range(self.num_heads))) < self.num_heads
         return self.estimator if name == "first_order" and some else name
 
-    def answer(self, call: LayerCall, **options: Any) -> Inferred:
+    def infer(self, call: LayerCall, **options: Any) -> Inferred:
         """The inference of the heads, by the current estimators.
 
         Args:

@@ -213,7 +213,7 @@ class Context(AbstractPreference):
         padding = {"key_padding": inputs.key_padding} if self._takes_padding else {}
         importance = self.network(tokens, **padding)
         sizes = (inputs.batch, inputs.keys, self.heads)
-        check_tensor("the answer of Context's network", importance, "(batch, keys, heads)", sizes=sizes)
+        check_tensor("the output of Context's network", importance, "(batch, keys, heads)", sizes=sizes)
         return importance
 
     def extra_repr(self) -> str:
