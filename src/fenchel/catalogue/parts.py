@@ -19,8 +19,21 @@ from fenchel.preference import Gaussian
 from fenchel.tensors import column, log_weights
 
 
+@dataclass(frozen=True, kw_only=True)
 class AbstractParts(ABC):
-    """Inferences, one per query, (B, H, m)."""
+    """Inferences, one per query, (B, H, m).
+
+    Attributes:
+        templates: (B, H, N, d), or (B, H, m, N, d) if they differ by query.
+        evidence: (B, H, m, d).
+        values: (B, H, N, d_v), or (B, H, m, N, d_v).
+        alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
+    """
+
+    templates: Tensor
+    evidence: Tensor
+    values: Tensor
+    alpha: float | Tensor = 1.0
 
     @abstractmethod
     def output(self, estimator: str = "first_order") -> Tensor:
@@ -44,18 +57,10 @@ class AbstractFiniteParts(AbstractParts):
     """Inferences over a finite set of templates.
 
     Attributes:
-        templates: (B, H, N, d), or (B, H, m, N, d) if they differ by query.
-        evidence: (B, H, m, d).
-        values: (B, H, N, d_v), or (B, H, m, N, d_v).
         log_preference: log u or a mask, broadcasting to (B, H, m, N); None is uniform.
-        alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
     """
 
-    templates: Tensor
-    evidence: Tensor
-    values: Tensor
     log_preference: Tensor | None = None
-    alpha: float | Tensor = 1.0
 
     @abstractmethod
     def _inference(self, estimator: str) -> functional.Inference:
@@ -113,11 +118,7 @@ class Parts(AbstractFiniteParts):
         tensor([[[[0.7870, 0.1065, 0.1065]]]])
     """
 
-    templates: Tensor
-    evidence: Tensor
-    values: Tensor
     log_preference: Tensor | None = None
-    alpha: float | Tensor = 1.0
     closeness: AbstractCloseness | None = None
 
     @classmethod
@@ -186,11 +187,7 @@ class GaussianParts(AbstractParts):
         (tensor([[[[8.]]]]), tensor([[[[4.]]]]))
     """
 
-    templates: Tensor
-    evidence: Tensor
-    values: Tensor
     counts: Tensor | None = None
-    alpha: float | Tensor = 1.0
 
     def output(self, estimator: str = "first_order") -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
@@ -299,13 +296,9 @@ class TransportParts(AbstractFiniteParts):
         tensor([[[[0.7474, 0.2479, 0.0047]]]])
     """
 
-    templates: Tensor
     atoms: Tensor
-    evidence: Tensor
-    values: Tensor
     gamma: float | Tensor
     cost: str = "dot"
-    alpha: float | Tensor = 1.0
 
     @property
     def closeness(self) -> OptimalTransport:

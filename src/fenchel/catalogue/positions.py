@@ -20,7 +20,6 @@ from fenchel.nn.evidence import (
     TransformerXL,
 )
 from fenchel.nn.preference import (
-    AbstractPreference,
     ALiBi,
     Causal,
     GridPosition,
@@ -102,15 +101,6 @@ def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
     return {**draw.inputs(_HEADS), "network": draw.module(network)}
 
 
-def _believing(
-    belief: AbstractPreference, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None
-) -> Parts:
-    own = key.shape[-1] ** -0.5 if scale is None else scale
-    return Parts(
-        templates=key * own, evidence=query, values=value, log_preference=log_weights_of(belief, query, key)
-    )
-
-
 @FAMILY.entry(
     title="T5's relative position",
     paper=Paper(
@@ -131,7 +121,8 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
 
     There is no √d: the initialisation of the model absorbs it. A decoder multiplies by the causal mask.
     """
-    return infer(_believing(network, query, key, value, scale=1.0))
+    belief = log_weights_of(network, query, key)
+    return infer(Parts(templates=key, evidence=query, values=value, log_preference=belief))
 
 
 @FAMILY.entry(
@@ -157,7 +148,7 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     This is a geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so
     −s_h (i − j) and s_h j are the same preference. If H is not a power of 2, slopes are those of the published code.
     """
-    return infer(_believing(Causal() * ALiBi(query.shape[1]), query, key, value))
+    return infer(Parts.scaled_dot(query, key, value, log_weights_of(Causal() * ALiBi(query.shape[1]), query, key)))
 
 
 @FAMILY.entry(
@@ -203,7 +194,7 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     A preference of 0 gives a weight of 0, for every estimator and every closeness here except transport. The number of
     visible keys reveals the position of the query; a single layer does not depend on their order.
     """
-    return infer(_believing(Causal(), query, key, value))
+    return infer(Parts.scaled_dot(query, key, value, log_weights_of(Causal(), query, key)))
 
 
 @FAMILY.entry(
@@ -221,7 +212,8 @@ def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, 
     The paper's dilated window is the same with gaps; its global tokens are a mask in which some queries and keys are
     never masked, with separate projections.
     """
-    return infer(_believing(Window(width // 2, width // 2), query, key, value))
+    near = log_weights_of(Window(width // 2, width // 2), query, key)
+    return infer(Parts.scaled_dot(query, key, value, near))
 
 
 _TIES = (
