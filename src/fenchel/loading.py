@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -254,10 +253,9 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
         ModelError: If a named model was saved without one, or it cannot be loaded.
     """
     from fenchel.integrations.registry import quiet, require_transformers
+    from fenchel.integrations.sites import named_arguments
 
-    takes = [
-        name for name in inspect.signature(run.model.forward).parameters if name not in ("args", "kwargs")
-    ]
+    takes = named_arguments(run.model)
     # Without a processor and a configuration the input may have any name.
     is_named = run.tokenizer is not None or run.config is not None
     if is_named and getattr(run.tokenizer, "input_name", "pixel_values") not in takes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
+from fenchel.integrations.sites import named_arguments
 from fenchel.io.documents import Documents, open_documents
 from fenchel.io.images import ImageBatches, ImageFiles, open_images
 from fenchel.io.runs import WHOLE, Shard
@@ -126,9 +126,8 @@ def batches_of(
             source, processor, config=config or processor, batch_size=options.batch_size, shard=shard
         )
     if found.tokenizer is None:
-        arguments = signature(found.model.forward).parameters.values()
-        named = (one.name for one in arguments if one.kind is one.POSITIONAL_OR_KEYWORD)
-        names = [getattr(found.model, "main_input_name", None) or next(named, "inputs")]
+        named = named_arguments(found.model) or ["inputs"]
+        names = [getattr(found.model, "main_input_name", None) or named[0]]
         names += ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
         example = ", ".join(f"'{name}': tensor" for name in names)
         images = ", or images (--images FOLDER)" if names == ["pixel_values"] else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -98,33 +98,30 @@ class SiteMeasures:
         self.rows.append(query_rows(measured, self._tokens.texts))
 
 
+@dataclass
 class AuditRun:
     """A running audit.
 
     A batch is added to the state only when the model and its twin have been measured on all of it: whenever the audit
     is interrupted, the state is one between two batches and can be saved.
 
-    Args:
+    Attributes:
         model: The loaded model.
         batches: The batches that it reads.
         state: The state to start from; changed.
         options: The options of the audit, with the folder in which the state is saved.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        state: AuditReport,
-        options: AuditOptions,
-    ) -> None:
-        self.model = model
-        self.batches = batches
-        self.state = state
-        self.options = options
-        self._pace, self._saved = SavingPace(options.checkpoint_seconds), state.cursor
+    model: nn.Module
+    batches: Batches
+    state: AuditReport
+    options: AuditOptions
+
+    def __post_init__(self) -> None:
+        state, self._saved = self.state, self.state.cursor
+        self._pace = SavingPace(self.options.checkpoint_seconds)
         self._tokens = TokenClassifier()
-        self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(options))
+        self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(self.options))
         self._cost = TwinCost()
         self._counting = False
 

@@ -13,8 +13,8 @@ from fenchel.arguments import ESTIMATORS
 from fenchel.catalogue.declaration import (
     NO_INFERENCE,
     OWN_PAPER,
-    QUERIES_KEYS_VALUES,
     QUERIES_OR_KEYS,
+    UNORDERED,
     Draw,
     Family,
     heads,
@@ -44,10 +44,9 @@ _NO_FARTHER = (
     formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
     exact_because=_NO_FARTHER,
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(2)"},
+    **UNORDERED,
 )
 def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The closeness is squared distance instead of relative entropy.
@@ -63,10 +62,9 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
     formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
     closeness="Tsallis of order 1.5, Bregman's form",
     exact_because=_NO_FARTHER,
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
     takes_closeness=False,
     layer={"closeness": "Tsallis(1.5)"},
+    **UNORDERED,
 )
 def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Between softmax (order 1) and sparsemax (order 2).
@@ -138,8 +136,7 @@ _ROUNDS = 60
         "u is fitted to softmax: under the same u, the keys' totals differ in exact inference and under another "
         "closeness."
     ),
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
+    **UNORDERED,
 )
 def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """All queries give equal total weight and all keys receive equal total weight.
@@ -270,8 +267,7 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
         "Templates are one-hot, so the increase of a feature's weight is subtracted from its evidence: λ_r = log "
         "φ_r(q_i) - (p_r - u_r)."
     ),
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
+    **UNORDERED,
 )
 def _linear_attention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     # φ(x) is eˣ below 0, which elu(x) + 1 rounds to 0 from -18 on in float32, and log φ(x) simply x.

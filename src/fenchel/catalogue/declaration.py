@@ -100,6 +100,9 @@ def heads(
 QUERIES_KEYS_VALUES: Final = heads(queries=5, keys=7, value_dim=3)
 """Inputs of attention from 5 queries to 7 keys."""
 
+UNORDERED: Final[dict[str, Any]] = {"example": QUERIES_KEYS_VALUES, "symmetries": QUERIES_OR_KEYS}
+"""Fields of an entry with these inputs whose positions do not matter."""
+
 
 class Family:
     """The entries under one heading.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fenchel.catalogue.declaration import (
     QUERIES_KEYS_VALUES,
     QUERIES_OR_KEYS,
+    UNORDERED,
     Draw,
     Family,
     heads,
@@ -126,9 +127,8 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
     formula="p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot(scale=1.0)"},
+    **UNORDERED,
 )
 def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The query is evidence about the shift of the mean of the keys.
@@ -147,9 +147,8 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     preference="uniform",
     evidence="q_i",
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
-    example=QUERIES_KEYS_VALUES,
-    symmetries=QUERIES_OR_KEYS,
     layer={"evidence": "ScaledDot()"},
+    **UNORDERED,
 )
 def _scaled_dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """All keys have the same preference, and the query is evidence about the shift of the mean of the scaled keys.

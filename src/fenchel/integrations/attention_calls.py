@@ -5,7 +5,6 @@ A key map is the linear map that computes a layer's keys; it is found by tracing
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from fenchel.integrations.sites import (
     AttentionSites,
     RealQueries,
     check_names,
+    named_arguments,
 )
 from fenchel.nn.inference import Inferred, KeyProjection
 
@@ -57,7 +57,7 @@ class ModelSource(AbstractSource):
         self.sites = AttentionSites(
             type(model).__name__, self.modules, repeated=shares, total=layers if shares else None
         )
-        takes_decoder_inputs = "decoder_input_ids" in inspect.signature(model.forward).parameters
+        takes_decoder_inputs = "decoder_input_ids" in named_arguments(model)
         self._has_decoder = bool(getattr(model.config, "is_encoder_decoder", False)) and takes_decoder_inputs
         self._decoder = self._modules_of_decoder() if self._has_decoder else frozenset()
         self._checked: set[nn.Module] = set()
@@ -90,12 +90,13 @@ class ModelSource(AbstractSource):
         settings: dict[nn.Module, Setting] = {}
         for module, name in self.modules.items():
             own = setting_of(module)
-            capture = {
-                "handler": partial(intercepted, own),
-                "preferences": self._preferences,
-                "checked": self._checked,
-            }
-            settings[module] = replace(own, site=name, **capture)
+            settings[module] = replace(
+                own,
+                site=name,
+                handler=partial(intercepted, own),
+                preferences=self._preferences,
+                checked=self._checked,
+            )
         try:
             with _traced(self.modules) as self._visits, attending_by(self._model, settings):
                 yield

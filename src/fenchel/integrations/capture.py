@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from fenchel.integrations.sites import (
     LayerSource,
     RealQueries,
     existing,
+    named_arguments,
 )
 from fenchel.nn.inference import Inferred, attention_layers, averaged
 from fenchel.tensors import may_attend
@@ -556,8 +556,7 @@ def _is_layer(value: Any) -> bool:
 
 
 def _without_cache(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    takes = "use_cache" in inspect.signature(model.forward).parameters
-    return {**({"use_cache": False} if takes else {}), **inputs}
+    return {**({"use_cache": False} if "use_cache" in named_arguments(model) else {}), **inputs}
 
 
 def _check_evaluating(model: nn.Module) -> None:

@@ -332,32 +332,22 @@ def _configurations(model: nn.Module) -> list[Any]:
 
 
 def _torchs_attention(
-    layer: nn.MultiheadAttention,
-    name: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
+    layer: nn.MultiheadAttention, name: str, *given: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The forward of ``nn.MultiheadAttention`` with the attention function ``name``."""
-    if query.is_nested:
+    call = TorchCall(*given, **options, batch_first=layer.batch_first)
+    if call.query.is_nested:
         raise ModelError(
             "an nn.MultiheadAttention got a nested tensor, which is not supported. Build the encoder with "
             "enable_nested_tensor=False"
         )
-    options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
-    call = TorchCall(query, key, value, *options, layer.batch_first)
     mask = call.checked_masks(layer).preference
     if mask is not None and mask.dim() == 2:
         mask = mask[None, None]
-    parts = [call.to_heads(part, layer.num_heads) for part in projected(layer, query, key, value)]
+    parts = [call.to_heads(part, layer.num_heads) for part in projected(layer, *call[:3])]
     function = require_transformers().AttentionInterface()[name]
     how = {"scaling": layer.head_dim**-0.5, "dropout": layer.dropout, "is_causal": False}
-    output, p = function(layer, *parts, mask, **how, output_attentions=need_weights)
+    output, p = function(layer, *parts, mask, **how, output_attentions=call.need_weights)
     output = layer.out_proj(call.from_heads(output.transpose(1, 2)))
     return output, None if p is None else call.returned_weights(p)
 

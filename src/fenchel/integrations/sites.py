@@ -362,6 +362,12 @@ class AbstractSource(ABC):
         self.sites.finish(all_called=all_called)
 
 
+def named_arguments(model: nn.Module) -> list[str]:
+    """Names of the arguments of a model's forward, without ``*args`` and ``**kwargs``."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
 def check_names(model: nn.Module, inputs: Mapping[str, Tensor], *, declared: bool = False) -> None:
     """Check that the forward of a model takes inputs of these names.
 
@@ -378,7 +384,7 @@ def check_names(model: nn.Module, inputs: Mapping[str, Tensor], *, declared: boo
         return
     unknown = next((name for name in inputs if name not in parameters), None)
     if unknown is not None:
-        takes = ", ".join(name for name in parameters if name not in ("args", "kwargs"))
+        takes = ", ".join(named_arguments(model))
         raise InputError(f"the forward of {type(model).__name__} takes no {unknown!r}; it takes {takes}")
 
 

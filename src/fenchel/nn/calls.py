@@ -235,12 +235,12 @@ class TorchCall(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    key_padding_mask: Tensor | None
-    need_weights: bool
-    attn_mask: Tensor | None
-    average_attn_weights: bool
-    is_causal: bool
-    batch_first: bool
+    key_padding_mask: Tensor | None = None
+    need_weights: bool = True
+    attn_mask: Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+    batch_first: bool = False
     query_offset: int | None = None
     cache: KeyValueCache | None = None
     variances: Tensor | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.io.batches import BEGINNING, Batch, Cursor
+from fenchel.io.images import ImageBatches
+from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import on_device
 from fenchel.swap.conditions import Site, attending_modules
 
@@ -42,26 +45,28 @@ class Step:
         return on_device(self.batch.inputs, model)
 
 
-class Task(Protocol):
+class Task(ABC):
     """Steps of a swap that are the same at every pass.
 
     Attributes:
         unit: Name of the rows of a batch, in the plural.
+        source: The batches.
     """
 
     unit: str
+    source: TokenWindows | ImageBatches | ReadyBatches
 
     def steps(self, start: Cursor) -> Iterator[Step]:
         """The steps from a cursor on: ``Batch.after`` of the last step, or the beginning."""
-        ...
+        return map(Step, self.source.batches(start))
 
     def observed(self, model: Any, step: Step) -> Observation:
         """Run the model once on a step."""
-        ...
+        return observe(model, step)
 
+    @abstractmethod
     def description(self) -> dict[str, Any]:
         """Its entries of the manifest: JSON values."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from fenchel.arguments import checked, number_of, shown
 from fenchel.auditing.inputs import batches_of, require_one_source
 from fenchel.errors import InputError, ModelError
+from fenchel.integrations.sites import check_names, named_arguments
 from fenchel.io.batches import Batch, model_inputs
 from fenchel.io.documents import (
     Documents,
@@ -369,8 +369,6 @@ def _whole(batch: Batch) -> Batch:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Any]], list[Any]]:
     """Split batches into inputs by name and targets."""
-    from fenchel.integrations.sites import check_names
-
     inputs, targets, rows = [], [], 0
     for number, batch in enumerate(batches, start=1):
         content, target = batch, None
@@ -406,15 +404,12 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, An
 
 
 def _first_argument(model: nn.Module) -> str:
-    taken = inspect.signature(model.forward).parameters.items()
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-    first = next((name for name, one in taken if one.kind in kinds), None)
-    if first is None:
-        raise InputError(
-            f"the forward of {type(model).__name__} has no named argument, so batches have to be mappings of names to "
-            "tensors."
-        )
-    return first
+    if names := named_arguments(model):
+        return names[0]
+    raise InputError(
+        f"the forward of {type(model).__name__} has no named argument, so batches have to be mappings of names to "
+        "tensors."
+    )
 
 
 def _names_a_class(folders: Iterable[str], config: Any, *class_names: str) -> bool:

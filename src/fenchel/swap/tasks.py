@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -29,7 +29,7 @@ from fenchel.io.windows import (
 )
 from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
-from fenchel.swap.observation import IGNORED, Observation, Step, mapped, observe, observe_layers
+from fenchel.swap.observation import IGNORED, Observation, Step, Task, mapped, observe_layers
 
 Measure = Callable[[Any, Any], Tensor]
 """Function of the output of the model for B rows and their target that returns (B,) numbers."""
@@ -98,7 +98,7 @@ class CutTexts(TokenWindows):
                 yield Window(tokens, [True] * len(tokens), (), [], number, after, end / ends[-1])
 
 
-class LanguageTask:
+class LanguageTask(Task):
     """Language modelling: windows of text with the tokens to predict.
 
     * masked: a random share ``mask_probability`` (at least one) of the counted tokens of every window that are not
@@ -119,7 +119,8 @@ class LanguageTask:
     unit = "windows"
 
     def __init__(self, windows: TokenWindows, head: LanguageHead, options: SwapOptions) -> None:
-        self._windows, self._head = windows, head
+        self.source = self._windows = windows
+        self._head = head
         self._mask_probability, self._seed = options.mask_probability, options.seed
         tokenizer = windows.tokenizer
         self._special = set(getattr(tokenizer, "all_special_ids", ()))
@@ -145,14 +146,12 @@ class LanguageTask:
             **masking,
         }
 
-    observed = staticmethod(observe)
-
     def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
         labelled = {"masked": self._hidden, "causal": self._following, "seq2seq": self._translated}[
             self._head
         ]
-        for batch in self._windows.batches(start):
+        for batch in self.source.batches(start):
             assert batch.counted is not None  # noqa: S101 - windows of text say which of their tokens count
             yield labelled(batch, batch.counted)
 
@@ -210,7 +209,7 @@ class ScoredPairs:
     sha256: str | None = None
 
 
-class SentenceTask:
+class SentenceTask(Task):
     """Sentence embeddings: distinct sentences, the shortest first, so that batches have little padding.
 
     Sentences that are too long are truncated, as by sentence encoders; ``description`` has their number.
@@ -237,7 +236,7 @@ class SentenceTask:
         options: SwapOptions,
     ) -> None:
         self._documents, self._pairs, self._options = documents, pairs, options
-        self._cut = CutTexts(documents, tokenizer, config, options)
+        self.source = self._cut = CutTexts(documents, tokenizer, config, options)
         self._numbers: dict[str, int] = {}
         self._ids: list[tuple[int, ...]] = []
         read = sorted({self._number(text) for text in self._texts()})
@@ -322,12 +321,6 @@ class SentenceTask:
             "max_length": self._cut.max_length,
             "max_tokens": self._options.max_tokens,
         }
-
-    observed = staticmethod(observe)
-
-    def steps(self, start: Cursor) -> Iterator[Step]:
-        """See ``Task``."""
-        return map(Step, self._cut.batches(start))
 
 
 def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
@@ -422,56 +415,47 @@ def classified(labels: Tensor) -> dict[str, Any]:
     return {"targets": target, "measures": {"loss": loss, "score": score}, "names": {"score": "accuracy"}}
 
 
-class ExampleTask:
+@dataclass
+class ExampleTask(Task):
     """Examples, each one unit of any size.
 
-    Args:
-        examples: The batches.
+    Attributes:
+        source: The batches.
         unit: Name of the examples, in the plural.
-        targets: Function from a batch to the target of losses and scores. Default: its inputs.
         measures: The ``loss``, for which lower is better, and the ``score``, for which higher is.
+        targets: Function from a batch to the target of losses and scores. Default: its inputs.
         names: Names of loss and score in reports, if different.
         described: Further entries of the manifest.
     """
 
-    def __init__(
-        self,
-        examples: TokenWindows | ImageBatches | ReadyBatches,
-        *,
-        unit: str,
-        targets: Callable[[Batch], Any] = _inputs,
-        measures: Mapping[str, Measure],
-        names: Mapping[str, str] | None = None,
-        described: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._examples, self.unit, self._targets, self._measures = examples, unit, targets, measures
-        self._names, self._described = dict(names or {}), dict(described or {})
+    source: TokenWindows | ImageBatches | ReadyBatches
+    unit: str
+    measures: Mapping[str, Measure]
+    targets: Callable[[Batch], Any] = _inputs
+    names: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, Any] = field(default_factory=dict)
 
     def description(self) -> dict[str, Any]:
         """See ``Task``."""
-        reads = getattr(self._examples, "reads", "text")
+        reads = getattr(self.source, "reads", "text")
         return {
             "task": "examples",
             "unit": self.unit,
-            "measures": {name: self._names.get(name, name) for name in self._measures},
-            "texts": self._examples.description,
+            "measures": {name: self.names.get(name, name) for name in self.measures},
+            "texts": self.source.description,
             **({} if reads == "text" else {"reads": reads}),
-            "text_sha256": self._examples.text_sha256,
-            **self._described,
+            "text_sha256": self.source.text_sha256,
+            **self.described,
         }
 
     def observed(self, model: Any, step: Step) -> Observation:
         """See ``Task``."""
         output, stacks = observe_layers(model, step)
         device = device_and_dtype(model)[0]
-        target = mapped(self._targets(step.batch), lambda one: one.to(device))
+        target = mapped(self.targets(step.batch), lambda one: one.to(device))
         rows = len(step.batch.documents)
-        result = {name: _measured(name, one, output, target, rows) for name, one in self._measures.items()}
+        result = {name: _measured(name, one, output, target, rows) for name, one in self.measures.items()}
         return Observation(stacks, losses=result.get("loss"), scores=result.get("score"))
-
-    def steps(self, start: Cursor) -> Iterator[Step]:
-        """See ``Task``."""
-        return map(Step, self._examples.batches(start))
 
 
 def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) -> Tensor:
