@@ -148,7 +148,8 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     This is a geometric preference, the same for texts of any length. Terms that depend only on i have no effect, so
     −s_h (i − j) and s_h j are the same preference. If H is not a power of 2, slopes are those of the published code.
     """
-    return infer(Parts.scaled_dot(query, key, value, log_weights_of(Causal() * ALiBi(query.shape[1]), query, key)))
+    slopes = Causal() * ALiBi(query.shape[1])
+    return infer(Parts.scaled_dot(query, key, value, log_weights_of(slopes, query, key)))
 
 
 @FAMILY.entry(
