@@ -82,11 +82,6 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
         )
 
 
-def has_other_closeness(model: nn.Module, name: str | None) -> bool:
-    """Whether some layer of a model attends under a closeness of another name."""
-    return any(own != name for own in _own_names(model).values())
-
-
 def _own_names(model: nn.Module) -> dict[str, str | None]:
     """Name of the closeness of every attention layer, by the name of the layer."""
     layers = attention_layers(model)
@@ -232,17 +227,19 @@ def describe(
     """
     model = found.model
     reads = getattr(batches, "reads", "text")
-    conventions = LAYER_CONVENTIONS if attention_layers(model) else CONVENTIONS
+    layers = attention_layers(model)
+    conventions = LAYER_CONVENTIONS if layers else CONVENTIONS
     sentences = (
         _SQRT_D if options.template_scale == "sqrt_d" else conventions[options.space],
         closeness_sentence(options.closeness),
     )
     only_if_given = {
         "queries": options.queries if isinstance(options.queries, int) else None,
-        "even_so": options.even_so and has_other_closeness(model, options.closeness),
+        "even_so": options.even_so and {*_own_names(model).values()} != {options.closeness},
         "estimator": _own_estimators(model),
         "reads": None if reads == "text" else reads,
-        "embeds": reads == "text" and _embeds(found),
+        # A swap compares sentence embeddings of a model without a language-model head.
+        "embeds": reads == "text" and not layers and not any(map(language_head, found.class_names)),
         "classifies": (reads if reads == "images" else "texts") in map(names_classes, found.class_names),
     }
     return in_order(
@@ -308,11 +305,6 @@ def _own_estimators(model: Any) -> str:
         f"the model uses the {' and '.join(others).replace('_', ' ')} estimator; attention here is the "
         "first-order solution of the problems of its own forward pass"
     )
-
-
-def _embeds(found: RunModel) -> bool:
-    """Whether a swap of the model compares sentence embeddings because it has no language-model head."""
-    return not attention_layers(found.model) and not any(map(language_head, found.class_names))
 
 
 def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fenchel.arguments import Kind
 from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
@@ -22,13 +21,13 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, NOT_BUILT, TwinCost, too
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, require_packages
 from fenchel.integrations.capture import Capture
-from fenchel.integrations.sites import AttentionCall, AttentionSite, numbers_of_kinds
+from fenchel.integrations.registry import attending_modules
+from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace
 from fenchel.io.tables import ParquetTable
 from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
-from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, takes
 
 if TYPE_CHECKING:
@@ -235,23 +234,16 @@ class AuditRun:
             require_fewer(asked if isinstance(asked, int) else None, own.longest)
 
     def _check_heads(self, sites: tuple[AttentionSite, ...]) -> None:
-        counts: dict[Kind, int] = {}
-        for site in sites:
-            counts[site.kind] = max(site.num_heads, counts.get(site.kind, 0))
-        missing = sorted(head for head in self.options.heads or () if head > max(counts.values()))
-        if missing:
+        most = max(site.num_heads for site in sites)
+        if missing := sorted(head for head in self.options.heads or () if head > most):
             raise InputError(
-                f"heads {missing} do not exist in {type(self.model).__name__}, which has {numbers_of_kinds(counts)}."
+                f"heads {missing} do not exist in {type(self.model).__name__}, which has heads 1 to {most}."
             )
 
     def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:
         if self.state.modules:
             return
-        # Modules that attend, in the model's order: those that were called, or layers of fenchel.nn.
-        known = attention_layers(self.model) or {site.name for site in sites}
-        named = ((name, name or type(module).__name__) for name, module in self.model.named_modules())
-        in_order = [called for name, called in named if name in known or called in known]
-        numbers = {name: number for number, name in enumerate(in_order, start=1)}
+        numbers = {name: number for number, name in enumerate(attending_modules(self.model), start=1)}
         whole = self.options.loader is not None or swaps_whole_model(self.model)
         self.state.modules = {
             (site.kind, site.layer): AttentionModule(

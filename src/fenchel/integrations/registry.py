@@ -21,7 +21,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ModelError, require_packages
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.estimator_switch import attributes_set
-from fenchel.nn.inference import projected
+from fenchel.nn.inference import attention_layers, projected
 from fenchel.tensors import check_type, log_weights
 
 OLDEST = (5, 4)
@@ -192,6 +192,22 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
             "head can be reached. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
         )
     return result
+
+
+def has_own_layers(model: object) -> bool:
+    """Whether the estimator is set in layers of ``fenchel.nn`` and not in the attention registry of transformers."""
+    if not isinstance(model, nn.Module) or not attention_layers(model):
+        return False
+    pretrained = any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
+    return not pretrained or not calls_registry(model)
+
+
+def attending_modules(model: Any) -> dict[str, nn.Module]:
+    """The attention layers of ``fenchel.nn`` by name, in the order of the model; otherwise those of transformers."""
+    if has_own_layers(model):
+        layers: dict[str, Any] = attention_layers(model)
+        return {name or type(model).__name__: layer for name, layer in layers.items()}
+    return {name: module for module, name in attention_modules(model).items()}
 
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]

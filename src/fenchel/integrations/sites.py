@@ -160,11 +160,7 @@ def existing(sites: Iterable[AttentionSite]) -> str:
         >>> existing([AttentionSite("a", "cross", 1, 4), AttentionSite("b", "cross", 2, 4)])
         'cross-attention 1 to 2'
     """
-    return numbers_of_kinds(Counter(site.kind for site in sites))
-
-
-def numbers_of_kinds(counts: Mapping[Kind, int]) -> str:
-    """Numbers from 1 to the count of each kind of attention, in words."""
+    counts = Counter(site.kind for site in sites)
     return ", ".join(
         f"{name.lower()} 1 to {counts[kind]}" for kind, name in KIND_NAMES.items() if kind in counts
     )

@@ -15,7 +15,7 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional.exact import estimator_object
 from fenchel.integrations.backend import own_estimators
 from fenchel.integrations.capture import Capture, CapturedHead
-from fenchel.integrations.registry import attention_modules, calls_registry
+from fenchel.integrations.registry import attending_modules, has_own_layers
 from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.inference import OtherInference, attention_layers, check_all_attend
 from fenchel.run_options import ABLATIONS, SwapOptions
@@ -251,14 +251,6 @@ def layers_of_kinds(model: Any, sites: Sequence[Site], inputs: Mapping[str, Any]
     ]
 
 
-def attending_modules(model: Any) -> dict[str, nn.Module]:
-    """The attention layers of ``fenchel.nn`` by name, in the order of the model; otherwise those of transformers."""
-    if has_own_layers(model):
-        layers: dict[str, Any] = attention_layers(model)
-        return {name or type(model).__name__: layer for name, layer in layers.items()}
-    return {name: module for module, name in attention_modules(model).items()}
-
-
 def _heads(module: Any, name: str) -> int:
     for holder in (module, getattr(module, "config", None)):
         for attribute in ("num_attention_heads", "num_heads", "n_heads", "n_head"):
@@ -268,14 +260,6 @@ def _heads(module: Any, name: str) -> int:
     raise ModelError(
         f"{name} ({type(module).__name__}) does not say how many heads it has, so none can be swapped alone"
     )
-
-
-def has_own_layers(model: object) -> bool:
-    """Whether the estimator is set in layers of ``fenchel.nn`` and not in the attention registry of transformers."""
-    if not isinstance(model, nn.Module) or not attention_layers(model):
-        return False
-    pretrained = any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
-    return not pretrained or not calls_registry(model)
 
 
 def as_first_order(model: Any) -> str | None:

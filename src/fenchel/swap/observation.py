@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
+from fenchel.integrations.registry import attending_modules
 from fenchel.io.batches import BEGINNING, Batch, Cursor
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import on_device
-from fenchel.swap.conditions import Site, attending_modules
+from fenchel.swap.conditions import Site
 
 IGNORED = -100
 """Label that is ignored by losses."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fenchel.arguments import checked, number_of, shown
 from fenchel.auditing.inputs import batches_of, require_one_source
 from fenchel.errors import InputError, ModelError
+from fenchel.integrations.registry import has_own_layers
 from fenchel.integrations.sites import check_names, named_arguments
 from fenchel.io.batches import Batch, model_inputs
 from fenchel.io.documents import (
@@ -30,7 +31,7 @@ from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import RunModel, load_run, refuse_beside_loader
 from fenchel.run_options import PairColumns, SwapOptions
-from fenchel.swap.conditions import as_first_order, has_own_layers
+from fenchel.swap.conditions import as_first_order
 from fenchel.swap.observation import Task, mapped
 from fenchel.swap.tasks import (
     ExampleTask,
@@ -355,12 +356,8 @@ def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
         raise InputError(
             f"batch {batch.after.document} has no {name}, but the first has one; expected one for each, or none."
         )
-    return measure(mapped(output, _on_processor))
-
-
-def _on_processor(output: Tensor) -> Tensor:
-    """Move to the CPU, where batches are, and convert half precision to float32."""
-    return widened(output).cpu()
+    # On the CPU, where batches are, and half precision as float32.
+    return measure(mapped(output, lambda tensor: widened(tensor).cpu()))
 
 
 def _whole(batch: Batch) -> Batch:
