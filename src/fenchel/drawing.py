@@ -146,10 +146,12 @@ def short(value: float) -> str:
     """A number for a cell or the corner of a panel: the papers' three decimals, fewer where it is large.
 
     Example:
-        >>> [short(v) for v in (0.0531, 0.00002, 1.234, 12.34, 123.4, 1e9, float("inf"))]
-        ['0.053', '0.000', '1.23', '12.3', '123', '1.0e9', '∞']
+        >>> [short(v) for v in (0.0531, 0.0, 0.00002, 1.234, 12.34, 123.4, 1e9, float("inf"))]
+        ['0.053', '0.000', '2e-5', '1.23', '12.3', '123', '1.0e9', '∞']
     """
     size = abs(value)
+    if 0 < size < 5e-4:
+        return _scientific(value, 0)
     if size >= 1e4:
         return _scientific(value)
     return f"{value:.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"

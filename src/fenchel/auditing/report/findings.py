@@ -230,7 +230,7 @@ def terminal_table(report: AuditState) -> RenderableType:
         cells = []
         for metric in metrics:
             error = numbers[f"{metric}_se"]
-            under = f"\n{f'±{error:.1g}' if math.isfinite(error) else ''}" if known else ""
+            under = f"\n{f'±{short(error)}' if math.isfinite(error) else ''}" if known else ""
             cells.append(f"{short(numbers[f'{metric}_mean'])}{under}")
         return cells
 

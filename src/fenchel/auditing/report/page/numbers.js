@@ -5,10 +5,13 @@ const fixed = (value, digits) => {
   const tie = Number.isInteger(value * 2 ** (digits + 1)) && value * 10 ** digits - below === 0.5;
   return tie && below % 2 === 0 ? (below / 10 ** digits).toFixed(digits) : value.toFixed(digits);
 };
-const scientific = (value) => value.toExponential(1).replace("e+", "e");
+const scientific = (value, digits = 1) => value.toExponential(digits).replace("e+", "e");
 const unusual = (value) => (value === null ? "–" : value === Infinity ? "∞" : null);
-const short = (value) =>
-  unusual(value) ?? (value >= 1e4 ? scientific(value) : fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0));
+const short = (value) => {
+  if (unusual(value) !== null) return unusual(value);
+  if (value > 0 && value < 5e-4) return scientific(value, 0);
+  return value >= 1e4 ? scientific(value) : fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0);
+};
 const decimal = (value) => {
   if (unusual(value) !== null) return unusual(value);
   if (value === 0) return "0";
