@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import io
 from typing import Any
 
 import pytest
@@ -16,11 +14,6 @@ from fenchel.nn import MultiheadAttention
 
 WIDTH, HEADS, QUERIES, KEYS, BATCH = 12, 3, 4, 6, 2
 ESTIMATORS = ("first_order", "second_order", "exact")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def pair(dtype: torch.dtype = torch.float64, *, ours: dict[str, Any] | None = None, **options: Any):
@@ -161,12 +154,6 @@ def test_self_attention_projects_once_and_the_same():
     torch.testing.assert_close(ours(x, x, x), theirs(x, x, x), atol=1e-12, rtol=0)
 
 
-def test_the_checker_sees_a_difference():
-    theirs, ours = pair(batch_first=True, ours={"alpha": 1.001})
-    with pytest.raises(AssertionError, match="output"):
-        assert_same(ours, theirs, sequences(batch_first=True), 1e-6)
-
-
 def test_signature_is_torchs():
     for name in ("__init__", "forward"):
         theirs = list(inspect.signature(getattr(nn.MultiheadAttention, name)).parameters.values())
@@ -219,33 +206,7 @@ def test_from_torch_copies_and_keeps_what_it_was():
         MultiheadAttention.from_torch(theirs)
 
 
-def test_copy_and_save_drop_what_a_call_left():
-    layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, keep_certificate=True, keep_norm_penalty=True)
-    x = torch.randn(BATCH, KEYS, WIDTH)
-    layer(x, x, x)
-    twin = copy.deepcopy(layer)  # impossible with a tensor that has a graph
-    with pytest.raises(ProblemError, match="no certificate"):
-        _ = twin.last_certificate
-    assert layer.last_certificate.gap.shape == (BATCH, HEADS, KEYS)
-    torch.save(layer, io.BytesIO())
-
-
 # ---- what differs from torch
-
-
-def test_rows_without_anything_give_zeros_and_no_gradient():
-    theirs, ours = pair(batch_first=True, bias=False)
-    query, key, value = sequences(batch_first=True)
-    mask = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
-    mask[1] = True
-    assert theirs(query, key, value, attn_mask=mask)[0][:, 1].isnan().all()
-    for need_weights in (True, False):
-        output, weights = ours(query, key, value, attn_mask=mask, need_weights=need_weights)
-        assert (output[:, 1] == 0).all()
-        assert weights is None or (weights[:, 1] == 0).all()
-        torch.testing.assert_close(output[:, 0], theirs(query, key, value)[0][:, 0])
-        gradients = torch.autograd.grad(output[:, 1].sum(), (query, key, value))
-        assert all((gradient == 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

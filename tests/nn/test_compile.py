@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,34 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.nn import MultiheadAttention, TransportAttention
-from fenchel.nn.preference import (
-    AbstractPreference,
-    ALiBi,
-    Causal,
-    Context,
-    GaussianWindow,
-    KeyPadding,
-    LearnedBias,
-    RelativePosition,
-    Tempered,
-)
+from fenchel.nn.preference import ALiBi, KeyPadding, LearnedBias, RelativePosition
 from tests.compiling import compiled_afresh
+from tests.nn.preferences import EVERY, HEADS, WIDTH
 
-WIDTH, HEADS, TOKENS = 12, 3, 6
-
-PREFERENCES: dict[str, Callable[[], AbstractPreference | None]] = {
-    "uniform": lambda: None,
-    "masks": lambda: Causal() * KeyPadding(),
-    "relative position": lambda: RelativePosition(HEADS),
-    "learned slopes": lambda: ALiBi(HEADS, learned=True),
-    "context": lambda: Context(HEADS, key_dim=WIDTH, hidden=4),
-    "learned bias": lambda: LearnedBias(HEADS, TOKENS, TOKENS),
-    "product": lambda: (
-        Causal()
-        * Tempered(RelativePosition(1), 0.5, learned=True)
-        * GaussianWindow(HEADS, predict_location=True, query_dim=WIDTH)
-    ),
-}
+TOKENS = 7
 
 
 @pytest.fixture(autouse=True)
@@ -70,18 +47,16 @@ def randomised(layer: nn.Module) -> nn.Module:
         ("uniform", "second_order"),
         ("masks", "exact"),
         ("relative position", "first_order"),
-        ("learned slopes", "second_order"),
+        ("alibi, learned", "second_order"),
         ("context", "first_order"),
         ("learned bias", "exact"),
-        ("product", "second_order"),
+        ("gaussian, both", "second_order"),
+        ("three, learned", "second_order"),
     ],
 )
 def test_training_step_is_that_of_eager(preference: str, estimator: str) -> None:
-    prior = PREFERENCES[preference]()
-    layer = MultiheadAttention(
-        WIDTH, HEADS, batch_first=True, preference=prior, estimator=estimator, learn_alpha=True
-    )
-    layer = randomised(layer.double())
+    options: dict[str, Any] = {"preference": EVERY[preference](), "estimator": estimator, "learn_alpha": True}
+    layer = randomised(MultiheadAttention(WIDTH, HEADS, batch_first=True, **options).double())
     x, padding = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64), torch.zeros(2, TOKENS, dtype=torch.bool)
     padding[1, -2:] = True
     options = {"key_padding_mask": padding, "need_weights": False}
