@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ import fenchel
 from fenchel import functional as F
 from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
-from fenchel.estimators import exact_solver
 from fenchel.functional import exact
 from tests.accelerator_calls import FIRST, LOOKING, READS, Looks, Run, op
 from tests.compiling import compiled_afresh
@@ -178,31 +176,13 @@ def test_second_order_with_a_preference_a_query_looks_once(
         assert len(looks.found) == 1
         output.sin().sum().backward()
         assert len(looks.found) == 2
-    gradients = [x.grad for x in operands]
-    monkeypatch.undo()
-    for x in operands:
-        x.grad = None
-    again = F.attention(query, key, value, log_preference=log_preference, estimator="second_order")
-    again.sin().sum().backward()
-    torch.testing.assert_close([output, *gradients], [again, *(x.grad for x in operands)])
 
 
-@pytest.mark.parametrize(("length", "mixed_alone"), [(1.0, True), (40.0, False)])
-def test_looks_of_the_exact_driver(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch, length: float, mixed_alone: bool
-) -> None:
-    """One look a mixing, eight a Newton step, two whenever either starts, and ten a call."""
-    spies = {
-        name: Mock(wraps=getattr(exact_solver, name))
-        for name in ("_mix", "_extrapolated", "_newton", "_line")
-    }
-    for name, spy in spies.items():
-        monkeypatch.setattr(exact_solver, name, spy)
+@pytest.mark.parametrize(("length", "most"), [(1.0, 20), (40.0, 80)])
+def test_looks_of_the_exact_driver_are_few(looks: Looks, length: float, most: int) -> None:
     torch.manual_seed(0)
     query, key = torch.randn(1, 4, 64, 16), torch.randn(1, 4, 64, 16)
     key[:, :, 0] *= length
     with looks:
         F.attention(query, key, key, estimator="exact", tol=1e-6)
-    mixed, extrapolated, begun, lines = (spy.call_count for spy in spies.values())
-    assert (lines == 0) == mixed_alone
-    assert len(looks.found) <= 10 + 2 * (mixed + begun) + extrapolated + 8 * lines
+    assert len(looks.found) <= most, len(looks.found)

@@ -1,6 +1,5 @@
 """The table of arguments: what is refused, in which words, and what becomes of what is taken."""
 
-import inspect
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -16,7 +15,6 @@ from fenchel.arguments import ARGUMENTS as SHARED
 from fenchel.arguments import MOST_LAYERS, shown
 from fenchel.errors import FenchelError, InputError, ProblemError
 from fenchel.run_options import AuditOptions, ReproduceOptions, SwapOptions, declared
-from fenchel.swap import swap
 
 ARGUMENTS = dict(SHARED) | {
     option.name: option.rule
@@ -96,16 +94,6 @@ def test_what_is_taken_is_as_the_rest_of_the_package_takes_it(name, value, taken
     found = checked(name, value)
     assert found == taken
     assert type(found) is type(taken)
-
-
-@pytest.mark.parametrize("function", [fenchel.audit, swap])
-def test_defaults_are_in_range(function):
-    parameters = inspect.signature(function).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items() if name in ARGUMENTS}
-    given = {name: one for name, one in defaults.items() if one not in (None, inspect.Parameter.empty)}
-    assert given
-    for name, default in given.items():
-        checked(name, default)
 
 
 def test_examples_in_the_words_are_in_range():

@@ -9,9 +9,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
-import torch
-from scipy.optimize import minimize
-from sklearn.neighbors import KernelDensity
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "docs" / "results" / "figures"
@@ -50,28 +47,6 @@ def test_recorded_numbers_are_those_of_the_script_and_can_be_drawn(name: str, tm
     np.testing.assert_allclose(found, numbers_of(before), rtol=2e-4, atol=2e-6)
 
 
-def test_figure_3_is_solved_as_scipy_solves_it() -> None:
-    script = importlib.import_module("figure3")
-    t, u, z = (np.array(one) for one in (script.TEMPLATES, script.WEIGHTS, script.EVIDENCE))
-    u = u / u.sum()
-    for panel in recorded("figure3")["panels"]:
-        alpha = panel["alpha"]
-
-        def dual(lam: np.ndarray, alpha: float = alpha) -> float:
-            return float(np.log(np.sum(u * np.exp((t - u @ t) @ lam))) - lam @ z + lam @ lam / (2 * alpha))
-
-        lam = minimize(dual, alpha * z, method="BFGS", options={"gtol": 1e-10}).x
-        p, first = (u * np.exp(t @ one) for one in (lam, alpha * z))
-        exact, first = p @ t / p.sum(), first @ t / first.sum()
-        np.testing.assert_allclose(panel["exact"], exact, atol=1e-5)
-        np.testing.assert_allclose(panel["first_order"], first, atol=1e-5)
-        assert panel["apart"] == pytest.approx(np.linalg.norm(exact - first), abs=1e-5)
-        assert panel["apart_at_most"] == pytest.approx(np.linalg.norm(first - u @ t), abs=1e-5)
-        assert panel["apart"] <= panel["apart_at_most"]
-        # The smaller disc, whose diameter is from the first-order mean to that of the preference.
-        assert np.linalg.norm(exact - (first + u @ t) / 2) <= panel["apart_at_most"] / 2 + 1e-9
-
-
 def test_norms_of_templates_stay_with_the_width_where_they_absorb_its_root() -> None:
     points = recorded("width")["points"]
     for point in points:
@@ -84,18 +59,6 @@ def test_norms_of_templates_stay_with_the_width_where_they_absorb_its_root() -> 
     wrong = [[point[arm]["total_variation"] for point in points] for arm in ("heads", "head_width", "alpha")]
     assert wrong[0][-1] < wrong[0][0]
     assert all(line[-1] > line[0] for line in wrong[1:])
-
-
-def test_weights_of_kernel_regression_are_those_of_a_kernel() -> None:
-    script = importlib.import_module("kernel_regression")
-    training, places = torch.linspace(0, 3, 7).double(), torch.tensor([0.4, 2.9], dtype=torch.float64)
-    kernels = [
-        KernelDensity(bandwidth=0.5).fit([[float(one)]]).score_samples(places[:, None].numpy())
-        for one in training
-    ]
-    expected = np.exp(np.stack(kernels, 1))
-    expected /= expected.sum(1, keepdims=True)
-    np.testing.assert_allclose(script.weights(places, training, 2.0), expected, rtol=1e-10)
 
 
 def test_pictures_of_an_audit_show_the_means_of_its_heads(tmp_path: Path) -> None:

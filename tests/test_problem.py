@@ -35,14 +35,6 @@ def test_a_half_type_is_said_to_be_computed_in_float32() -> None:
     assert "computed in torch.float32 (given torch.float16)" in repr(problem)
 
 
-def test_the_same_problem_in_another_dtype() -> None:
-    problem = random_problem(dtype=torch.float32)
-    assert problem.to(torch.float32) is problem
-    wide = problem.to(torch.float64)
-    assert wide.dtype == torch.float64
-    torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
-
-
 @pytest.mark.parametrize("alpha", [0.1, 1e-8])
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
 def test_bounds_include_the_rounding_of_alpha(estimator: str, alpha: float) -> None:
@@ -65,18 +57,6 @@ def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
         wanting.solve("constrained", radius=0.5)
     with torch.no_grad():
         assert not wanting.solve("exact").mean.requires_grad
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
-def test_estimates_have_the_problems_shape_and_consistent_parts(estimator: str) -> None:
-    problem = random_problem(batch=(2, 3), m=4, n=7, d=5)
-    estimate = problem.solve(estimator, **({"tol": 1e-4} if estimator == "gradient_ascent" else {}))
-    assert estimate.mean.shape == estimate.dual.shape == (2, 3, 4, 5)
-    assert estimate.weights.shape == (2, 3, 4, 7)
-    for name in ("gap", "mean_error", "dual_error", "steps", "converged", "alpha"):
-        assert getattr(estimate, name).shape == (2, 3, 4)
-    torch.testing.assert_close(estimate.mean, problem.mean(estimate.weights))
-    torch.testing.assert_close(estimate.weights, problem.weights(estimate.dual))
 
 
 def test_estimates_are_compared_by_identity_and_other_evidence_is_checked():

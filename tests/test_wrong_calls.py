@@ -58,16 +58,6 @@ def test_thousands_of_wrong_calls_are_made() -> None:
     assert sum(len(makers) for target in TARGETS for makers in target.wrongly.values()) > 2500
 
 
-def test_a_value_that_is_taken_or_refused_in_other_words_is_found() -> None:
-    def call(size: int) -> None:
-        if size < 0:
-            raise ValueError("size is negative")
-
-    target = Target(call, {})
-    assert outcome(target, "size", 3) == "accepted"
-    assert outcome(target, "size", -3) == "ValueError size is negative"
-
-
 class NotSetUp(preference.AbstractPreference):
     def __init__(self) -> None:
         self.period = 2
