@@ -22,6 +22,7 @@ from fenchel import functional as F
 from fenchel.closeness import AbstractCloseness, sparse_weights
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.nn import ContinuousAttention, MultiheadAttention
+from tests.conformance.toys import Few
 from tests.normal import drawn
 
 HOT = 1.7
@@ -262,25 +263,6 @@ def test_a_name_is_what_it_stands_for(name: str) -> None:
         assert torch.equal(named, layer(x, x, x)[0])
     if isinstance(closeness, KL):
         ContinuousAttention(8, 2, closeness=name)
-
-
-class Few(AbstractCloseness):
-    """temperature * K(p, u) by its value and its weights alone."""
-
-    numbers = ("temperature",)
-
-    def __init__(self, temperature: Tensor) -> None:
-        self.temperature = temperature
-
-    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
-        return self.temperature * KL().value(weights, log_preference)
-
-    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return KL().weights(potential / self.temperature[..., None], log_preference)
-
-    @property
-    def modulus(self) -> Tensor:
-        return self.temperature
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])

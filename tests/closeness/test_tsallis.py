@@ -105,23 +105,6 @@ def test_what_float64_may_lose_is_within_the_bounds(relative: str, order: float,
         assert np.sqrt((gradient**2).sum()) <= min(errors) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3])
-@both_forms
-def test_orders_and_temperatures_by_head_and_query(relative: str, size: float) -> None:
-    n, d, m = 7, 3, 5
-    order = torch.tensor([1.0, 1.4, 1.9], dtype=torch.float64)[:, None] + torch.arange(m) / 50
-    temperature = torch.linspace(0.5, 2, m, dtype=torch.float64)
-    templates, z = drawn(2, 1, n, d), size * drawn(2, 3, m, d, seed=1)
-    whole = InferenceProblem(Discrete(templates), z, 0.7, Tsallis(order, relative, temperature))
-    for estimator in ("first_order", "second_order", "exact"):
-        found = whole.solve(estimator)
-        for head, query in itertools.product(range(3), range(m)):
-            near = Tsallis(float(order[head, query]), relative, float(temperature[query]))
-            u, evidence = Discrete(templates[:, 0]), z[:, head, query : query + 1]
-            alone = InferenceProblem(u, evidence, 0.7, near).solve(estimator)
-            torch.testing.assert_close(found.mean[:, head, query], alone.mean[:, 0], rtol=1e-5, atol=1e-6)
-
-
 def test_one_without_templates_is_shown_and_has_no_modulus() -> None:
     with pytest.raises(ProblemError, match="bind"):
         _ = Tsallis(1.5).modulus

@@ -30,7 +30,7 @@ from fenchel.preference import (
     TruncatedExponential,
 )
 from tests.conformance import toys
-from tests.conformance.toys import Euclidean, Exponential, ScaledKL
+from tests.conformance.toys import Euclidean, Exponential, Few
 
 TEMPLATES, DIM, QUERIES = 7, 3, 5
 
@@ -149,7 +149,7 @@ FAMILIES = [
         "scaled KL",
         {**OF_QUERIES, "temperature_scale": ()},
         _discrete,
-        lambda p: ScaledKL(p["temperature_scale"]),
+        lambda p: Few(p["temperature_scale"]),
         batch=(2, 3),
     ),
     Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES)),
@@ -170,11 +170,6 @@ FAMILIES = [
         _discrete,
         lambda p: Tsallis(1 + 0.7 * p["order_scale"], "csiszar", p["temperature_scale"]),
         batch=(2, 3),
-    ),
-    Family(
-        "somebody's Gaussian",
-        {"mean": (DIM,), "factor": (DIM, 2)},
-        lambda p: toys.Gaussian(p["mean"], p["factor"]),
     ),
     Family(
         "somebody's cumulant",

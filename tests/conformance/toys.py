@@ -12,8 +12,10 @@ from fenchel.closeness import KL, AbstractCloseness, sparse_weights
 from fenchel.preference import AbstractPreference
 
 
-class ScaledKL(AbstractCloseness):
-    """τK(p, u): Kullback and Leibler's closeness times a temperature."""
+class Few(AbstractCloseness):
+    """temperature * K(p, u) by its value and its weights alone."""
+
+    numbers = ("temperature",)
 
     def __init__(self, temperature: Tensor) -> None:
         self.temperature = temperature
@@ -23,26 +25,13 @@ class ScaledKL(AbstractCloseness):
         return self.temperature * KL().value(weights, log_preference)
 
     @override
-    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return self.temperature * KL().conjugate(potential / self.temperature, log_preference)
-
-    @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        return KL().weights(potential / self.temperature, log_preference)
-
-    @override
-    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        product = KL().curvature(potential / self.temperature, log_preference)
-        return lambda vector: product(vector) / self.temperature
+        return KL().weights(potential / self.temperature[..., None], log_preference)
 
     @property
     @override
     def modulus(self) -> Tensor:
         return self.temperature
-
-    @override
-    def to(self, dtype: torch.dtype) -> ScaledKL:
-        return ScaledKL(self.temperature.to(dtype))
 
 
 class Euclidean(AbstractCloseness):
@@ -66,25 +55,6 @@ class Euclidean(AbstractCloseness):
     @override
     def modulus(self) -> float:
         return 1 / self._n
-
-
-class Gaussian(AbstractPreference):
-    """N(mean, factor factorᵀ)."""
-
-    def __init__(self, mean: Tensor, factor: Tensor) -> None:
-        self.center, self.factor = mean, factor
-
-    @override
-    def log_mgf(self, lam: Tensor) -> Tensor:
-        return lam @ self.center + (lam @ self.factor).square().sum(-1) / 2
-
-    @override
-    def tilted_mean(self, lam: Tensor) -> Tensor:
-        return self.center + lam @ self.factor @ self.factor.mT
-
-    @override
-    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        return lambda vector: vector @ self.factor @ self.factor.mT
 
 
 class Cumulant(AbstractPreference):

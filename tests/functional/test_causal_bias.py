@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
 
-from fenchel import Discrete, InferenceProblem, ProblemError
+from fenchel import ProblemError
 from fenchel import functional as F
 from fenchel.functional import output
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import AbstractPreference, KeyPadding
 from fenchel.tensors import log_weights
-from tests.compiling import compiled_afresh
 from tests.functional.ops import OPS, infer
 from tests.normal import drawn
 from tests.side_effects import Made
@@ -40,22 +39,6 @@ def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str, es
     )
     for part in ("output", "weights", "certificate", "gap"):
         torch.testing.assert_close(getattr(found, part), getattr(expected, part))
-
-
-@pytest.mark.parametrize("name", BIASES)
-def test_slow_twins_and_problems_read_it_too(name: str) -> None:
-    q, k, v = drawn(2, 4, 5, 5), drawn(2, 4, 7, 5, seed=1), drawn(2, 4, 7, 3, seed=2)
-
-    def found(u: Any) -> Any:
-        twins, given = F.reference, {"log_preference": u}
-        problem = InferenceProblem(Discrete(k[0, 0], u), q[0, 0])
-        return (
-            *(twins.attention(q, k, v, **given), twins.inferred_weights(q, k, **given)),
-            *(twins.mixture_attention(q, k, 0 * k, v, **given), twins.certificate(q, k, **given)),
-            problem.solve("exact").weights,
-        )
-
-    torch.testing.assert_close(found(BIASES[name](5, 7)), found(meant(name, 5, 7)))
 
 
 class Given(AbstractPreference):
@@ -133,13 +116,6 @@ def test_leading_dimensions_broadcast_as_torchs_do(
             *(slopes((x.reshape(weight.shape) * weight).sum(), (query, key)) for x in (given, wanted))
         )
     assert all(bound.shape == (*lead, 3) for bound in found.certificate)
-
-
-def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
-    query, key = torch.randn(2, 4, 5, 8), torch.randn(4, 6, 8)
-    with compiled_afresh():
-        compiled = torch.compile(F.attention, fullgraph=True, dynamic=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(query, key, key), F.attention(query, key, key))
 
 
 @pytest.mark.parametrize("floating", [False, True])

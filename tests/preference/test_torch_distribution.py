@@ -133,7 +133,7 @@ def test_queries_may_have_rows_of_their_own() -> None:
         def lead(self) -> torch.Size:
             return self.center.shape[:-1]
 
-    class Hidden(toys.Gaussian):
+    class Hidden(toys.Cumulant):
         def __init__(self, center: Tensor) -> None:
             self.read = lambda: center
 
@@ -148,20 +148,20 @@ def test_a_mean_of_ones_own_that_is_not_the_gradient_is_caught_at_first_use() ->
         def tilted_mean(self, lam: Tensor) -> Tensor:
             return self.means * (1 + lam)
 
-    class Undifferentiable(toys.Gaussian):
+    class Undifferentiable(toys.Exponential):
         def log_mgf(self, lam: Tensor) -> Tensor:
             return torch.from_numpy(super().log_mgf(lam).numpy())
 
-    class Zero(toys.Gaussian):
+    class Zero(toys.Cumulant):
         """Its mean is 0, to rounding, where it is checked."""
 
         def tilted_mean(self, lam: Tensor) -> Tensor:
-            return lam @ (self.factor @ self.factor.mT) + self.center
+            return lam * self.variance.sqrt() * self.variance.sqrt() + self.center
 
     with pytest.raises(
         ProblemError, match=r"tilted_mean of Wrong is .* expected .*, the gradient of its log_mgf"
     ):
         InferenceProblem(Wrong(ABOVE), drawn(3, D))
-    InferenceProblem(Undifferentiable(drawn(D), MATRIX), drawn(3, D)).solve("exact")
+    InferenceProblem(Undifferentiable(ABOVE), 0.1 * drawn(3, D)).solve("exact")
     assert not Undifferentiable.unchecked[0]
-    InferenceProblem(Zero(-0.1 * (MATRIX @ MATRIX.mT).sum(-1), MATRIX), drawn(3, D))
+    InferenceProblem(Zero(-0.1 * ABOVE, ABOVE), drawn(3, D))
