@@ -2,7 +2,6 @@
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
 
@@ -32,18 +31,6 @@ def random_problem(
         order = torch.rand(log_weights.shape, generator=generator, dtype=torch.float64).argsort(-1)
         log_weights = log_weights.masked_fill(order < masked, -torch.inf)
     return InferenceProblem(Discrete(templates.to(dtype), log_weights.to(dtype)), z.to(dtype), alpha)
-
-
-def problem_with_known_answer(
-    *, n: int = 12, d: int = 5, m: int = 4, alpha: float = 1.0, norm: float = 1.0, seed: int = 0
-) -> tuple[InferenceProblem, Tensor]:
-    """A problem and its λ*: choose λ*, and let the evidence be what makes the dual's gradient vanish there."""
-    generator = torch.Generator().manual_seed(seed)
-    u = Discrete(norm * torch.randn(n, d, dtype=torch.float64, generator=generator))
-    answer = 2 * torch.randn(m, d, dtype=torch.float64, generator=generator) / norm
-    weights = torch.softmax(u.log_weights + answer @ u.templates.T, -1)
-    evidence = answer / alpha + (weights - u.weights()) @ u.templates
-    return InferenceProblem(u, evidence, alpha), answer
 
 
 @st.composite

@@ -122,14 +122,10 @@ def test_the_wheel_audits_the_demo_where_there_is_no_clone(wheel: Path, tmp_path
 def test_the_citation_is_that_of_the_readme_and_says_nothing_that_is_said_elsewhere():
     """As the Citation File Format 1.2.0 wants it."""
     citation: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    needed = {"cff-version", "message", "title", "authors", "type", "license"}
-    allowed = needed | {"abstract", "keywords", "references", "repository-code", "url"}
-    assert needed <= set(citation) <= allowed
-    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
-    assert all(author.get("name") or author.get("family-names") for author in citation["authors"])
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= set(citation)
     assert f'license = "{citation["license"]}"' in (ROOT / "pyproject.toml").read_text()
     (paper,) = citation["references"]
-    assert set(paper) >= {"type", "title", "authors"}
     cited = re.search(r"\[\*(Deciphering.*?)\*\]\((.*?)\)", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert cited is not None
     assert cited.groups() == (paper["title"], paper["url"])

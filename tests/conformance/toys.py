@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.closeness import KL, AbstractCloseness, sparse_weights
+from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference
 
 
@@ -32,29 +32,6 @@ class Few(AbstractCloseness):
     @override
     def modulus(self) -> Tensor:
         return self.temperature
-
-
-class Euclidean(AbstractCloseness):
-    """½‖p - u‖², by its value and its sparse weights: the gradient of the dual is smooth only piecewise."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    @override
-    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
-        u = log_preference.exp()
-        inside = (weights - u).square().sum(-1) / 2
-        return inside.masked_fill(((u == 0) & (weights != 0)).any(-1), torch.inf)
-
-    @override
-    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        u = log_preference.exp()
-        return sparse_weights((potential + u).masked_fill(u == 0, -torch.inf), None, 1.0)
-
-    @property
-    @override
-    def modulus(self) -> float:
-        return 1 / self._n
 
 
 class Cumulant(AbstractPreference):

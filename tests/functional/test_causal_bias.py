@@ -18,7 +18,6 @@ from fenchel.nn.preference import AbstractPreference, KeyPadding
 from fenchel.tensors import log_weights
 from tests.functional.ops import OPS, infer
 from tests.normal import drawn
-from tests.side_effects import Made
 
 BIASES: dict[str, Callable[..., Any]] = {"upper left": causal_upper_left, "lower right": causal_lower_right}
 
@@ -157,18 +156,3 @@ def test_a_causal_mask_keeps_its_forward_derivative() -> None:
     with sdpa_kernel(SDPBackend.MATH):
         moved = torch.func.jvp(attended, (mask,), (drawn(tokens, tokens),))[1]
     assert float(moved.abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("preference", [None, torch.tensor([True] * 6 + [False]), torch.arange(7.0)])
-@pytest.mark.parametrize("trained", [False, True])
-def test_weights_take_no_more_arrays_of_all_pairs_than_softmax_needs(
-    preference: Tensor | None, trained: bool
-) -> None:
-    query, key = drawn(2, 3, 5, 4).float(), drawn(2, 3, 7, 4, seed=1).float()
-    with torch.set_grad_enabled(trained), Made() as made:
-        weights = F.attention_weights(query.requires_grad_(), key, log_preference=preference)
-    pairs = {array.data_ptr() for array in made.tensors if array.numel() == 2 * 3 * 5 * 7}
-    assert len(pairs) == 1 + trained
-    log_u = torch.zeros(7) if preference is None else log_weights(preference, torch.float32)
-    expected = (query @ key.mT / 2 + log_u).softmax(-1)
-    torch.testing.assert_close(weights, expected)

@@ -12,7 +12,7 @@ from fenchel import functional as F
 from fenchel.errors import ProblemError
 from fenchel.functional import flex
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.flex import _check_kernel, _kept, block_mask, flex_attention, identity
+from fenchel.functional.flex import _check_kernel, _kept, block_mask, flex_attention
 from fenchel.nn.preference import Causal, KeyPadding, Window
 from tests.functional.ops import OPS, infer
 from tests.nn.preferences import HEADS, LOWERED, attention_inputs, perturbed
@@ -119,17 +119,6 @@ def test_block_masks_are_kept_by_what_functions_capture_and_those_of_data_are_ma
         assert bool(rows.to_dense().any()) is not bool(padding.any())
         assert rows.kv_num_blocks.shape[:2] == (2, 1)  # no larger than what it depends on
     assert same[0].kv_num_blocks.shape[:2] == (1, 1)
-
-
-def test_what_is_captured_tells_functions_apart():
-    def above(limit: object, least: int = 0) -> object:
-        return lambda k, least=least: k > limit
-
-    limits = [1, 2, True, (1, 2), (1, 3), above(1), above(2)]
-    apart = [*map(above, limits), above(1, least=1)]
-    assert len({identity(function) for function in apart}) == len(apart)
-    assert identity(above(1)) == identity(above(1))
-    assert identity(above(torch.ones(()))) is identity(above((1, torch.ones(())))) is None
 
 
 @torch.no_grad()

@@ -172,23 +172,6 @@ def test_a_layer_attends_so_with_masks_and_padding(name):
     torch.testing.assert_close(gradients(plain, layer, x), gradients(expected, layer, x))
 
 
-@pytest.mark.parametrize("closeness", [None, fenchel.Tsallis(1.5)])
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_every_estimator_has_a_certificate_in_a_layer(name, closeness):
-    layer, x = build(name, closeness=closeness, keep_certificate=True), drawn(2, TOKENS, WIDTH)
-    gaps, outputs = {}, {}
-    for estimator in ("first_order", "second_order", "exact"):
-        layer.estimator = estimator
-        outputs[estimator], _ = layer(x, x, x)
-        torch.testing.assert_close(layer(x, x, x, need_weights=False)[0], outputs[estimator])
-        gaps[estimator] = layer.last_certificate.gap
-    assert (gaps["exact"] < 1e-9).all()
-    assert not torch.allclose(outputs["exact"], outputs["first_order"])
-    layer.estimator, layer.keep_gap = "first_order", True
-    layer(x, x, x)
-    torch.testing.assert_close(layer.last_gap.detach(), gaps["first_order"])
-
-
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_an_audit_measures_templates_that_queries_share_in_the_space_of_keys(name, tmp_path):
     model, rotary = Encoder(build(name), build("rotary")).eval(), name.startswith("rotary")
@@ -235,8 +218,6 @@ def test_later_queries_have_the_rows_of_the_whole_given_their_offset(name):
     layer.preference = None
     with pytest.raises(ProblemError, match="query_offset is not given"):
         layer(x[:, 4:], x, x)
-    with pytest.raises(ProblemError, match="query_offset is not given"):
-        layer.evidence(drawn(1, PLACED_HEADS, 2, PLACED_DIM), drawn(1, PLACED_HEADS, TOKENS, PLACED_DIM))
 
 
 def test_angles_of_far_places_keep_their_digits_in_half_types():

@@ -63,18 +63,6 @@ def test_functions_of_indices_agree_with_the_tensor(name, queries, keys, offset)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_constant_dimensions_have_size_one(name):
-    inputs = attention_inputs()
-    log_u = perturbed(EVERY[name]())(inputs)
-    assert (log_u is None) == (name == "uniform")
-    if log_u is None:
-        return
-    for dim, size in enumerate(log_u.shape):
-        assert size in (1, (2, HEADS, 5, 7)[dim])
-        assert size == 1 or not torch.equal(log_u, log_u.narrow(dim, 0, 1).expand_as(log_u)), dim
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_a_later_query_is_the_same_query(name):
     preference, whole = perturbed(EVERY[name]()), attention_inputs(9, 9)
     assert whole.query_inputs is not None

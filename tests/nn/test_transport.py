@@ -113,13 +113,6 @@ def test_weights_are_over_keys_then_further_templates(extra_preference):
     torch.testing.assert_close(output, layer(x, atoms=atoms))
 
 
-def test_key_and_value_default_and_can_be_given():
-    layer, x, y = build(), tokens(), tokens()
-    torch.testing.assert_close(layer(x), layer(x, x.clone(), x.clone()))
-    torch.testing.assert_close(layer(x, y), layer(x, y, y.clone()))
-    assert not torch.allclose(layer(x, y), layer(x, y, x))
-
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "gamma": {"gamma": 0.7},
     "cost": {"cost": "cosine"},
