@@ -16,7 +16,6 @@ def page(name: str) -> str:
 
 
 def python_blocks(name: str) -> list[str]:
-    """Its Python blocks, in order."""
     return re.findall(r"```python\n(.*?)```", page(name), flags=re.DOTALL)
 
 
@@ -29,7 +28,6 @@ def run_blocks(name: str) -> dict[str, Any]:
 
 
 def text_of(html: str) -> str:
-    """The text of a piece of HTML."""
     return unescape(re.sub(r"<[^>]*>", "", html))
 
 

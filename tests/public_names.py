@@ -35,7 +35,6 @@ def names() -> set[str]:
 
 
 def listed() -> list[str]:
-    """The names of the list."""
     return LIST.read_text().splitlines()
 
 

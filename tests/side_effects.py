@@ -13,14 +13,12 @@ from tests.normal import drawn
 
 
 def in_memory(tensors: dict[str, Tensor]) -> dict[str, bytes]:
-    """The bytes of each tensor."""
     return {
         name: part.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for name, part in tensors.items()
     }
 
 
 def tensors_in(result: Any) -> list[Tensor]:
-    """All tensors of a result."""
     if isinstance(result, Tensor):
         return [result]
     parts = result if isinstance(result, tuple) else ()
@@ -77,7 +75,6 @@ class Made(TorchDispatchMode):
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -26,7 +26,6 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def numbers_of(value: Any) -> np.ndarray:
-    """All numbers in a record, one after the other."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -163,6 +163,13 @@ def test_a_missing_package_is_installed_from_where_this_one_was(monkeypatch, rec
     assert str(MissingExtraError("matplotlib", "report")).endswith(f"Run: pip install {expected}")
 
 
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    unnamed = {"utils", "helpers", "common", "misc", "audit"}
+    assert [path.name for path in MODULES if path.stem in unnamed] == []
+    with pytest.raises(AttributeError, match="module 'fenchel' has no attribute 'audits'"):
+        _ = fenchel.audits  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_commands_answer_without_torch():
     commands = ("audit", "merge", "report", "compare", "swap", "reproduce", "catalogue")
     audit = ["audit", "demo", "--text", "demo", "--out", "audit"]
@@ -178,19 +185,6 @@ def test_commands_answer_without_torch():
         f"print([main(arguments) for arguments in {[arguments for arguments, _ in asked]!r}])",
     )
     assert done.stdout.splitlines()[-1] == str([code for _, code in asked]), done.stderr
-
-
-PACKAGES = ["auditing", "closeness", "comparing", "errors", "functional", "integrations", "nn", "swap"]
-
-
-def test_packages_are_shown_without_being_loaded_and_no_function_hides_one():
-    assert [name for name in (*PACKAGES, "audit", "compare") if name not in dir(fenchel)] == []
-    assert [getattr(fenchel, name).__name__ for name in PACKAGES] == [f"fenchel.{name}" for name in PACKAGES]
-    assert fenchel.audit is fenchel.auditing.audit
-    unnamed = {"utils", "helpers", "common", "misc", "audit"}
-    assert [path.name for path in MODULES if path.stem in unnamed] == []
-    with pytest.raises(AttributeError, match="module 'fenchel' has no attribute 'audits'"):
-        _ = fenchel.audits  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)

@@ -35,18 +35,6 @@ def test_a_half_type_is_said_to_be_computed_in_float32() -> None:
     assert "computed in torch.float32 (given torch.float16)" in repr(problem)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 1e-8])
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_bounds_include_the_rounding_of_alpha(estimator: str, alpha: float) -> None:
-    templates, evidence = T.float(), torch.cat([Z, Z.flip(0), -Z, 2 * Z]).float()
-    estimate = InferenceProblem(Discrete(templates), evidence, alpha).solve(estimator)
-    wide = InferenceProblem(Discrete(templates.double()), evidence.double(), alpha)
-    exact = wide.solve("exact", tol=1e-13, throw=False)
-    for name, error in (("dual", "dual_error"), ("mean", "mean_error")):
-        apart = (getattr(estimate, name).double() - getattr(exact, name)).norm(dim=-1)
-        assert bool((apart <= getattr(estimate, error).double() + getattr(exact, error)).all())
-
-
 def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
     problem = random_problem()
     evidence = problem.evidence.clone().requires_grad_()

@@ -169,8 +169,6 @@ def eager_weights(family: str, inputs: dict[str, Any], **options: Any) -> list[t
 
 
 class _Block(nn.Module):
-    """A layer of a vision transformer."""
-
     def __init__(self, width: int, attention: nn.Module) -> None:
         super().__init__()
         self.self_attn, self.norm = attention, nn.LayerNorm(width)

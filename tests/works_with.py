@@ -34,8 +34,6 @@ WIDTH, HEADS, BATCH, TOKENS = 12, 3, 2, 6
 
 
 class SelfAttention(nn.Module):
-    """A layer that attends from a sequence to itself."""
-
     def __init__(self, layer: nn.Module, **options: Any) -> None:
         super().__init__()
         self.layer, self.options = layer, options
@@ -46,8 +44,6 @@ class SelfAttention(nn.Module):
 
 
 class Op(nn.Module):
-    """An op after a projection."""
-
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.projection, self.function = nn.Linear(WIDTH, 3 * WIDTH), function
@@ -190,7 +186,6 @@ def fsdp(module: nn.Module) -> None:
 
 
 def _check_steps(module: nn.Module, other: nn.Module) -> None:
-    """Two steps of training of a copy."""
     optimisers = [torch.optim.SGD(each.parameters(), 0.1) for each in (module, other)]
     for _ in range(2):
         losses = [each(_tokens()).square().mean() for each in (module, other)]

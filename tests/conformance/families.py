@@ -58,7 +58,6 @@ class Family:
     dim: int = DIM
 
     def draw(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Parts:
-        """Parts, evidence and alpha."""
         generator = torch.Generator().manual_seed(seed)
         shapes = {**self.parts, "evidence": (*self.batch, QUERIES, self.dim), "alpha_scale": (QUERIES,)}
 
@@ -69,7 +68,6 @@ class Family:
         return {name: part(name, shape) for name, shape in shapes.items()}
 
     def problem(self, parts: Parts) -> InferenceProblem:
-        """The problem of some parts."""
         return InferenceProblem(
             self.preference(parts), parts["evidence"], parts["alpha_scale"], self.closeness(parts)
         )

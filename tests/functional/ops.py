@@ -63,7 +63,6 @@ class Op:
 
 
 def infer(op: Op, tensors: Tensors, estimator: str, **options: Any) -> F.Inference:
-    """The call."""
     given: dict[str, Any] = {name: tensors[name] for name in SHARED if name in tensors}
     groups = {"enable_gqa": True} if tensors["key"].shape[1] != tensors["query"].shape[1] else {}
     solving = {**TIGHT[estimator], **options}
@@ -71,12 +70,10 @@ def infer(op: Op, tensors: Tensors, estimator: str, **options: Any) -> F.Inferen
 
 
 def leaves(tensors: Tensors) -> dict[str, Tensor]:
-    """Those that require gradients."""
     return {name: x for name, x in tensors.items() if isinstance(x, Tensor) and x.requires_grad}
 
 
 def _of_pairs(table: Tensor, index: Tensor) -> Tensor:
-    """The rows of pairs, (2, 4, m, n, c)."""
     wide = table.expand(2, 4, -1, -1)
     return torch.stack([wide[b][:, index[b] if index.dim() == 3 else index] for b in range(2)])
 

@@ -41,8 +41,6 @@ def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str, es
 
 
 class Given(AbstractPreference):
-    """A preference that answers with what it was given."""
-
     def __init__(self, bias: CausalBias) -> None:
         super().__init__()
         self.bias = bias

@@ -19,7 +19,6 @@ RULES = list(itertools.product((False, True), repeat=4))
 def call(
     rounds: int, padded: bool = False, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Queries, unit keys, values, buckets and padding."""
     x, value = drawn(2, 2, TOKENS, DIM, seed=seed), drawn(2, 2, TOKENS, 3, seed=seed + 1)
     padding = torch.zeros(2, TOKENS, dtype=torch.bool)
     padding[1, [2, -2, -1]] = True

@@ -93,20 +93,6 @@ def test_vmap_is_a_loop_forwards_and_backwards(estimator: str) -> None:
             torch.testing.assert_close(mapped[name][index], part, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_jacobians(estimator: str) -> None:
-    tensors = {name: tensor.detach() for name, tensor in call(preference=(5, 7), batch=1).items()}
-    query = tensors.pop("query")
-
-    def output(query: Tensor) -> Tensor:
-        return F.attention(query, **tensors, estimator=estimator)[:, :, 0].flatten()  # pyright: ignore[reportArgumentType]
-
-    torch.testing.assert_close(func.jacrev(output)(query), torch.autograd.functional.jacobian(output, query))
-    value, pull = func.vjp(output, query)[:2]
-    torch.testing.assert_close(value, output(query))
-    torch.testing.assert_close(pull(torch.ones_like(value))[0], func.grad(lambda x: output(x).sum())(query))
-
-
 def test_dropout_differs_along_a_mapped_dimension_where_that_is_wanted() -> None:
     tensors = {name: tensor.detach() for name, tensor in call(preference=(5, 7)).items()}
 

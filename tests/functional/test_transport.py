@@ -27,7 +27,6 @@ ATOMS = 6
 def call_of(
     cost: str = "squared_euclidean", *, atoms: bool = True, masked: bool = False, **options: Any
 ) -> dict[str, Any]:
-    """Tensors of a call, all of which require gradients."""
     given: dict[str, Any] = call(alpha=(4, 1), masked=0.3, **options)
     generator, dtype = torch.Generator().manual_seed(1), given["query"].dtype
 

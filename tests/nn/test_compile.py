@@ -1,4 +1,4 @@
-"""Layers under ``torch.compile`` with its default backend: one graph, and the values and gradients of eager."""
+"""Layers under ``torch.compile`` with its default backend and ``torch.export``: the values and gradients of eager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fenchel.nn import MultiheadAttention, TransportAttention
 from fenchel.nn.preference import ALiBi, KeyPadding, LearnedBias, RelativePosition
 from tests.compiling import compiled_afresh
-from tests.nn.preferences import EVERY, HEADS, WIDTH
+from tests.nn.preferences import EVERY, HEADS, LONGEST, WIDTH, perturbed
 
 TOKENS = 7
 
@@ -105,3 +105,44 @@ def test_transport_compiles_in_parts(estimator: str) -> None:
         output.sin().sum().backward()
         found.append([output, *(parameter.grad for parameter in module.parameters())])
     torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-9)
+
+
+EXPORTED = [
+    *(
+        "causal",
+        "key padding",
+        "window",
+        "uniform",
+        "relative position",
+        "alibi",
+        "alibi, learned",
+        "quadratic",
+    ),
+    *("gaussian", "gaussian, both", "learned bias", "learned bias, shared", "context", "tempered, learned"),
+    *("additive", "location", "three, learned"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "strict"),
+    [
+        *((name, "first_order", False) for name in EXPORTED),
+        *(("three, learned", estimator, False) for estimator in ("second_order", "exact")),
+        *(("three, learned", estimator, True) for estimator in ("first_order", "exact")),
+    ],
+)
+def test_every_family_is_exported_for_any_number_of_tokens(name: str, estimator: str, strict: bool) -> None:
+    preference = perturbed(EVERY[name]())
+    layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=preference, estimator=estimator)
+    layer.double().eval()
+
+    def inputs(batch: int, tokens: int) -> tuple[Any, ...]:
+        padding = torch.zeros(batch, tokens, dtype=torch.bool)
+        padding[-1, -1] = True
+        return *(torch.randn(batch, tokens, WIDTH, dtype=torch.float64),) * 3, padding, False
+
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2, max=LONGEST)}
+    shapes = (sizes, sizes, sizes, sizes, None)
+    exported = torch.export.export(layer, inputs(2, 8), dynamic_shapes=shapes, strict=strict)
+    for given in (inputs(1, 2), inputs(3, LONGEST), inputs(2, 8)):
+        torch.testing.assert_close(exported.module()(*given), layer(*given), rtol=1e-9, atol=1e-10)

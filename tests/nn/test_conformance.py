@@ -57,7 +57,6 @@ def tokens(count: int = TOKENS) -> Tensor:
 
 
 def called(layer: Any, x: Tensor, **options: Any) -> Tensor:
-    """The output of self-attention."""
     kind = getattr(layer, "_orig_mod", layer)
     given = (x, x) if isinstance(kind, ContinuousAttention) else (x, x, x)
     found = layer(*given, **options)

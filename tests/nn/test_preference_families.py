@@ -22,7 +22,6 @@ from fenchel.nn.preference import (
     GaussianWindow,
     KeyPadding,
     LearnedBias,
-    Location,
     QuadraticGridPosition,
     QuadraticPosition,
     RelativePosition,
@@ -107,12 +106,6 @@ def around_predicted(p: Any, inputs: Any) -> Tensor:
     return -(apart**2) / (2 * width.transpose(1, 2)[..., None] ** 2)
 
 
-def bahdanau(p: Any, inputs: Any) -> Tensor:
-    of_query = inputs.query_inputs @ p.of_query.weight.T + p.of_query.bias
-    hidden = of_query.unsqueeze(2) + (inputs.key_inputs @ p.of_key.weight.T).unsqueeze(1)
-    return torch.einsum("bmnhw,hw->bhmn", hidden.unflatten(-1, (HEADS, 4)).tanh(), p.score)
-
-
 FORMULAS: dict[str, tuple[AbstractPreference, Callable[[Any, Any], Tensor]]] = {
     "alibi": (ALiBi(HEADS), lambda p, x: -per_head(alibi_slopes(HEADS)) * distances(x).abs()),
     "alibi, one way": (ALiBi(HEADS, symmetric=False), lambda p, x: per_head(alibi_slopes(HEADS)) * distances(x)),
@@ -136,11 +129,6 @@ FORMULAS: dict[str, tuple[AbstractPreference, Callable[[Any, Any], Tensor]]] = {
     "window after": (Window(0, None), lambda p, x: distances(x) >= 0),
     "dilated": (Window(4, 4, dilation=2), lambda p, x: (distances(x).abs() <= 4) & (distances(x) % 2 == 0)),
     "learned bias": (LearnedBias(HEADS, 9, 9), lambda p, x: p.bias[:, x.query_positions, : x.keys]),
-    "additive": (Additive(HEADS, WIDTH, WIDTH, hidden=4), bahdanau),
-    "additive, in blocks": (Additive(HEADS, WIDTH, WIDTH, hidden=4, block_entries=1), bahdanau),
-    "location": (
-        Location(HEADS, WIDTH, 9), lambda p, x: torch.einsum("hnw,bmw->bhmn", p.weight[:, :7], x.query_inputs)
-    ),
 }  # fmt: skip
 
 
@@ -222,9 +210,12 @@ def test_a_network_of_ones_own_may_ask_for_the_padding():
     assert log_u[:, 0, 0, 0].tolist() == [7, 5]
 
 
-def test_additive_keeps_one_block_of_hidden_units_at_a_time():
+def test_additive_keeps_one_block_of_hidden_units_at_a_time_and_says_the_same():
     inputs = attention_inputs()
     preference = Additive(HEADS, WIDTH, hidden=4, block_entries=1).double()
+    whole = Additive(HEADS, WIDTH, hidden=4).double()
+    whole.load_state_dict(preference.state_dict())
+    torch.testing.assert_close(preference(inputs), whole(inputs))
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: kept.append(t.numel()) or t,

@@ -107,8 +107,6 @@ Drawn = tuple[AbstractPreference, Law, tuple[Any, Any]]
 
 
 class Draw:
-    """Numbers of any size."""
-
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         self._random, self._dtype = random.Random(seed), dtype  # noqa: S311 -- numbers of any size
 

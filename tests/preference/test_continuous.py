@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from mpmath import mp, mpf
-from torch import Tensor, nn
+from torch import Tensor
 
 from fenchel import Continuous1d, Continuous2d, DomainError, Gaussian, InferenceProblem, ProblemError
 from tests.normal import drawn
@@ -114,20 +114,6 @@ def test_expectations_of_narrow_functions(k: int) -> None:
                 torch.autograd.grad(value.sum(), part, retain_graph=True)[0] for value in (found, expected)
             )
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6 * float(expected.detach().max()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_reach_a_module(dtype: torch.dtype) -> None:
-    """As they reach tensors of a closure."""
-    torch.manual_seed(0)
-    line, found = nn.Linear(1, 6, dtype=dtype), []
-    parts = list(line.parameters())
-    for basis in (nn.Sequential(line, nn.Tanh()), lambda x: torch.tanh(x @ line.weight.mT + line.bias)):
-        u = Continuous1d(basis, None, (-1, 1), dtype=dtype)
-        answer = InferenceProblem(u, drawn(M, 6, seed=3).to(dtype)).solve("exact", tol=1e-4)
-        found.append(torch.autograd.grad(answer.mean.sin().sum(), parts))
-    torch.testing.assert_close(found[0], found[1])
-    assert all(bool(gradient.any()) for gradient in found[0])
 
 
 def grain(places: Tensor) -> Tensor:

@@ -38,7 +38,6 @@ THERE["mixture of one matrix"] = GaussianMixture(drawn(5, D), covariances=MATRIX
 
 
 def kind_of(name: str) -> type[distributions.Distribution]:
-    """What torch calls it."""
     if isinstance(THERE[name], GaussianMixture):
         return distributions.MixtureSameFamily
     full = {"Gaussian", "Gaussian of queries"}
@@ -108,8 +107,6 @@ def test_few_methods_are_a_preference() -> None:
 
 
 class Rows(toys.Cumulant):
-    """Every query has a center of its own."""
-
     rows = ("center",)
 
     def log_mgf(self, lam: Tensor) -> Tensor:

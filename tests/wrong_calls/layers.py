@@ -84,14 +84,11 @@ def sequences(width: int = WIDTH) -> dict[str, Any]:
 
 
 def built(kind: type, *operands: Tensor) -> Callable[..., Any]:
-    """A layer that is made and called at once."""
     x = operands or (torch.ones(BATCH, QUERIES, WIDTH),) * (2 if kind is ContinuousAttention else 3)
     return lambda **options: kind(**options)(*x)
 
 
 def assigned(layer: nn.Module) -> Callable[..., None]:
-    """Attributes that are set on a layer."""
-
     def assign(**values: Any) -> None:
         for name, value in values.items():
             setattr(layer, name, value)
@@ -103,7 +100,6 @@ SIZES = {"embed_dim": WIDTH, "num_heads": HEADS}
 
 
 def construction() -> Iterator[Target]:
-    """How layers are made."""
     sparse = fenchel.Tsallis(1.5)
     flags = ("add_bias_kv", "add_zero_attn", "normalize_templates", "keep_certificate")
     yield Target(
@@ -190,7 +186,6 @@ def construction() -> Iterator[Target]:
 
 
 def calls() -> Iterator[Target]:
-    """How layers are called."""
     offsets = {**without(WHOLE, "zero", "None_"), "far": lambda: 2**31}
     causal = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=preference.Causal())
     flags = {"need_weights": FLAGS, "average_attn_weights": FLAGS}
@@ -260,7 +255,6 @@ def calls() -> Iterator[Target]:
 
 
 def of_mixtures_and_densities() -> Iterator[Target]:
-    """How layers of mixtures and of densities are called."""
     flags = {"need_weights": FLAGS, "average_attn_weights": FLAGS}
     x = torch.ones(BATCH, KEYS, WIDTH)
     some = torch.ones(BATCH, KEYS, 1)
@@ -301,7 +295,6 @@ def of_mixtures_and_densities() -> Iterator[Target]:
 
 
 def kept() -> Iterator[Target]:
-    """Banks, penalties and switches."""
     keeping = MultiheadAttention(WIDTH, HEADS, batch_first=True, keep_norm_penalty=True)
     yield Target(
         lambda model: keeping(**sequences()) and norm_penalty(model),

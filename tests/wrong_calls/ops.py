@@ -83,12 +83,10 @@ GAPS: dict[str, Makers] = {
 
 
 def but(*names: str) -> dict[str, Makers]:
-    """The arguments of attention but for some."""
     return {name: makers for name, makers in ATTENTION.items() if name not in names}
 
 
 def plain() -> Iterator[Target]:
-    """Attention to keys."""
     for estimator in ESTIMATORS:
         solved = {
             "query": {**ATTENTION["query"], "nan": one_holds(NAN, B, H, M, D)},
@@ -112,7 +110,6 @@ def plain() -> Iterator[Target]:
 
 
 def other_templates() -> Iterator[Target]:
-    """Attention whose templates are of pairs, random or moved."""
     pairs = {
         **without(tensors(1, H, M + N - 1, D), "huge"),
         **{"rows": filled(1.0, 1, H, M + N, D), "heads": filled(1.0, 1, 2, M + N - 1, D)},
@@ -163,7 +160,6 @@ def without_closeness(options: dict[str, Makers], *names: str) -> dict[str, Make
 
 
 def moved() -> Iterator[Target]:
-    """Attention with transport."""
     atoms = {
         **without(tensors(B, H, 2, D), "None"),
         **{"batch": filled(1.0, 3, H, 2, D), "float64": filled(1.0, B, H, 2, D, dtype=torch.float64)},
@@ -190,7 +186,6 @@ def moved() -> Iterator[Target]:
 
 
 def hashed() -> Iterator[Target]:
-    """Attention to keys in the same buckets."""
     whole = torch.int64
     keys = dict.fromkeys(TENSORS, torch.ones(B, H, N, D))
     yield Target(
@@ -218,7 +213,6 @@ def hashed() -> Iterator[Target]:
 
 
 def inferred() -> Iterator[Target]:
-    """One call for all of them."""
     mixture = F.Mixture(torch.ones(1))
     buckets = F.Hashing(torch.zeros(B, H, 1, N, dtype=torch.int64))
     keys: dict[str, Any] = dict.fromkeys(TENSORS, torch.ones(B, H, N, D))

@@ -55,7 +55,6 @@ NETWORKS = made(text="x", kind=nn.Linear, function=len)
 
 
 def sizes() -> Iterator[Target]:
-    """What preferences and evidence are made with."""
     whole: dict[Any, dict[str, Any]] = {
         ALiBi: HEADS,
         Additive: {**HEADS, "query_dim": 16, "hidden": 8},
@@ -115,7 +114,6 @@ def sizes() -> Iterator[Target]:
 
 
 def algebra() -> Iterator[Target]:
-    """Powers and products."""
     powers = {**without(POSITIVE, "array", "class", "too_large", "too_small", "endless"), **made(text="2")}
     for factor in (Causal(), Uniform()):
         yield Target(factor.__pow__, {"weight": 2.0}, f"{factor!r} ** weight", weight=powers)
@@ -132,7 +130,6 @@ def algebra() -> Iterator[Target]:
 
 
 def inputs() -> Iterator[Target]:
-    """What preferences are called with."""
     ours = attention_inputs()
     others = AttentionInputs(2, 4, 3, 5, torch.device("cpu"), torch.float32, query_offset=0)
     yield Target(Causal(), {"inputs": others}, inputs=NAMES)
@@ -188,7 +185,6 @@ def inputs() -> Iterator[Target]:
 
 
 def evidence() -> Iterator[Target]:
-    """What evidence is called with."""
     query, key = torch.ones(2, 4, 5, 8), torch.ones(2, 4, 7, 8)
     small, narrow, few = torch.ones(1, 2, 3, 6), torch.ones(1, 3, 5, 4), torch.ones(1, 2, 5, 4)
     cases: list[tuple[str, Any, Tensor, Tensor]] = [

@@ -24,7 +24,6 @@ def problem(**changes: Any) -> fenchel.InferenceProblem:
 
 
 def problems() -> Iterator[Target]:
-    """What a problem is made of, and what is asked of it."""
     yield Target(
         fenchel.Discrete,
         {"templates": torch.ones(N, D)},
@@ -66,7 +65,6 @@ def problems() -> Iterator[Target]:
 
 
 def solvers() -> Iterator[Target]:
-    """Estimators by their names, and what is asked of an estimate."""
     options = {"tol": TOLERANCES, "max_steps": without(WHOLE, "zero"), "throw": FLAGS}
     own: dict[str, Mapping[str, Makers]] = {
         "first_order": {"tol": made(good=1e-6), "unknown": made(good=1)},
@@ -87,7 +85,6 @@ def solvers() -> Iterator[Target]:
 
 
 def closenesses() -> Iterator[Target]:
-    """Closenesses, costs and sparse weights."""
     yield Target(
         lambda **options: problem(closeness=fenchel.OptimalTransport(**options)),
         {"cost": "dot", "gamma": 1.0},
@@ -146,7 +143,6 @@ def closenesses() -> Iterator[Target]:
 
 
 def distributions() -> Iterator[Target]:
-    """Preferences over vectors."""
     ones, eye = torch.ones(2), torch.eye(2)
     anywhere = {
         **made(text="1", flag=True, nan=NAN, infinite=INF),
@@ -228,7 +224,6 @@ def bumps(places: Tensor) -> Tensor:
 
 
 def densities() -> Iterator[Target]:
-    """Densities over places."""
     line = fenchel.Gaussian(torch.zeros(1), variance=1.0)
     yield Target(
         fenchel.Continuous1d,

@@ -51,22 +51,18 @@ def once(argument: str, call: Callable[[], Any], error: type[FenchelError] = Pro
 
 
 def filled(value: float, *shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
-    """A maker of a tensor that holds one number."""
     return lambda: torch.full(shape, value, dtype=dtype)
 
 
 def together(**values: Any) -> Callable[[], Together]:
-    """A maker of several arguments."""
     return lambda: Together(values)
 
 
 def made(**values: Any) -> Makers:
-    """Makers of values that are there."""
     return {name: lambda value=value: value for name, value in values.items()}
 
 
 def without(makers: Makers, *names: str) -> Makers:
-    """Some of the makers."""
     return {name: make for name, make in makers.items() if name not in names}
 
 
