@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,19 @@ def test_a_dtype_that_attention_does_not_compute_in():
             InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32"
         ):
             loaded(dtype=dtype)
+
+
+def test_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = torch.zeros
+
+    def without_float64(*size: int, **kind: Any) -> torch.Tensor:
+        if kind.get("dtype") == torch.float64:
+            raise TypeError(f"{kind['device']} has no float64")
+        return zeros(*size, **kind)
+
+    monkeypatch.setattr(torch, "zeros", without_float64)
+    with pytest.raises(InputError, match=r"device is cpu, but .*float64"):
+        loaded()
 
 
 def test_a_revision_is_asked_of_names_alone():

@@ -193,12 +193,13 @@ class RunModel:
                 configuration that says so.
 
         Raises:
-            InputError: If a loaded model was given a revision.
+            InputError: If a loaded model was given a revision, or its device has no float64.
             ModelError: If a named model cannot be loaded, or ``model`` is not a model.
         """
         device, dtype, revision = options.device, options.dtype, options.revision
         if isinstance(model, str | Path):
             model = str(model)
+            _check_float64(device or "cpu")
             from fenchel.integrations.transformers import load_model
 
             loaded, own_tokenizer, info = load_model(
@@ -221,6 +222,7 @@ class RunModel:
                 f"revision {revision!r} was given with a model that is already loaded. Give the model's name, or load "
                 "that revision yourself."
             )
+        _check_float64(device or device_and_dtype(model)[0])
         if dtype not in (None, "auto"):
             model = model.to(dtype=getattr(torch, dtype))
         config = getattr(model, "config", None)
@@ -340,6 +342,16 @@ def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
         return device, dtype
     first = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))
     return first.device, first.dtype
+
+
+def _check_float64(device: torch.device | str) -> None:
+    """Raise if a device, such as Apple's, cannot compute in float64, as certificates are."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except TypeError as error:
+        raise InputError(
+            f"device is {device}, but {reason_of(error)}; expected one with float64, such as cpu"
+        ) from None
 
 
 def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
