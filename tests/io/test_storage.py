@@ -148,6 +148,17 @@ def failing(number: int):
     return fail
 
 
+def test_what_is_synced_is_open_for_writing_as_windows_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl, modes = pytest.importorskip("fcntl"), []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+    )
+    write_text(tmp_path / "page.html", "one")
+    assert modes[0] == os.O_RDWR
+
+
 def test_a_file_is_replaced_whole_or_not_at_all_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write_text(path, "one\r\n")

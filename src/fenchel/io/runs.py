@@ -333,7 +333,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         with guarded_writing(path):
             yield temporary
-            with temporary.open("rb") as written:
+            with temporary.open("r+b") as written:  # Windows syncs only what is open for writing
                 os.fsync(written.fileno())
             temporary.replace(path)
             _sync_folder(path.parent)
