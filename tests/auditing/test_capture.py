@@ -150,16 +150,6 @@ def test_rotary_keys_are_found_out_after_a_first_batch_of_single_tokens() -> Non
             capture.run(tiny_inputs("llama"))
 
 
-def test_layers_of_every_kind_that_are_chosen_are_consumed_and_all_are_known() -> None:
-    seen: list[tuple[str, int]] = []
-    consume = lambda call: seen.append((call.site.kind, call.site.layer))  # noqa: E731
-    with Capture(tiny_model("marian"), space="input", consume=consume, layers=[3, 1]) as capture:
-        capture.run(tiny_inputs("marian"))
-    assert len(capture.sites) == 8
-    expected = [("cross", 1), ("cross", 3), ("decoder_self", 1), ("decoder_self", 3), ("encoder_self", 1)]
-    assert sorted(seen) == expected
-
-
 def test_a_half_precision_stack_alone_keeps_its_dtype_and_a_float32_preference() -> None:
     calls: list[AttentionCall] = []
     with Capture(
@@ -190,23 +180,18 @@ def test_a_capture_keeps_nothing_and_leaves_the_model_as_it_was_whatever_the_con
         alive.extend(weakref.ref(t) for t in (call.query, call.inputs, call.counted))  # pyright: ignore[reportArgumentType]
 
     with Capture(model, space="input", consume=consume) as capture:
-        with pytest.raises(KeyboardInterrupt) as raised:
+        with pytest.raises(KeyboardInterrupt, match="mine"):
             capture.run(inputs)
-        assert raised.value is error
         error = None
         kinds.clear()
         alive.clear()  # the error's traceback keeps some
         capture.run(inputs)
-        assert kinds == ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2
         gc.collect()
         assert [reference() for reference in alive] == [None] * len(alive)
-        seen = len(kinds)
         assert torch.equal(model(**inputs).last_hidden_state, expected)
-        assert len(kinds) == seen
-        with (
-            pytest.raises(CaptureError, match="already being captured"),
-            Capture(model, space="key", consume=skip),
-        ):
+        assert kinds == ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2
+        again = Capture(model, space="key", consume=skip)
+        with pytest.raises(CaptureError, match="already being captured"), again:
             pass
     assert before == (model.config._attn_implementation, hooks())
     assert torch.is_grad_enabled()

@@ -1,9 +1,6 @@
 """Which queries and which sentence are kept of a head: the same in whatever order and grouping they come."""
 
-import json
-import math
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +9,6 @@ from fenchel.auditing.example_search import Sentences, passage_around
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_PATTERNS,
-    MOST_TOKENS,
     MOST_WINDOWS,
     AttentionMatrix,
     FarQueries,
@@ -22,7 +18,6 @@ from fenchel.auditing.examples import (
     TemplateWeight,
     is_full,
     keep_the_farthest,
-    keep_the_longest,
     packed,
     unpacked,
 )
@@ -90,24 +85,6 @@ def test_the_farthest_of_each_pattern_and_of_some_windows_are_kept_whatever_the_
     assert kept_of([enough, far])[KEY] == (far, enough)
 
 
-def test_an_example_survives_json() -> None:
-    finite = example(0.3)
-    for one in (
-        finite,
-        replace(finite, relative_deviation=math.inf),
-        replace(finite, passage=None, context_token=None),
-    ):
-        assert HeadExample.from_json(json.loads(json.dumps(one.to_json(), allow_nan=False))) == one
-
-
-def matrix(document: int, tokens: int) -> AttentionMatrix:
-    generator = torch.Generator().manual_seed(document)
-    kept = list(range(min(tokens, MOST_TOKENS)))
-    first_order, exact = torch.rand(2, len(kept), tokens, generator=generator).softmax(-1).unbind()
-    pieces = tuple(f" w{i}" for i in range(tokens))
-    return AttentionMatrix.of(KEY, (document, 1, tokens), first_order, exact, (kept, kept), (pieces, pieces))
-
-
 def test_a_matrix_holds_the_weights_and_what_is_left_of_them() -> None:
     weights = torch.rand(3, 70, generator=torch.Generator().manual_seed(0)).softmax(-1)
     exact = weights.flip(1)
@@ -120,17 +97,6 @@ def test_a_matrix_holds_the_weights_and_what_is_left_of_them() -> None:
         found = torch.tensor(unpacked(text, Packing.ROUGH)).view(3, len(keys) + 1)
         torch.testing.assert_close(found[:, :-1], whole[:, keys], atol=0.002, rtol=0)
         torch.testing.assert_close(found[:, -1], 1 - whole[:, keys].sum(-1), atol=0.004, rtol=0)
-
-
-def test_the_matrix_of_the_earliest_window_that_fills_it_is_kept() -> None:
-    some = [matrix(1, 20), matrix(2, 90), matrix(3, 60), matrix(4, 30)]
-    for order in (some, some[::-1]):
-        kept: dict[HeadKey, AttentionMatrix] = {}
-        keep_the_longest(kept, order)
-        assert kept == {KEY: some[1]}
-    kept = {}
-    keep_the_longest(kept, [some[0], some[3]])
-    assert kept == {KEY: some[3]}
 
 
 @pytest.mark.parametrize(("packing", "error"), [(Packing.ROUGH, 0.004), (Packing.FINE, 1e-5)])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.errors import InputError
 from tests.auditing.small_audits import (
@@ -58,19 +57,6 @@ def test_merging_in_any_order_and_in_steps_gives_the_same_bytes(shards: Path, tm
     shutil.copytree(tmp_path / "in steps", tmp_path / "two")
     merge([second, tmp_path / "two"], tmp_path / "in steps")
     assert files_of(tmp_path / "in steps") == expected
-
-
-def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    shutil.copytree(shards, moved)
-    for index, (device, texts) in enumerate([("cuda:0", "b.txt"), ("cpu", "a.txt"), ("cuda:1", "b.txt")]):
-        folder = moved / f"shard-{index}-of-{COUNT}"
-        state = AuditReport.read(folder)
-        state.manifest.update(device=device, texts=texts)
-        state.write(folder)
-    manifest = merge(moved).manifest
-    assert manifest["device"] == "cpu, cuda:0, cuda:1"
-    assert manifest["texts"] == "a.txt, b.txt"
 
 
 def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:

@@ -190,11 +190,3 @@ def test_classes_of_another_text_of_padding_on_the_left_and_of_what_is_no_text()
     found = classes_of(call("none"), batch(inputs={"pixel_values": torch.zeros(2, 3)}, tokenizer=None))
     assert found.types.unique().tolist() == [TOKEN_TYPES.index("other")]
     assert [known(found, 4, key) for key in (0, 3, 6)] == ["first", "neighbour", "rest"]
-
-
-def test_a_query_has_a_type_and_a_class_of_its_own() -> None:
-    found = classes_of(call("none"))
-    types = [[TOKEN_TYPES[number] for number in row] for row in found.types.tolist()]
-    assert types[0][:6] == ["special", "punctuation", "word", "piece", "punctuation", "number"]
-    classes = [[KEY_CLASSES[number] for number in row] for row in found.classes.tolist()]
-    assert classes[0][:7] == ["first", "punctuation", "rest", "rest", "punctuation", "rest", "special"]

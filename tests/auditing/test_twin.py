@@ -59,26 +59,19 @@ def test_one_that_would_take_long_is_left_unless_asked_for(
     assert few().twin_heads
 
 
-@pytest.mark.parametrize(
-    ("fractions", "seconds", "reason"),
-    [
+def test_cost_is_judged_by_the_batches_read() -> None:
+    told: Any
+    for fractions, seconds, reason in (
         ([0.5, 1.0], 20.0, None),
         ([0.001, 0.002], 20.0, "it would take about 5 hours"),
         ([None, None, None], 29.0, "it takes longer than a minute"),
-        ([0.9], 61.0, "it takes longer than a minute"),
-    ],
-)
-def test_cost_is_judged_by_the_batches_read(
-    fractions: list[float | None], seconds: float, reason: str | None
-) -> None:
-    clock = iter(seconds * ((number + 1) // 2) for number in range(99))
-    cost = TwinCost(now=lambda: next(clock))
-    told = None
-    for fraction in fractions:
-        with cost:
-            pass
-        told = cost.too_much(fraction)
-    assert told == reason
+    ):
+        cost = TwinCost(now=iter(seconds * ((number + 1) // 2) for number in range(99)).__next__)
+        for fraction in fractions:
+            with cost:
+                pass
+            told = cost.too_much(fraction)
+        assert told == reason
 
 
 class _Remote(torch.nn.Module):
@@ -93,19 +86,13 @@ class _Demanding(torch.nn.Module):
         super().__init__()
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
+def test_a_twin_that_cannot_be_built_is_one_line_and_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    for model, message in (
         (_Remote(), "_Remote is custom code of the model, which is not run"),
         (_Demanding(None, 1), "_Demanding cannot be built from its configuration alone: .*'size'"),
-    ],
-)
-def test_a_twin_that_cannot_be_built_is_one_line(model: Any, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        untrained_twin(model, 0)
-
-
-def test_one_that_cannot_be_built_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        with pytest.raises(ModelError, match=message):
+            untrained_twin(model, 0)
     model = small_model()
     monkeypatch.setattr(type(model), "__module__", _Remote.__module__)
     assert twin_line(few(model=model, baseline="auto").manifest).endswith("to build an untrained twin.")
