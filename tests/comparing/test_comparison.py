@@ -94,16 +94,6 @@ def test_heads_that_were_moved_come_first_and_orders_are_spearmans(comparison: C
         assert all(same.changes[key][metric].median == 0 for key in same.keys)
 
 
-def test_few_documents_tell_nothing() -> None:
-    few = [
-        known_audit({key: {m: v[:8] for m, v in one.items()} for key, one in values.items()})
-        for values in (BEFORE, AFTER)
-    ]
-    found = compare(*few)
-    assert found.directions("gap") == (0, 0)
-    assert "no interval can be given for 2 documents" in repr(found)
-
-
 def test_what_is_infinite_is_no_number() -> None:
     unbounded = {key: dict(one) for key, one in AFTER.items()}
     unbounded[RAISED]["certificate"] = torch.full((QUERIES,), math.inf)
@@ -125,17 +115,6 @@ def test_a_trajectory_keeps_the_order_it_was_given() -> None:
     record = next(head for head in saved["heads"] if HeadKey(*list(head.values())[:3]) == RAISED)
     medians = [float(one[RAISED]["gap"].median()) for one in values]
     assert record["gap_p50"] == pytest.approx(medians, rel=0.01)
-
-
-def test_folders_give_what_reports_in_memory_give(tmp_path: Path) -> None:
-    reports = [known_audit(values) for values in (BEFORE, AFTER)]
-    for name, report in zip(("one", "two"), reports, strict=True):
-        report.save(tmp_path / name)
-    read = compare(tmp_path / "one", str(tmp_path / "two"), directory=tmp_path / "out")
-    assert read.names == (str(tmp_path / "one"), str(tmp_path / "two"))
-    assert read.heads == compare(*reports).heads
-    saved = json.loads((tmp_path / "out" / "compare.json").read_text(encoding="utf-8"))
-    assert saved["heads"] == read.heads
 
 
 def test_other_heads_and_conventions_are_refused_and_other_models_are_not() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks import architectures, recording
 from fenchel.arguments import ARGUMENTS
@@ -103,18 +102,6 @@ def test_the_blocks_run_and_print_what_the_page_says(capsys: pytest.CaptureFixtu
     exec(python_blocks(NAME)[1], names)  # noqa: S102
     assert "(0.092, 0.04, 0.034" in capsys.readouterr().out
     assert names["found"].panels[0].of_its_shape is False
-
-
-@pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
-def test_section_5_a_spherical_gaussian_has_the_paper_s_closed_form(alpha: float) -> None:
-    import fenchel
-
-    draw = torch.Generator().manual_seed(0)
-    mu, z = torch.randn(2, 5, generator=draw, dtype=torch.float64)
-    problem = fenchel.InferenceProblem(fenchel.Gaussian(mu, variance=1.0), z[None], alpha=alpha)
-    found = problem.solve("exact", tol=1e-12)
-    torch.testing.assert_close(found.dual[0], alpha / (alpha + 1) * z)
-    torch.testing.assert_close(found.mean[0], mu / (1 + alpha) + alpha / (1 + alpha) * (mu + z))
 
 
 def test_the_table_of_other_architectures_is_what_was_recorded() -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, run, swap
 from fenchel.swap.conditions import Condition, sites_of
 from fenchel.swap.findings import interval_of, share_left_in_words
-from fenchel.swap.report import rankings, render_html, terminal_table
+from fenchel.swap.report import render_html, terminal_table
 from fenchel.swap.statistics import ranking
 from tests.cli.test_terminal import Recording
 from tests.normal import drawn
@@ -183,7 +183,6 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
         for name in ("no output", "mean output", "equal weights", "preference alone")
     ]
     assert ablated.finding.count(", and lowest for layer") == 4
-    assert "do not add up" in lines[-1]
     many = replace(ablated, results=ablated.results | {"units": {"documents": 30}})
     spans = [interval_of(one, "effect") for one in ablated.ranking[0]["order"]]
     rise, fall = (sum(span.direction == sign for span in spans) for sign in (1, -1))
@@ -192,9 +191,7 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
     ablated.save(tmp_path)
     assert json.loads((tmp_path / "swap.json").read_text())["ranking"] == ablated.ranking
     assert SwapReport.load(tmp_path) == ablated
-    html = render_html(ablated)
-    assert "Which heads matter" in html
-    assert html.count("<td>Layer 2, head 3</td>") == len(rankings(ablated)) == 4
+    assert render_html(ablated).count("<td>Layer 2, head 3</td>") == 4
 
 
 def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
@@ -233,15 +230,6 @@ def test_the_time_is_estimated_without_what_comes_before_the_first_condition(
     assert expected < 1.5 * told.told[-1].seconds
     tokens = [one.tokens for one in told.told]
     assert tokens == sorted(tokens)
-
-
-def test_tables_show_both_ends_of_the_ranking(ablated: SwapReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fenchel.swap.report._MOST", 2)
-    text = shown(terminal_table(ablated))
-    assert "the 2 of 8 with the highest loss per token, and the 2 with the lowest" in " ".join(text.split())
-    rows = [tuple(map(int, found)) for found in re.findall(r"^ +(\d+) +(\d+) +no output", text, re.MULTILINE)]
-    order = [(one["layer"], one["head"]) for one in ablated.ranking[0]["order"]]
-    assert rows == order[:2] + order[-2:]
 
 
 def saved_classifier(folder: Path) -> Any:
@@ -299,17 +287,13 @@ def test_the_page_removes_heads_of_a_classifier_together(
     assert main([*command[1].replace("\\", "").split(), "--device", "cpu"]) == 0
     capsys.readouterr()
     removed = [(one["module"], one["head"]) for one in run_blocks("docs/which-heads.md")["ranking"][-3:]]
-    inputs = tokenizer_of("bert")(TEXTS, padding=True, return_tensors="pt")
-
-    def without(output: Tensor, numbers: list[int]) -> Tensor:
-        output[:, :, numbers] = 0
-        return output
-
-    with torch.no_grad(), ExitStack() as stack:
+    with torch.no_grad():
         for number, layer in enumerate(model.bert.encoder.layer):
-            name = f"bert.encoder.layer.{number}.attention.self"
-            numbers = [head - 1 for module, head in removed if module == name]
-            stack.enter_context(hooked(layer.attention.output.dense, partial(without, numbers=numbers)))
+            weight = layer.attention.output.dense.weight.unflatten(1, (HEADS, -1))
+            weight[
+                :, [h - 1 for name, h in removed if name == f"bert.encoder.layer.{number}.attention.self"]
+            ] = 0
+        inputs = tokenizer_of("bert")(TEXTS, padding=True, return_tensors="pt")
         loss = float(model(**inputs, labels=torch.tensor(labels)).loss)
     assert float(re.findall(r"[\d.]+", capsys.readouterr().out)[0]) == pytest.approx(loss, rel=1e-3)
     assert abs(loss - SwapReport.load("which-heads").condition("model")["loss"]) > 1e-3
@@ -327,35 +311,22 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
         (gpt2, {"ablations": ["one"]}, InputError, "ablations names 'one'; expected some of zero, mean"),
         (gpt2, {"estimators": ["none", "exact"]}, InputError, "expected none alone"),
         (gpt2, {"texts": str(table), "label_column": "mood"}, ModelError, "is not a classifier of texts"),
-        (
-            labelled,
-            {"label_column": "mood"},
-            InputError,
-            "document 1 has the label 'odd', which is not a class",
-        ),
+        (labelled, {"label_column": "mood"}, InputError, "document 1 has the label 'odd', which is not"),
         (labelled, {"label_column": "n"}, InputError, "column 'n' is of type float"),
         (labelled, both, InputError, "a target column and a label column were given"),
-        (
-            labelled,
-            {"pairs": SCORED, "label_column": "mood"},
-            InputError,
-            "names the classes of texts, and scored",
-        ),
+        (labelled, {"pairs": SCORED, "label_column": "mood"}, InputError, "names the classes of texts, and"),
     ]
     for swapped, options, error, message in cases:
         with pytest.raises(error, match=message):
             swapped(**options)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [
+def test_what_is_left_follows_the_interval() -> None:
+    for low, high, said in (
         (0.29, 0.31, "reproduces that part"),
         (0.22, 7.4, "undetermined"),
         (1.2, 10.9, "no α of the control is nearer"),
-    ],
-)
-def test_what_is_left_follows_the_interval(low: float, high: float, said: str) -> None:
-    record = {"measure": "hidden_change", "share_left_low": low, "share_left_high": high}
-    assert said in share_left_in_words(record, {"units": {"texts": 10}})
-    assert share_left_in_words(record, {"units": {"texts": 9}}) == "too few texts for a conclusion"
+    ):
+        record = {"measure": "hidden_change", "share_left_low": low, "share_left_high": high}
+        assert said in share_left_in_words(record, {"units": {"texts": 10}})
+        assert share_left_in_words(record, {"units": {"texts": 9}}) == "too few texts for a conclusion"

@@ -80,9 +80,9 @@ def change_by_hand(model: nn.Module, inputs: list[dict[str, Tensor]], **chosen: 
 
 
 def small(model: Any = None, given: Any = None, **options: Any) -> SwapReport:
-    options = {"alphas": (0.5, 1.0, 1.5), "bootstrap": 100, **options}
+    options = {"alphas": (0.5, 1.0, 1.5), "bootstrap": 100, "tokenizer": None, **options}
     return swap(
-        classifier() if model is None else model, None, batches() if given is None else given, **options
+        classifier() if model is None else model, texts=batches() if given is None else given, **options
     )
 
 
@@ -192,21 +192,18 @@ def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
 
 
 def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
-    torch.manual_seed(0)
-    layer = MultiheadAttention(8, 2).double().eval()
-
     class Around(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = layer
+            torch.manual_seed(0)
+            self.layer = MultiheadAttention(8, 2)
 
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             laid = x.transpose(0, 1)
             return {"states": self.layer(laid, laid, laid)[0].transpose(0, 1)}
 
-    around = small(Around(), [torch.randn(3, 5, 8, dtype=torch.float64)])
+    around = small(Around().double().eval(), [torch.randn(3, 5, 8, dtype=torch.float64)])
     first, last = (record for record in around.layers if record["estimator"] == "exact")
-    assert (first["stack"], last["stack"]) == ("attention", "output")
     assert first["hidden_change"] == pytest.approx(last["hidden_change"], rel=1e-6)
     pooling = AttentionPooling(vocabulary=20, classes=3, width=8, heads=2).eval()
     numbers = torch.randint(1, 20, (6, 7), generator=torch.Generator().manual_seed(0))
@@ -248,9 +245,9 @@ def test_padding_of_texts_does_not_count() -> None:
             x = self.embed(input_ids)
             return self.attention(x, x, x, key_padding_mask=attention_mask == 0)[0]
 
-    options: dict[str, Any] = {"alphas": [0.5], "bootstrap": 100, "max_length": 12}
     together, alone = (
-        swap(Reads().eval(), word_tokenizer(), some_texts(), batch_size=size, **options) for size in (3, 1)
+        small(Reads().eval(), some_texts(), tokenizer=word_tokenizer(), max_length=12, batch_size=size)
+        for size in (3, 1)
     )
     assert list(together.results["units"]) == ["windows", "documents"]
     changes = [report.condition("exact")["hidden_change"] for report in (together, alone)]
@@ -261,9 +258,8 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output, target)
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "message"),
-    [
+def test_what_cannot_be_meant_is_one_line() -> None:
+    for given, options, message in (
         (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
         (None, {"max_length": 8}, "max length applies to texts only, but ready-made inputs were given"),
         (None, {"loss": 3}, "loss is 3; expected a function"),
@@ -277,37 +273,30 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         ([(torch.zeros(2, 5, 8), torch.zeros(2)), torch.zeros(2, 5, 8)], {}, "batch 2 has no target"),
         (["a text"], {}, r"was given texts without a tokenizer.*\{'x': tensor\}"),
         ([{"x": torch.full((2, 5, 8), float("nan"))}], {}, "NaN or infinity in its output"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(given: Any, options: dict[str, Any], message: str) -> None:
-    usual = [(inputs["x"].float(), target) for inputs, target in batches()]
-    with pytest.raises(FenchelError, match=message):
-        small(Classifier().eval(), usual if given is None else given, **options)
+    ):
+        usual = [(inputs["x"].float(), target) for inputs, target in batches()]
+        with pytest.raises(FenchelError, match=message):
+            small(Classifier().eval(), usual if given is None else given, **options)
 
 
 def test_models_that_cannot_be_swapped_are_refused() -> None:
-    with pytest.raises(
-        ModelError, match="first uses the estimator 'exact', and a swap starts from first-order"
+    flat, idle = classifier(), classifier()
+    flat.classes.register_forward_hook(lambda _module, _given, output: output.sum())
+    idle.forward = lambda x, scale=None: idle.first(x, x, x)[0]
+    for model, said in (
+        (
+            classifier(estimator="exact"),
+            "first uses the estimator 'exact', and a swap starts from first-order",
+        ),
+        (flat, r"the output of Classifier has shape \(\) for 4 rows"),
+        (idle, "second did not attend in this forward"),
     ):
-        small(classifier(estimator="exact"))
+        with pytest.raises(ModelError, match=said):
+            small(model)
     model = classifier()
     with use_estimator(model, "first_order"):
         model(**batches()[0][0])
         with pytest.raises(ModelError, match=r"inside .*use_estimator"):
             small(model)
-
-    class Flat(Classifier):
-        def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-            return super().forward(x, scale).sum()
-
-    with pytest.raises(ModelError, match=r"the output of Flat has shape \(\) for 4 rows"):
-        small(Flat().double().eval())
-
-    class Idle(Classifier):
-        def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-            return self.first(x, x, x)[0]
-
-    with pytest.raises(ModelError, match="second did not attend in this forward"):
-        small(Idle().double().eval())
     with pytest.raises(InputError, match="loss cannot be given with a model of transformers"):
         swap("demo", texts=["a", "b", "c"], loss=LOSS)

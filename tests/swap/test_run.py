@@ -71,12 +71,10 @@ def test_every_layer_and_head_is_a_condition_and_changes_nothing_upstream(tmp_pa
 
 def test_pairs_with_scores_are_compared_with_them():
     report = small_swap("t5", None, pairs=SCORED)
-    assert report.manifest["model_class"] == "T5Stack"
-    assert report.results["quality"] == "score_correlation"
+    assert (report.manifest["model_class"], report.results["quality"]) == ("T5Stack", "score_correlation")
     assert report.results["units"] == {"sentences": 24, "pairs": 12}
     assert [c["estimator"] for c in report.results["against_control"]] == ["second_order", "exact"]
-    both = small_swap("t5", some_texts(), pairs=SCORED)
-    assert both.results["units"]["sentences"] > 24
+    assert small_swap("t5", some_texts(), pairs=SCORED).results["units"]["sentences"] > 24
 
 
 def test_an_encoder_without_a_head_embeds_and_is_ranked_by_its_embeddings_or_scores():
@@ -163,9 +161,8 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
         small_swap("gpt2")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_cannot_be(tmp_path: Path):
+    for options, message in (
         ({"estimators": []}, "estimators is"),
         ({"estimators": ["first_order"]}, "contains first_order, which is the model itself"),
         ({"alphas": [1.0]}, "expected at least one other than 1"),
@@ -177,16 +174,14 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
         ({"texts": ["w1"]}, "has no token to predict: its windows are too short"),
         ({"texts": None}, "there is nothing to read"),
         ({"texts": ["w1 w2"], "tokenizer": None}, "has no tokenizer"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path):
-    given: dict[str, Any] = {"tokenizer": tokenizer_of("gpt2"), "texts": some_texts()}
-    if "resume" not in options:
-        given["directory"] = tmp_path / "out"
-    given |= options
-    with pytest.raises(InputError, match=message):
-        swap(language_model("gpt2"), **given)
-    assert not (tmp_path / "out").exists()
+    ):
+        given: dict[str, Any] = {"tokenizer": tokenizer_of("gpt2"), "texts": some_texts()}
+        if "resume" not in options:
+            given["directory"] = tmp_path / "out"
+        given |= options
+        with pytest.raises(InputError, match=message):
+            swap(language_model("gpt2"), **given)
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -279,26 +274,16 @@ def labelled_images(folder: Path) -> tuple[Path, Path]:
     return folder / "images", folder / "images.parquet"
 
 
-def test_a_classifier_of_images_is_measured_by_its_own_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(
-        "fenchel.integrations.transformers.load_model",
-        lambda name, **options: loaded.append(name) or load_model(name, **options),
-    )
+def test_a_classifier_of_images_is_measured_by_its_own_head(tmp_path: Path) -> None:
     names = {"label2id": CLASSES, "id2label": {number: name for name, number in CLASSES.items()}}
     model = saved_vision_model(tmp_path / "model", ViTForImageClassification, **names)
     folder, table = labelled_images(tmp_path)
     given: dict[str, Any] = {**FEW, "per_head": True, "estimators": ["none"], "ablations": ["zero"]}
     report = swap(str(tmp_path / "model"), images=folder, batch_size=2, **given)
-    assert loaded == [str(tmp_path / "model")]
-    images = open_images(folder)
+    images, processor = open_images(folder), ViTImageProcessorPil.from_pretrained(tmp_path / "model")
     assert images.labels == ("cat", "cat", "cat", "owl", "owl")
     labels = torch.tensor([0, 0, 0, 2, 2])
-    pixels = ViTImageProcessorPil.from_pretrained(tmp_path / "model")(
-        images=[images.read(number) for number in range(5)], return_tensors="pt"
-    )
+    pixels = processor(images=[images.read(number) for number in range(5)], return_tensors="pt")
     with torch.no_grad():
         logits = model(**pixels).logits.double()
     record = report.condition("model")
@@ -313,25 +298,28 @@ def test_a_classifier_of_images_is_measured_by_its_own_head(
     assert SwapReport.load(tmp_path / "out").condition("model") == record
     unlabelled = swap(str(tmp_path / "model"), images=table, **FEW)
     assert unlabelled.manifest["measures"] == {}
-    with pytest.raises(InputError, match=r"label column 'kind' was given, but .* is not a table"):
-        swap(str(tmp_path / "model"), images=folder, label_column="kind", **FEW)
-    processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
-    with pytest.raises(ModelError, match="ViTModel is not a classifier of images"):
-        swap(model.vit, processor, images=table, label_column="kind", **FEW)
+    two, bare = (str(tmp_path / name) for name in ("two", "bare"))
     saved_vision_model(tmp_path / "two", ViTForImageClassification, num_labels=2)
     saved_vision_model(tmp_path / "bare")
-    for other, tokenizer in (
-        (str(tmp_path / "two"), None),
-        (str(tmp_path / "bare"), None),
-        (model.vit, processor),
-    ):
+    for other, tokenizer in ((two, None), (bare, None), (model.vit, processor)):
         ignored = swap(other, tokenizer, images=folder, **FEW)
         assert ignored.finding.endswith("no labels: no folder has the name of a class of the model.")
         assert (ignored.manifest["measures"], ignored.results["units"]) == ({}, {"images": 5})
     (folder / "cat").rename(folder / "1")
-    with pytest.raises(
-        InputError, match=r"owl/0\.png has the label 'owl', which is no.*all images in one folder\.$"
-    ):
-        swap(str(tmp_path / "two"), images=folder, **FEW)
-    with pytest.raises(ModelError, match="saved as ViTModel, which is not a classifier of texts or images"):
-        swap(str(tmp_path / "bare"), images=table, label_column="kind", **FEW)
+    kind = {"label_column": "kind"}
+    wrong: list[tuple[Any, Any, Path, dict[str, Any], Any, str]] = [
+        (str(tmp_path / "model"), None, folder, kind, InputError, "'kind' was given, but .* is not a table"),
+        (model.vit, processor, table, kind, ModelError, "ViTModel is not a classifier of images"),
+        (two, None, folder, {}, InputError, r"owl/0\.png has the label 'owl', .*all images in one folder\.$"),
+        (
+            bare,
+            None,
+            table,
+            kind,
+            ModelError,
+            "saved as ViTModel, which is not a classifier of texts or images",
+        ),
+    ]
+    for other, tokenizer, read, options, error, said in wrong:
+        with pytest.raises(error, match=said):
+            swap(other, tokenizer, images=read, **options, **FEW)

@@ -58,12 +58,10 @@ def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
 
 
 WRONG: dict[str, Callable[[Any], object]] = {
-    "no model": field("manifest", "model", to=KeyError),
     "stacks that are no numbers": field("manifest", "stacks", to={"layers": "two"}),
     "modules without a kind": field("manifest", "modules", to=[{"layer": 1, "name": "a", "number": 1}]),
     "no parts": field("parts", to=[]),
     "a part elsewhere": field("parts", to=["../00000-0123456789abcdef.parquet"]),
-    "negative documents": field("cursor", "documents", to=-1),
     "half a token": field("cursor", "tokens", to=0.5),
     "more": field("more", to=1),
 }
@@ -106,20 +104,6 @@ def test_measurements_of_other_arms_are_another_swap(folder: Path, saved: dict[s
 def test_the_state_of_an_earlier_version_is_neither_resumed_nor_lost(folder: Path, kind: str) -> None:
     (folder / STATE_FILE).rename(folder / OLD_STATE_FILE)
     with pytest.raises(InputError, match=r"holds results without their state file \(swap-state.json\)"):
-        resumed(folder, kind)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"alphas": ["x"]}, {"seed": "0"}, {"task": "telepathy"}],
-)
-def test_an_option_that_was_changed_is_another_swap(
-    folder: Path, saved: dict[str, Any], kind: str, change: dict[str, Any]
-) -> None:
-    saved["manifest"] |= change
-    write_document(folder / STATE_FILE, STATE_FORM, saved)
-    name = next(iter(change)).replace("_", " ")
-    with pytest.raises(InputError, match=f"another swap than the one asked for; they differ in {name}: "):
         resumed(folder, kind)
 
 

@@ -117,16 +117,13 @@ def test_sentences_are_embedded_once_the_shortest_first_cut_and_limited():
     assert scored.scored.tolist() == [[0, 1], [1, 2], [0, 2]]
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "message"),
-    [
+def test_sentences_that_cannot_be_compared():
+    for texts, options, message in (
         (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; a ranking"),
         (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
-    ],
-)
-def test_sentences_that_cannot_be_compared(texts, options, message):
-    with pytest.raises(InputError, match=message):
-        sentences(texts, **options)
+    ):
+        with pytest.raises(InputError, match=message):
+            sentences(texts, **options)
 
 
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
@@ -159,7 +156,7 @@ def test_tables_that_are_none(tmp_path: Path, content: str, message: str):
         scored_pairs(path, PairColumns())
 
 
-@pytest.mark.parametrize("pair", [("a", "b"), ("a", "", 1.0), ("a", 2, 1.0), ("a", "b", "much")])
-def test_python_pairs_that_are_none(pair):
-    with pytest.raises(InputError, match="pair 13"):
-        scored_pairs([*SCORED, pair])
+def test_python_pairs_that_are_none():
+    for pair in (("a", "b"), ("a", "", 1.0), ("a", 2, 1.0), ("a", "b", "much")):
+        with pytest.raises(InputError, match="pair 13"):
+            scored_pairs([*SCORED, pair])
