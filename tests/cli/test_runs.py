@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,7 +17,6 @@ from fenchel.cli import main
 from tests.auditing.small_audits import Interrupting, assert_same_audit, files_of, some_texts
 from tests.cli.conftest import SMALL, plain_run, saved
 from tests.swap.small_swaps import SCORED
-from tests.tiny_models import configured
 
 RUNS = ("audit", "swap")
 
@@ -179,12 +179,9 @@ def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch)
     finally:
         process.kill()
     assert not Path("stopped", "report.html").exists()
-    *estimates, err = err.splitlines()
-    assert all(line.endswith("in total, estimated from the first batch") for line in estimates)
-    assert (process.returncode, out, len(estimates) <= 1) == (130, "", True)
-    assert err.startswith("fenchel: interrupted; ")
-    assert "tokens are saved in stopped. Continue with: fenchel audit " in err
-    assert err.rstrip().endswith("--resume")
+    assert (process.returncode, out) == (130, "")
+    said = "fenchel: interrupted; .* tokens are saved in stopped. Continue with: fenchel audit .* --resume"
+    assert re.fullmatch(said, err.splitlines()[-1])
     assert main([*arguments, "stopped", "--resume"]) == 0
     assert_same_audit(tmp_path / "stopped", tmp_path / "whole")
 
@@ -209,27 +206,13 @@ def test_pairs_are_taken_from_the_columns_that_are_named(command, masked, tmp_pa
     assert read(tmp_path / "few", "swap")["units"]["pairs"] == 5
 
 
-def test_a_head_without_its_weights_is_an_error(run, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    folder = saved(tmp_path / "untied", "gpt2", head=True)
-    weights = load_file(folder / "model.safetensors")
-    configured(folder, tie_word_embeddings=False)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    done = run("swap", of=folder)
-    assert done.code == 4
-    assert "lack 1 parameters of GPT2LMHeadModel (such as 'lm_head.weight')" in done.line
-
-
 def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, tmp_path, monkeypatch):
     options = ["--estimators", "none", "--per-head", "--ablations", "zero, preference"]
     stops = Interrupting(40, KeyboardInterrupt())
     monkeypatch.setattr("fenchel.cli.commands.observer_of_standard_error", lambda doing: stops)
     stopped = run("swap", *options, "--checkpoint-seconds", "1000")
     assert stopped.code == 130
-    assert "tokens are saved in" in stopped.line
-    assert "Continue with: fenchel swap " in stopped.line
-    assert stopped.line.endswith("--resume")
+    assert re.search("tokens are saved in .* Continue with: fenchel swap .*--resume$", stopped.line)
     monkeypatch.undo()
     done = run("swap", *options, "--resume")
     assert done.code == 0, done.err

@@ -29,11 +29,7 @@ def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -
     batches = list(ReadyBatches(images).batches())
     assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
     for index, (batch, documents) in enumerate(zip(batches, [(1, 2), (3,)], strict=True)):
-        assert (batch.documents, batch.windows, batch.fraction) == (
-            documents,
-            (1,) * len(documents),
-            (index + 1) / 2,
-        )
+        assert (batch.documents, batch.windows) == (documents, (1,) * len(documents))
         assert (batch.counted, batch.tokens, batch.loss) == (None, len(documents), None)
         assert (batch.tokens_of(decoder=False), batch.has_decoder) == (None, False)
         assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
@@ -84,16 +80,10 @@ def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
 
 def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     counted, counted_decoder = torch.tensor([[True, False] * 2] * 2), torch.ones(2, 3, dtype=torch.bool)
+    known: dict[str, Any] = {"counted": counted, "counted_decoder": counted_decoder, "windows": (1, 2)}
     measures: dict[str, Any] = {"loss": lambda output: output, "score": lambda output: -output}
-    batch = read(
-        counted=counted,
-        counted_decoder=counted_decoder,
-        documents=[7, 7],
-        windows=(1, 2),
-        tokens=TEXTS,
-        tokens_decoder=[["a"], ["b", "c"]],
-        **measures,
-    )
+    known |= {"documents": [7, 7], "tokens": TEXTS, "tokens_decoder": [["a"], ["b", "c"]]}
+    batch = read(**known, **measures)
     assert torch.equal(batch.counted, counted)
     assert (batch.documents, batch.windows, batch.tokens) == ((7, 7), (1, 2), 4)
     assert (batch.after.document, batch.after.documents, batch.after.tokens) == (1, 1, 4)
@@ -108,9 +98,8 @@ def with_known(**known: Any) -> list[Any]:
     return [{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
+def test_what_cannot_be_a_batch() -> None:
+    for inputs, message in (
         (with_known(token=TEXTS), "batch 1 has 'token'; expected names among inputs, counted"),
         (with_known(counted=torch.ones(2, 4)), r"counted \(2, 4\) of torch.float32; expected a tensor \(2"),
         (with_known(counted_decoder=[[True]]), r"counted_decoder \[\[True\]\]; expected a tensor"),
@@ -127,11 +116,9 @@ def with_known(**known: Any) -> list[Any]:
         ([{"a": [1, 2]}], r"model input 1 is \{'a': \[1, 2\]\}; expected a mapping of the names"),
         ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"different batch sizes, \{'a': 2, 'b': 3\}"),
         ([{"pixel_values": torch.zeros(3, 16, 768)}], "no batch dimension"),
-    ],
-)
-def test_what_cannot_be_a_batch(inputs: list[Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        list(ReadyBatches(inputs).batches())
+    ):
+        with pytest.raises(InputError, match=message):
+            list(ReadyBatches(inputs).batches())
 
 
 def test_the_digest_is_of_all_that_is_given() -> None:

@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fenchel.errors import InputError, OutputError
-from fenchel.io.runs import LOCK_FILE, ProgressClock, RunKind, Shard, claimed, differences
+from fenchel.io.runs import LOCK_FILE, ProgressClock, Shard, claimed, differences
 
 HOLDER = """
 import sys, time
@@ -60,43 +58,6 @@ def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def read(folder: Path, *, parts: bool = True) -> SimpleNamespace:
-    cursor = SimpleNamespace(documents=1, tokens=40)
-    finished = (folder / "state").read_text() == "finished"
-    return SimpleNamespace(manifest={"model": "bert"}, cursor=cursor, finished=finished)
-
-
-KIND = RunKind("audit", "state", ("table", "page"), read, {"python"})
-
-
-@pytest.mark.parametrize(
-    ("files", "resume", "overwrite", "message"),
-    [
-        *(({}, *how, None) for how in ((False, False), (True, False), (False, True))),
-        ({}, True, True, "--resume and --overwrite contradict each other"),
-        ({"state": "finished"}, False, False, r"an audit of bert, finished after 1 document and 40 tokens"),
-        ({"state": "half"}, False, False, r"audit of bert, interrupted after .*--resume.*--ov"),
-        ({"state": "half"}, True, False, None),
-        ({"state": "finished"}, False, True, None),
-        *(
-            ({name: ""}, resume, False, r"results without their state file \(state\)")
-            for name in ("table", "page")
-            for resume in (False, True)
-        ),
-        ({"table": ""}, False, True, None),
-    ],
-)
-def test_what_is_there_is_kept_unless_something_is_said(
-    tmp_path: Path, files: dict[str, str], resume: bool, overwrite: bool, message: str | None
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    with nullcontext() if message is None else pytest.raises(InputError, match=message):
-        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=overwrite)
-    KIND.refuse_occupied(tmp_path / "missing", resume=True, overwrite=False)
-    assert KIND.saved(tmp_path) == (read(tmp_path) if "state" in files else None)
-
-
 def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
     there = {"model": "bert", "batch_size": 8, "alpha": 1.0, "tokens": 5}
     asked = {"device": "cpu", **there, "alpha": 2.0, "batch_size": 4}
@@ -114,19 +75,7 @@ def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
         assert differences(there, asked) == [f"{name}: 'a' there, 'b' asked for"]
 
 
-def test_a_run_is_resumed_if_it_is_there_and_the_same(tmp_path: Path) -> None:
-    for folder, overwrite in ((None, False), (tmp_path, False), (tmp_path, True)):
-        assert KIND.resumed(folder, {"model": "bert"}, overwrite=overwrite) is None
-    (tmp_path / "state").write_text("half")
-    assert KIND.resumed(tmp_path, {"model": "t5"}, overwrite=True) is None
-    assert KIND.resumed(tmp_path, {"model": "bert", "python": "3"}, overwrite=False) == read(tmp_path)
-    with pytest.raises(
-        InputError, match="another audit than the one asked for; they differ in model: 'bert' there"
-    ):
-        KIND.resumed(tmp_path, {"model": "t5"}, overwrite=False)
-
-
-def test_shards_share_documents_and_limits():
+def test_shards_share_documents_and_limits(monkeypatch):
     for count in (1, 2, 3, 7):
         taken = [[number for number in range(20) if Shard(i, count).takes(number)] for i in range(count)]
         assert sorted(number for part in taken for number in part) == list(range(20))
@@ -136,30 +85,17 @@ def test_shards_share_documents_and_limits():
     assert Shard(0, 4).share(None) == math.inf
     assert Shard.parse("2/5") == Shard(2, 5)
     assert str(Shard(2, 5)) == "2/5"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        *((text, rf"'{text}' is not of the form i/n") for text in ("3", "a/b", "")),
-        ("4/4", r"shard 4/4 does not exist: shards go from 0/4 to 3/4"),
-        ("0/0", r"there must be at least 1"),
-    ],
-)
-def test_what_is_no_shard(text, message):
-    with pytest.raises(InputError, match=message):
-        Shard.parse(text)
-
-
-def test_shard_from_the_environment(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert Shard.from_environment() == Shard(0, 1)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(InputError, match=r"WORLD_SIZE is 3 but RANK is not set"):
         Shard.from_environment()
-    monkeypatch.setenv("RANK", "2")
-    assert Shard.from_environment() == Shard(2, 3)
+    for text, message in (
+        *((text, rf"'{text}' is not of the form i/n") for text in ("3", "a/b", "")),
+        ("4/4", r"shard 4/4 does not exist: shards go from 0/4 to 3/4"),
+        ("0/0", r"there must be at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Shard.parse(text)
 
 
 def test_speed_and_time_left_are_those_of_this_run_and_what_cannot_be_told_is_not() -> None:
