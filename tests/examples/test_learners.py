@@ -100,9 +100,7 @@ def test_a_student_follows(tmp_path: Path, *, head: bool) -> None:
     student, random = (task.student(copied=copied) for copied in (True, False))
     layers, ours, theirs = student.config.num_hidden_layers, student.state_dict(), task.teacher.state_dict()
     assert layers == (task.teacher.config.num_hidden_layers + 1) // 2
-    last, copied = (
-        f"{task.layers}.{layer}.attention.self.query.weight" for layer in (layers - 1, 2 * (layers - 1))
-    )
+    last, copied = (f"{task.layers}.{n}.attention.self.query.weight" for n in (layers - 1, 2 * layers - 2))
     assert torch.equal(ours[last], theirs[copied])
     assert not torch.equal(ours[last], random.state_dict()[last])
     loss = task.head_loss if head else task.sentence_loss
@@ -115,10 +113,9 @@ def test_a_student_follows(tmp_path: Path, *, head: bool) -> None:
     task.trained(random)
     assert lost() < before
     assert task.tested(task.teacher).keys() == {"loss" if head else "Spearman"}
+    plain = task.embedded(random, task.train[:4])
     o.estimator = "exact"
-    exact = task.embedded(random, task.train[:4])
-    o.estimator = "first_order"
-    assert not torch.allclose(exact, task.embedded(random, task.train[:4]), atol=1e-5)
+    assert not torch.allclose(plain, task.embedded(random, task.train[:4]), atol=1e-5)
 
 
 def test_watchers_learn_and_places_are_those_of_their_arm(tmp_path: Path) -> None:
@@ -157,10 +154,8 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     refuses(glimpse.read, [(told, "no split test; it has train.*--data toy")])
     parquet(tmp_path / "uneven", "test", image=pictures, label=[0, 1])
     refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=uneven)}, "Make them alike")])
-    refuses(glimpse.read, [(told, "Make them alike")])
     for kind, given, said in (
         (bandits.BanditOptions, "--arms 0", r"arms is 0; expected a number above 0\. Give a larger --arms\."),
-        (gaze.Options, "--epochs 0", r"epochs is 0; expected a number above 0\. Give a larger --epochs\."),
         (gaze.Options, "--images -1", r"images is -1; expected 0 or more\. Give a larger --images\."),
         (gaze.Options, "--images 5", r"images is 5; expected at least 15\. Give a larger --images\."),
         (gaze.Options, "--frozen no.such:name", r"frozen is 'no.such:name': .*\. Give .*"),

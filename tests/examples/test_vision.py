@@ -1,15 +1,15 @@
 """examples/vision.py: ViT and OT-ViT on toy images, partner images, and what is refused."""
 
+import io
 import json
 import runpy
 import subprocess
 from pathlib import Path
 from typing import Any, cast
 
-import datasets
 import pytest
-import scipy.stats
 import torch
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from transformers import HfArgumentParser
 
@@ -66,66 +66,52 @@ def test_templates_of_an_equal_partner_change_nothing_where_preference_is_shared
         assert torch.allclose(joined[0], alone[0], rtol=0, atol=1e-12)
 
 
-def images_folder(folder: Path, **changed: Any) -> Path:
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (40, 8, 8), dtype=torch.uint8, generator=generator).numpy()
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"]))
-    rows = {"image": list(pixels), "label": [0, 1] * 20}
-    made = datasets.Dataset.from_dict(rows, features=features).cast_column(
-        "image", datasets.Image(decode=False)
-    )
-    parquet(folder, **(cast(dict[str, Any], made.to_dict()) | changed))
-    return folder
-
-
 def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
-    good = images_folder(tmp_path / "good")
-    one = task(data=str(good), train_images=20)
-    assert [len(one.splits[name]) for name in ("train", "validation", "test")] == [20, 4, 4]
-    assert one.splits["train"][0][0].shape == (1, 8, 8)
-    rows = cast(dict[str, Any], datasets.Dataset.from_parquet(str(good / "train.parquet")).to_dict())
-    images = rows["image"]
-    cut = [*images[:3], {"bytes": images[3]["bytes"][:40], "path": None}, *images[4:]]
+    file = io.BytesIO()
+    Image.effect_noise((8, 8), 60).save(file, "PNG")
+    images, labels = [{"bytes": file.getvalue(), "path": None}] * 40, [0, 1] * 20
 
     def of(name: str, **changed: Any) -> dict[str, Any]:
-        return {"data": str(images_folder(tmp_path / name, **changed))}
+        return {"data": parquet(tmp_path / name, **{"image": images, "label": labels, **changed})}
 
+    good = of("good")
+    one = task(**good, train_images=20)
+    assert [len(one.splits[name]) for name in ("train", "validation", "test")] == [20, 4, 4]
+    assert one.splits["train"][0][0].shape == (1, 8, 8)
+    cut = [*images[:-1], {"bytes": file.getvalue()[:40], "path": None}]
     refuses(
         task,
         [
             (of("truncated", image=cut), "row"),
             (of("unlabelled", label=[0, 1] * 19 + [0, -1]), "the label -1"),
             (of("named", label=["cat", "dog"] * 20), "whole numbers"),
-            ({"data": str(good), "patch_size": 3}, "patch_size"),
+            ({**good, "patch_size": 3}, "patch_size"),
             ({"batch_size": 63}, "batch_size"),
             ({"model": "vit", "extra": "zero"}, "--extra"),
         ],
     )
 
 
-def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_table_sets_its_sweeps_beside_the_numbers_of_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each cell is a training with the options of its arm; here its accuracy is made up."""
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         (told,) = HfArgumentParser(vision.VisionOptions).parse_args_into_dataclasses(command[3:])  # pyright: ignore
         assert (told.data, told.epochs, told.train_images) == ("some/cifar10_jpeg", 4, 10_000)
-        gain = 0.03 + 0.01 * told.seed if (told.model, told.extra) == ("ot-vit", "zero") else 0.0
-        found = {"test": {"accuracy": 0.5 + 0.1 * told.seed + gain}, "parameters": 1, "train_seconds": 1}
+        gain = 0.25 if (told.model, told.extra) == ("ot-vit", "zero") else 0.0
+        found = {"test": {"accuracy": 0.5 + gain}, "parameters": 1, "train_seconds": 1}
         (Path(told.out) / "metrics.json").write_text(json.dumps(found))
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(vision.sweep.subprocess, "run", run)
     given = ["--table", "2", "--out", str(tmp_path), "--data", "some/cifar10_jpeg"]
     monkeypatch.setattr("sys.argv", ["vision.py", "table", *given])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_path(vision.__file__, run_name="__main__")
-    assert ended.value.code == 0
     said = (tmp_path / "cifar10_jpeg-0.0003" / "sweep.md").read_text()
-    assert said in capsys.readouterr().out
     assert said.startswith("cifar10_jpeg, learning rate 0.0003; the paper: ViT 0.751, OT-ViT 0.772\n")
-    half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
-    assert f"| OT-ViT | 3 of 3 | 0.64 ± {11 * half:.4g} | +0.04 ± {half:.4g} |" in said
+    assert "| OT-ViT | 3 of 3 | 0.75 ± 0 | +0.25 ± 0 |" in said
     with pytest.raises(InputError, match="Give --out DIR"):
         vision.table(vision.TableOptions())

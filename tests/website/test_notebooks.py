@@ -8,7 +8,6 @@ import pytest
 
 from tests.pages import ROOT
 from tests.running import run_cells
-from website.pages import made
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-+]\d+)?")
@@ -39,12 +38,3 @@ def test_a_notebook_gives_what_it_shows(path: Path, tmp_path: Path, monkeypatch:
         assert words_now == words
         # What is trained, and what float32 rounds, is a little different on another machine.
         assert numbers_now == pytest.approx(numbers, rel=0.1, abs=0.02)
-
-
-def test_a_page_has_text_code_and_outputs() -> None:
-    shown = nbformat.v4.new_output("execute_result", data={"text/plain": "<True>"})
-    cells = [nbformat.v4.new_markdown_cell("# Sums"), nbformat.v4.new_code_cell("1 < 2", outputs=[shown])]
-    page = made("notebook.md", name="sums.ipynb", cells=cells)
-    assert page.startswith("# Sums\n")
-    for part in ("```python\n1 < 2\n```", "&lt;True&gt;", '<a href="sums.ipynb" download>'):
-        assert part in page
