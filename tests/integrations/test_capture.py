@@ -254,54 +254,61 @@ def test_layers_are_meant_by_kind_number_or_name() -> None:
 def test_it_is_the_last_call_that_is_kept() -> None:
     model = tiny_model("albert")
     with fenchel.Capture(model) as heads:
-        for seed in (0, 1):
-            inputs = tiny_inputs("albert", batch=seed + 1)
-            model(**inputs)
-            assert [len(head.evidence) for head in heads] == [seed + 1] * 12
+        for rows in (1, 2):
+            model(**tiny_inputs("albert", batch=rows))
+            assert [len(head.evidence) for head in heads] == [rows] * 12
     assert [site.layer for site in heads.sites] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
+def test_heads_that_do_not_exist_are_named() -> None:
+    for place, message in (
         ((3, 1), "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
         (("cross", 1, 1), "no layer 1 of kind cross"),
         ((1, 5), "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
         ((0, 1), r"head index is \(0, 1\); expected \(layer, head\)"),
         (1, "head index is 1; expected"),
         (("self", 1, 1), "a kind of encoder_self, decoder_self, cross"),
-    ],
-)
-def test_heads_that_do_not_exist_are_named(place: Any, message: str) -> None:
-    model = tiny_model("bert")
-    with fenchel.Capture(model) as heads:
-        with pytest.raises(CaptureError, match="layer 1 has not attended"):
-            heads[1, 1]
-        model(**tiny_inputs("bert"))
-        with pytest.raises(InputError, match=message):
-            heads[place]
+    ):
+        model = tiny_model("bert")
+        with fenchel.Capture(model) as heads:
+            with pytest.raises(CaptureError, match="layer 1 has not attended"):
+                heads[1, 1]
+            model(**tiny_inputs("bert"))
+            with pytest.raises(InputError, match=message):
+                heads[place]
+
+
+def own(head: fenchel.CapturedHead) -> Tensor:
+    return head.output
+
+
+SHORT = r"head 2 of encoder.layer.1.* returned torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)"
 
 
 @pytest.mark.parametrize(
-    ("output", "got"),
+    ("place", "function", "error", "message"),
     [
-        (
-            lambda head: head.output[:, 1:],
-            r"head 2 of encoder.layer.1.* returned torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)",
-        ),
-        (lambda head: None, "returned None; expected a tensor"),
+        ((2, 2), lambda head: head.output[:, 1:], InputError, SHORT),
+        ((2, 2), lambda head: None, InputError, "returned None; expected a tensor"),
+        ((1, 1), 3, InputError, "function is 3; expected a function of a captured head"),
+        ((3, 1), own, CaptureError, "head 1 of layer 3 was never called; .* encoder self-attention 1 to 2"),
+        ((1, 5), own, CaptureError, "head 5 of layer 1 was never called; .* with up to 4 heads"),
+        (("cross", 1, None), own, CaptureError, "head any of cross layer 1 was never called"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_the_model_restored(output: Any, got: str) -> None:
+def test_what_cannot_replace_is_refused_and_the_model_restored(
+    place: Any, function: Any, error: Any, message: str
+) -> None:
     model, inputs = tiny_model("bert"), tiny_inputs("bert")
-    own = model(**inputs)[0]
+    expected = model(**inputs)[0]
     hooks = lambda: sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())  # noqa: E731
     before = (model.config._attn_implementation, hooks())
-    with pytest.raises(InputError, match=got), fenchel.Capture(model) as heads:  # noqa: PT012
-        heads.replace(2, 2, output)
+    *kind, layer, head = place
+    with pytest.raises(error, match=message), fenchel.Capture(model) as heads:  # noqa: PT012
+        heads.replace(layer, head, function, kind=next(iter(kind), None))
         model(**inputs)
     assert before == (model.config._attn_implementation, hooks())
-    assert torch.equal(model(**inputs)[0], own)
+    assert torch.equal(model(**inputs)[0], expected)
 
 
 def test_an_error_of_a_function_comes_through_and_the_capture_goes_on() -> None:
@@ -310,23 +317,13 @@ def test_an_error_of_a_function_comes_through_and_the_capture_goes_on() -> None:
         heads.replace(1, 1, lambda head: {}["mine"])
         with pytest.raises(KeyError, match="mine"):
             model(**inputs)
-        heads.replace(1, 1, lambda head: head.output)
+        heads.replace(1, 1, own)
         model(**inputs)
     assert len([*heads]) == 8
 
 
-def test_what_is_never_called_is_an_error() -> None:
+def test_a_capture_that_is_not_used_as_it_was_made_is_refused() -> None:
     model, inputs = tiny_model("bert"), tiny_inputs("bert")
-    own = lambda head: head.output  # noqa: E731
-    for place, message in (
-        ((3, 1), "head 1 of layer 3 was never called; BertModel attended in encoder self-attention 1 to 2"),
-        ((1, 5), "head 5 of layer 1 was never called; .* with up to 4 heads"),
-        ((1, None), "head any of cross layer 1 was never called"),
-    ):
-        kind = "cross" if None in place else None
-        with pytest.raises(CaptureError, match=message), fenchel.Capture(model) as heads:  # noqa: PT012
-            heads.replace(*place, own, kind=kind)
-            model(**inputs)
     with pytest.raises(CaptureError, match="was never called"), fenchel.Capture(model) as heads:  # noqa: PT012
         model(**inputs)
         heads.replace(1, 1, own)
@@ -334,21 +331,15 @@ def test_what_is_never_called_is_an_error() -> None:
         pass
     with pytest.raises(ModelError, match="did not attend"), fenchel.Capture(MultiheadAttention(8, 2)):
         pass
-
-
-def test_layers_that_do_not_exist_and_functions_that_are_none_are_refused() -> None:
-    model, inputs = tiny_model("bert"), tiny_inputs("bert")
     unknown = fenchel.Capture(model, layers=["encoder"])
     with pytest.raises(InputError, match=r"layers \['encoder'\] do not exist"), unknown:
         model(**inputs)
     with fenchel.Capture(model) as heads:
-        with pytest.raises(InputError, match="function is 3; expected a function of a captured head"):
-            heads.replace(1, 1, 3)  # pyright: ignore[reportArgumentType]
         with pytest.raises(CaptureError, match="without consume"):
             heads.run(inputs)
         model(**inputs)
     with fenchel.Capture(model, consume=print) as capture, pytest.raises(CaptureError, match="consume"):
-        capture.replace(1, 1, lambda head: head.output)
+        capture.replace(1, 1, own)
 
 
 class Holds(nn.Module):

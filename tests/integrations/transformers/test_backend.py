@@ -252,19 +252,6 @@ def test_a_model_of_sparse_attention_keeps_it_where_nothing_else_is_asked() -> N
     torch.testing.assert_close(softmax, model(**inputs).last_hidden_state)
 
 
-def test_a_learned_order_per_head_and_a_certificate() -> None:
-    model, inputs = tiny_model("bert"), tiny_inputs("bert")
-    raw = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
-    seen: dict[str, Tensor] = {}
-    near = Tsallis(1 + raw.sigmoid())
-    told: Any = lambda site, certificate: seen.update({site: certificate.gap})  # noqa: E731
-    with use_backend(model, "first_order", closeness=near, certificate=told):
-        model(**inputs).last_hidden_state.sin().sum().backward()
-    assert raw.grad is not None
-    assert bool((raw.grad.abs() > 0).all())
-    assert [bool((gap >= 0).all()) for gap in seen.values()] == [True, True]
-
-
 def test_what_is_no_closeness_of_a_backend_is_named() -> None:
     model = tiny_model("bert")
     for near, message in (
@@ -281,25 +268,21 @@ def states(model: nn.Module) -> Tensor:
         return model(**tiny_inputs("bert", padding="none")).last_hidden_state
 
 
-@pytest.mark.parametrize(("given", "named"), SAME)
-def test_use_backend_takes_objects(given: Any, named: dict[str, Any]) -> None:
+def test_use_backend_takes_objects_and_refuses_what_it_cannot_use() -> None:
     model = tiny_model("bert")
-    with use_backend(model, **named, alpha=0.8):
-        expected = states(model)
-    with use_backend(model, given, alpha=0.8):
-        torch.testing.assert_close(states(model), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("argument", ESTIMATORS)
-def test_use_backend_refuses_what_it_cannot_use(argument: str) -> None:
-    model = tiny_model("bert")
-    for kind, make in ESTIMATORS[argument].items():
-        value = make()
-        if kind == "None_" and argument != "estimator":
-            continue
-        options = {"estimator": "exact", **(value if isinstance(value, Together) else {argument: value})}
-        with pytest.raises(FenchelError, match=argument), use_backend(model, **options):
-            states(model)
+    for given, named in SAME:
+        with use_backend(model, **named, alpha=0.8):
+            expected = states(model)
+        with use_backend(model, given, alpha=0.8):
+            torch.testing.assert_close(states(model), expected, rtol=0, atol=0)
+    for argument, kinds in ESTIMATORS.items():
+        for kind, make in kinds.items():
+            value = make()
+            if kind == "None_" and argument != "estimator":
+                continue
+            options = {"estimator": "exact", **(value if isinstance(value, Together) else {argument: value})}
+            with pytest.raises(FenchelError, match=argument), use_backend(model, **options):
+                states(model)
 
 
 def test_register_takes_options_of_names_and_loading_keeps_them(tmp_path) -> None:
