@@ -105,13 +105,10 @@ def test_help_and_surplus_arguments(monkeypatch, capsys, name):
     ("name", "given", "said"),
     [
         ("bert_certificate", "0", r"number is 0; expected a layer from 1 to 6\. Give"),
-        ("noisy_memories", "5 0", r"seeds is 0; expected at least 2\. Give a larger seeds\."),
         ("noisy_memories", "5 2 nowhere/x.json", r"out is nowhere/x\.json; expected .* Make nowhere\."),
         ("retrieval", "-1", r"steps is -1; expected at least 1"),
         ("sparse_trec", "/nonexist 1 2", r"'/nonexist' is neither .* Give a folder .* name of a dataset\.$"),
-        ("synonyms", "-1", r"gamma is -1"),
         ("vit_context", "many", r"argument steps: invalid int value: 'many'"),
-        ("where_it_is", "/nonexist 10 1", r"seeds is 1; expected at least 2"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(monkeypatch, capsys, name, given, said):

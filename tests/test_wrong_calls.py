@@ -64,19 +64,13 @@ class NotSetUp(preference.AbstractPreference):
 
 
 ATTEND: Any = nn.MultiheadAttention
-POISSON: Any = fenchel.Poisson
 TOKENS = torch.zeros(2, 5, 16)
 SAID: dict[str, Callable[[], Any]] = {
     "estimator is the class Exact, not an object Exact(...)": lambda: ATTEND(16, 4, estimator=fenchel.Exact),
     "closeness is the class Tsallis, not an object": lambda: ATTEND(16, 4, closeness=fenchel.Tsallis),
-    "preference is the class Causal, not an object": lambda: ATTEND(16, 4, preference=preference.Causal),
-    "tol is 'x'": lambda: setattr(ATTEND(16, 4), "tol", "x"),
-    "max_steps is 0": lambda: setattr(ATTEND(16, 4), "max_steps", 0),
     "preference is a NotSetUp that is not set up": lambda: ATTEND(16, 4, preference=NotSetUp()),
-    "preference is a NotSetUp that is not": lambda: NotSetUp() * preference.Causal(),
     "is a NotSetUp that is not set up": lambda: NotSetUp() ** 2.0,
     "low and high are numbers, which do not determine": lambda: fenchel.Box(0, 1),
-    "rate is a number, which does not determine": lambda: POISSON(3),
     "has attention layer 1": lambda: nn.use_estimator(ATTEND(16, 4), "exact", layers=[2]).__enter__(),
     "expected (height, width) with height · width = 5": lambda: nn.ContinuousAttention(16, 4, dimensions=2)(
         TOKENS, grid=(2, 2)

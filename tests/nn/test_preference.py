@@ -244,20 +244,6 @@ def test_a_learned_power_has_a_gradient_also_where_something_is_forbidden():
     assert tempered.weight > 0
 
 
-def test_representations_can_be_read():
-
-    assert repr((Causal() * ALiBi(8)) ** 0.5) == "(Causal() * ALiBi(heads=8)) ** 0.5"
-    assert repr(Window(1, None, dilation=2) ** 2) == "Window(before=1, after=None, dilation=2) ** 2.0"
-    assert repr(Tempered(ALiBi(2), 0.25, learned=True)) == "Tempered(ALiBi(heads=2), 0.25, learned=True)"
-
-    class Periodic(AbstractPreference):
-        def __init__(self, heads: int, period: int) -> None:
-            super().__init__()  # which does not keep the heads
-            self.period = period
-
-    assert repr(Periodic(4, 2)) == "Periodic(period=2)"
-
-
 def test_gradients_of_each_example_to_a_preference_in_blocks() -> None:
     preference = Additive(2, 8, hidden=3, block_entries=1).double()
     parameters = {name: parameter.detach() for name, parameter in preference.named_parameters()}
