@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,4 +166,4 @@ def numbers_of(report: AuditReport) -> Iterator[dict[str, Any]]:
     """The records, the queries that are shown and the matrices of a report."""
     yield from report.heads
     yield from (example.to_json() for _, some in sorted(report.far_queries.items()) for example in some)
-    yield from (matrix.to_json() for _, matrix in sorted(report.matrices.items()))
+    yield from (asdict(matrix) for _, matrix in sorted(report.matrices.items()))

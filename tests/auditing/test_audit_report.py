@@ -16,6 +16,7 @@ from fenchel.auditing.report import html as report_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import is_module, swap_effects
 from fenchel.errors import InputError
+from fenchel.io.storage import check_json
 from fenchel.swap import SwapReport, swap
 from tests.auditing.report.samples import HOSTILE, manifest, sample_report
 from tests.auditing.small_audits import files_of, small_audit, small_model, some_texts
@@ -47,8 +48,8 @@ def test_a_saved_report_is_read_as_it_was_and_its_files_say_the_same(
     examples = json.loads((out / "examples.json").read_text())
     for record, (key, far) in zip(examples, report.far_queries.items(), strict=True):
         further, matrix = record.pop("further"), record.pop("matrix")
-        assert tuple(map(HeadExample.from_json, [record, *further])) == far
-        assert AttentionMatrix.from_json(matrix) == report.matrices[key]
+        assert tuple(check_json(list[HeadExample], [record, *further])) == far
+        assert check_json(AttentionMatrix, matrix) == report.matrices[key]
 
 
 def test_the_summary_is_the_mean_over_queries(report: AuditReport) -> None:

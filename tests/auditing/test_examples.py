@@ -29,7 +29,7 @@ KEY = HeadKey("cross", 1, 2)
 def example(variation: float, document: int = 1, position: int = 1, *, leaves: str = "first") -> HeadExample:
     weights = packed(torch.tensor([0.5, 0.25]), Packing.FINE)
     return HeadExample(
-        key=KEY,
+        *KEY,
         total_variation=variation,
         relative_deviation=0.1,
         document=document,

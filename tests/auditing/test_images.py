@@ -15,7 +15,7 @@ from fenchel.auditing.examples import HeadExample, Packing, unpacked
 from fenchel.auditing.heads import counted_in_words
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
-from fenchel.io.storage import Mismatch
+from fenchel.io.storage import Mismatch, check_json
 from tests.auditing.small_audits import assert_close
 from tests.pages import text_of
 from tests.tiny_models import tiny_model
@@ -98,7 +98,7 @@ def test_the_command_saves_what_is_read_back_and_shown(
     assert "finished after 5 images." in capsys.readouterr().err
     record = next(iter(report.examples.values())).to_json()
     with pytest.raises(Mismatch, match="picture"):
-        HeadExample.from_json({**record, "picture": record["picture"] | {"more": 1}})
+        check_json(HeadExample, {**record, "picture": record["picture"] | {"more": 1}})
     tiny_model("vit").save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match=r"the image processor of .* cannot be loaded"):
         fenchel.audit(str(tmp_path / "bare"), images=images)

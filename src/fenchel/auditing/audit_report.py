@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,7 +108,7 @@ class AuditReport(AuditState):
         for key in self.statistics.keys():  # noqa: SIM118
             if key in self.far_queries:
                 first, *further = (example.to_json() for example in self.far_queries[key])
-                matrix = self.matrices[key].to_json() if key in self.matrices else None
+                matrix = asdict(self.matrices[key]) if key in self.matrices else None
                 yield first | {"further": further, "matrix": matrix}
 
     def is_written(self, directory: Path) -> bool:

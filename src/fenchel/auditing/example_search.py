@@ -326,7 +326,7 @@ class ExampleSearch:
         least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
         within = (farthest.positions.cpu() >= 0) & (variation >= least[:, None])
         chosen = within.to(index.device)
-        for (row, column, _), position, far, off, pattern, *weights in zip(
+        for (row, column, _), position, far, off, pattern, first, exact in zip(
             within.nonzero().tolist(),
             positions[chosen].tolist(),
             variation[within].tolist(),
@@ -336,8 +336,8 @@ class ExampleSearch:
             strict=True,
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)
-            place = batch.documents[row], batch.windows[row], position + 1
-            yield _Candidate(keys[column], far, off, *place, (query, left, reached), row, *weights)
+            place = (*keys[column], far, off, batch.documents[row], batch.windows[row], position + 1)
+            yield _Candidate(*place, (query, left, reached), row, first, exact)
 
     def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
         """The matrices of the window that shows more of a sentence than those kept; empty where none does."""

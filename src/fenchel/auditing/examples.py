@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor
 
-from fenchel.auditing.heads import HeadKey, split_key, with_key
-from fenchel.io.storage import STRICT, Field, NonNegativeInt, PositiveInt, check_json
+from fenchel.auditing.heads import HeadKey, OfHead
+from fenchel.io.storage import STRICT, Field, NonNegativeInt, PositiveInt
 
 
 class Packing(Enum):
@@ -93,6 +94,11 @@ LEAST_SHARE = 0.5
 
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+# Infinity is null in JSON.
+_Deviation = Annotated[
+    float, Field(ge=0), BeforeValidator(lambda value: math.inf if value is None else value)
+]
+
 
 Rank = tuple[float, int, int, int]
 
@@ -148,11 +154,10 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class FarQuery:
+class FarQuery(OfHead):
     """A query of one head with a large total variation.
 
     Attributes:
-        key: The head.
         total_variation: Distance between the first-order and the exact weights.
         relative_deviation: Relative deviation of the query, possibly infinite.
         document: Number of the document, from 1.
@@ -161,11 +166,8 @@ class FarQuery:
         pattern: See ``Pattern``.
     """
 
-    __pydantic_config__ = STRICT
-
-    key: HeadKey
     total_variation: _Weight
-    relative_deviation: Annotated[float, Field(ge=0)]
+    relative_deviation: _Deviation
     document: PositiveInt
     window: PositiveInt
     position: PositiveInt
@@ -218,19 +220,7 @@ class HeadExample(FarQuery):
     def to_json(self) -> dict[str, Any]:
         """The example as JSON values; an infinite deviation is null."""
         known = self.relative_deviation if math.isfinite(self.relative_deviation) else None
-        return with_key(self) | {"relative_deviation": known}
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> HeadExample:
-        """Inverse of ``to_json``.
-
-        Raises:
-            Mismatch: If the record is invalid.
-        """
-        fields = split_key(record)
-        if fields.get("relative_deviation", 0) is None:
-            fields["relative_deviation"] = math.inf
-        return check_json(cls, fields, "example")
+        return asdict(self) | {"relative_deviation": known}
 
 
 _Query = TypeVar("_Query", bound=FarQuery)
@@ -285,17 +275,6 @@ def farthest(queries: Iterable[_Query]) -> list[_Query]:
     return [query for query in in_order if query.rank in chosen and query.total_variation >= least]
 
 
-def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
-    """The kept queries of every head from their records.
-
-    Raises:
-        Mismatch: If a record is invalid.
-    """
-    kept: FarQueries = {}
-    keep_the_farthest(kept, map(HeadExample.from_json, records))
-    return kept
-
-
 MOST_TOKENS = 48
 
 """Maximum number of queries, and of keys, in a matrix."""
@@ -311,11 +290,10 @@ def matrix_rank(document: int, window: int, window_tokens: int) -> tuple[int, in
 
 
 @dataclass(frozen=True)
-class AttentionMatrix:
+class AttentionMatrix(OfHead):
     """Weights of the first queries on the first keys of a window; the last column is the weight on all other keys.
 
     Attributes:
-        key: The head.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
         window_tokens: Number of queries in the window.
@@ -328,9 +306,6 @@ class AttentionMatrix:
         exact: The exact weights, likewise.
     """
 
-    __pydantic_config__ = STRICT
-
-    key: HeadKey
     document: PositiveInt
     window: PositiveInt
     window_tokens: PositiveInt
@@ -373,25 +348,12 @@ class AttentionMatrix:
             tuple(text[position] for position in side) if text else ()
             for text, side in zip(pieces, positions, strict=True)
         )
-        return cls(key, *place, of_queries, of_keys, queries, texts, kept(first_order), kept(exact))
+        return cls(*key, *place, of_queries, of_keys, queries, texts, kept(first_order), kept(exact))
 
     @property
     def rank(self) -> tuple[int, int, int]:
         """Sort key by which a head's matrix is chosen: the earliest window that fills it, or the longest."""
         return matrix_rank(self.document, self.window, self.window_tokens)
-
-    def to_json(self) -> dict[str, Any]:
-        """The matrix as JSON values."""
-        return with_key(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> AttentionMatrix:
-        """Inverse of ``to_json``.
-
-        Raises:
-            Mismatch: If the record is invalid.
-        """
-        return check_json(cls, split_key(record), "matrix")
 
 
 def keep_the_longest(kept: dict[HeadKey, AttentionMatrix], others: Iterable[AttentionMatrix]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fenchel.arguments import KIND_NAMES, Kind, number_of
-from fenchel.io.storage import NonNegativeInt, PositiveInt
+from fenchel.io.storage import STRICT, NonNegativeInt, PositiveInt
 
 SHORT_KIND_NAMES: dict[Kind, str] = {
     kind: name.removesuffix("-attention") for kind, name in KIND_NAMES.items()
@@ -63,16 +63,26 @@ class HeadKey(NamedTuple):
     head: PositiveInt
 
 
-def with_key(item: Any) -> dict[str, Any]:
-    """Convert a dataclass of a head to JSON values, with kind, layer and head in place of its ``key``."""
-    record = asdict(item)
-    return record.pop("key")._asdict() | record
+@dataclass(frozen=True)
+class OfHead:
+    """A result of one head.
 
+    Attributes:
+        kind: Kind of attention.
+        layer: Number of the layer within that kind, from 1.
+        head: Number of the head, from 1.
+    """
 
-def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of :func:`with_key`: the record with kind, layer and head as ``key``."""
-    rest = {name: value for name, value in record.items() if name not in HeadKey._fields}
-    return rest | {"key": {name: record[name] for name in HeadKey._fields if name in record}}
+    __pydantic_config__ = STRICT
+
+    kind: Kind
+    layer: PositiveInt
+    head: PositiveInt
+
+    @property
+    def key(self) -> HeadKey:
+        """The head."""
+        return HeadKey(self.kind, self.layer, self.head)
 
 
 def head_name(key: HeadKey, *, several_kinds: bool) -> str:

@@ -17,7 +17,7 @@ from fenchel.auditing.advice import (
     importance,
     suggestions,
 )
-from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, examples_from_json
+from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, keep_the_farthest
 from fenchel.auditing.heads import AttentionModule, HeadKey
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words
 from fenchel.auditing.statistics import AuditStatistics
@@ -30,6 +30,7 @@ from fenchel.io.storage import (
     Field,
     Form,
     Record,
+    check_json,
     read_document,
     write_document,
 )
@@ -128,7 +129,7 @@ class AuditState:
                 "examples": [
                     example.to_json() for key in sorted(self.far_queries) for example in self.far_queries[key]
                 ],
-                "matrices": [self.matrices[key].to_json() for key in sorted(self.matrices)],
+                "matrices": [asdict(self.matrices[key]) for key in sorted(self.matrices)],
                 "modules": [module._asdict() for _, module in sorted(self.modules.items())],
                 "cursor": asdict(self.cursor),
                 "finished": self.finished,
@@ -156,9 +157,11 @@ class AuditState:
             )
         saved = read_document(path, STATE_FORM)
         with STATE_FORM.reading(path):
-            far_queries = examples_from_json(saved["examples"])
-            matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
-            words = {int(number): text for number, text in saved["table"]["words"].items()}
+            examples = check_json(list[HeadExample], saved["examples"], "examples")
+            matrices = check_json(list[AttentionMatrix], saved["matrices"], "matrices")
+        far_queries: FarQueries = {}
+        keep_the_farthest(far_queries, examples)
+        words = {int(number): text for number, text in saved["table"]["words"].items()}
 
         def statistics_of(name: str, found: dict[str, Any]) -> AuditStatistics:
             return AuditStatistics(ParquetTable.read(directory / name, found["parts"], check=parts), words)
@@ -169,7 +172,7 @@ class AuditState:
             far_queries=far_queries,
             twin=None if saved["twin"] is None else statistics_of(TWIN_QUERIES, saved["twin"]),
             modules={(one["kind"], one["layer"]): AttentionModule(**one) for one in saved["modules"]},
-            matrices=matrices,
+            matrices={matrix.key: matrix for matrix in matrices},
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fenchel.arguments import Kind
+from fenchel.arguments import Kind, one_of
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.table import schema
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
@@ -23,6 +23,7 @@ RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
 """Quantiles in the record of a head, by suffix."""
 
 _HEAD = ("kind", "layer", "head")
+_METRIC = one_of(*METRICS)
 
 
 class AuditStatistics:
@@ -120,14 +121,14 @@ class AuditStatistics:
     ) -> float:
         """Mean over all queries, those of a kind, of a layer, or of a head; infinite if one of them is."""
         if kind is not None:
-            return self.of(kind, layer, head)[f"{_known(metric)}_mean"]
+            return self.of(kind, layer, head)[f"{_METRIC.check('metric', metric)}_mean"]
         sums = (head["population"] * head[f"{metric}_mean"] for head in self.heads)
         return math.fsum(sums) / self.total("population")
 
     def median(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Unweighted median over the queries of a head, or of a layer, as defined by ``numpy.quantile``."""
         row = self.of(kind, layer, head) if head else self._aggregated(_HEAD[:2], quantiles=True)[kind, layer]
-        return row[f"{_known(metric)}_p50"]
+        return row[f"{_METRIC.check('metric', metric)}_p50"]
 
     def values(self, key: HeadKey) -> tuple[Tensor, Tensor]:
         """Every metric of a head's queries, (queries, metrics) float32, and their documents, (queries,)."""
@@ -169,7 +170,7 @@ class AuditStatistics:
             schema={name: kind for name, kind in self.rows.collect_schema().items() if name in _HEAD}
             | {"upper": pl.Float64},
         )
-        place = pl.col(_known(metric)).cast(pl.Float64) / pl.col("upper") * bins
+        place = pl.col(_METRIC.check("metric", metric)).cast(pl.Float64) / pl.col("upper") * bins
         number = place.clip(0, bins - 1).floor().cast(pl.Int32).alias("bin")
         counts = self.rows.join(ranges, on=list(_HEAD)).group_by(*_HEAD, number).len().collect()
         result = {key: [0] * bins for key in uppers}
@@ -335,12 +336,6 @@ def _quantiles() -> list[polars.Expr]:
         for metric in METRICS
         for name, q in RECORD_QUANTILES.items()
     ]
-
-
-def _known(metric: str) -> str:
-    if metric not in METRICS:
-        raise InputError(f"metric is {metric!r}; expected one of {', '.join(METRICS)}.")
-    return metric
 
 
 def finite(value: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from fenchel.arguments import shown
-from fenchel.auditing.heads import HeadKey, Modules, with_key
+from fenchel.auditing.heads import HeadKey, Modules, OfHead
 from fenchel.correlation import rank_correlation
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
@@ -31,11 +31,10 @@ class SwapTable(Protocol):
 
 
 @dataclass(frozen=True)
-class HeadEffect:
+class HeadEffect(OfHead):
     """A head that inferred exactly alone.
 
     Attributes:
-        key: The head.
         deviations: Means over queries of ``total_variation``, ``mean_error``, ``relative_deviation`` and
             ``predicted_deviation`` in the audit.
         effect: Change of the model's hidden states, or of its outputs, when the head infers exactly.
@@ -46,7 +45,6 @@ class HeadEffect:
             the swap had neither.
     """
 
-    key: HeadKey
     deviations: Mapping[str, float | None]
     effect: float
     low: float | None
@@ -77,7 +75,7 @@ class SwapEffects:
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
         return {
-            "heads": [with_key(head) for head in self.heads],
+            "heads": [asdict(head) for head in self.heads],
             "rank_correlation": dict(self.rank_correlation),
             "quality": self.quality,
             "note": self.note,
@@ -123,7 +121,7 @@ def swap_effects(
         change = f"{quality}_difference"
         heads.append(
             HeadEffect(
-                key=key,
+                *key,
                 deviations={name: record[f"{name}_mean"] for name in _DEVIATIONS},
                 effect=exactly["hidden_change"],
                 low=exactly.get("hidden_change_low"),

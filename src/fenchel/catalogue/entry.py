@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fenchel.arguments import ESTIMATORS, shown
+from fenchel.arguments import ESTIMATORS, checked, shown
 from fenchel.catalogue.parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_name, closeness_named
@@ -234,29 +234,20 @@ class Entry:
         Raises:
             InputError: If not; the message names it and the supported ones.
         """
-        if estimator not in ESTIMATORS:
-            raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
-        if estimator not in self.estimators and self.verdict is Verdict.NOT_ONE:
-            raise InputError(
-                f"{self.name} does not support estimator {estimator!r}, since it is not an inference: omit estimator "
-                "to run it as published."
-            )
-        if estimator not in self.estimators:
+        if checked("estimator", estimator) not in self.estimators:
             raise InputError(
                 f"{self.name} does not support estimator {estimator!r}; expected {' or '.join(self.estimators)}: "
                 f"{self.because or self.exact_because}"
             )
         if isinstance(closeness, str):
             closeness_name(closeness)
-        if closeness is not None and self.verdict is Verdict.NOT_ONE:
-            raise InputError(
-                f"{self.name} is not an inference with a closeness, but got {shown(closeness)}: omit closeness."
-            )
         if closeness is not None and not self.takes_closeness:
-            raise InputError(
-                f"{self.name} supports only its own closeness ({self.closeness}), but got {shown(closeness)}: omit "
-                "closeness."
+            own = (
+                "no closeness"
+                if self.verdict is Verdict.NOT_ONE
+                else f"only its own closeness ({self.closeness})"
             )
+            raise InputError(f"{self.name} supports {own}, but got {shown(closeness)}: omit closeness.")
 
 
 class Difference(NamedTuple):

@@ -21,6 +21,7 @@ from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import rank_correlation
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
+from fenchel.tensors import check_type
 
 CONFIDENCE = 0.95
 """Simultaneous confidence level of the intervals of a metric."""
@@ -125,10 +126,8 @@ def comparable(audits: Sequence[Any], names: Sequence[str] | None) -> tuple[Audi
 def _given(audit: object, place: int) -> Path | AuditReport:
     if isinstance(audit, AuditReport):
         return audit
-    if not isinstance(audit, str | Path):
-        raise InputError(
-            f"audit {place} is {shown(audit)}; expected the folder of an audit, or the result of fenchel.audit."
-        )
+    expected = "the folder of an audit, or the result of fenchel.audit"
+    check_type(f"audit {place}", audit, str | Path, expected, error=InputError)
     return checked("audit_folder", audit, name=f"audit {place}")
 
 

@@ -16,10 +16,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import ESTIMATORS, checked, shown
+from fenchel.arguments import ESTIMATORS, checked
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
-from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
+from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.estimators import Estimator
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_kind, dropped
@@ -46,7 +46,7 @@ from fenchel.integrations.registry import (
 from fenchel.integrations.sites import AbstractCall
 from fenchel.nn.estimator_switch import attributes_set, chosen_layers
 from fenchel.nn.inference import Inferred, Problem, averaged, by_heads, of_heads
-from fenchel.tensors import checked_argument, positive_tensor
+from fenchel.tensors import check_type, checked_argument, positive_tensor
 
 
 @dataclass(frozen=True)
@@ -525,10 +525,8 @@ def use_backend(
         encoder.layer.0.attention.self (1, 2, 3)
         encoder.layer.1.attention.self (1, 2, 3)
     """
-    if certificate is not None and not callable(certificate):
-        raise ProblemError(
-            f"certificate is {shown(certificate)}; expected a function of a name and a certificate"
-        )
+    if certificate is not None:
+        check_type("certificate", certificate, Callable, "a function of a name and a certificate")
     how = _inference(estimator, alpha, tol, max_steps, closeness)
     chosen_heads = None if heads is None else checked("heads", heads)
     modules = attention_modules(model)

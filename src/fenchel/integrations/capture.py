@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import KINDS, Kind, shown
+from fenchel.arguments import KINDS, Kind, maybe, one_of, shown
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional.arguments import dropped
 from fenchel.integrations.attention_calls import ModelSource
@@ -29,7 +29,7 @@ from fenchel.integrations.sites import (
     named_arguments,
 )
 from fenchel.nn.inference import Inferred, attention_layers, averaged
-from fenchel.tensors import may_attend
+from fenchel.tensors import check_type, may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
 
@@ -184,10 +184,8 @@ class Capture:
         space: Literal["input", "key"] = "key",
         any_estimator: bool = False,
     ) -> None:
-        if space not in ("input", "key"):
-            raise InputError(f"space is {space!r}; expected 'input' or 'key'")
-        if kind not in (None, *KINDS):
-            raise InputError(f"kind is {shown(kind)}; expected one of {', '.join(KINDS)}, or None")
+        one_of("input", "key").check("space", space)
+        maybe(one_of(*KINDS)).check("kind", kind)
         if layers is not None and (isinstance(layers, str) or not layers or not all(map(_is_layer, layers))):
             raise InputError(
                 f"layers is {layers!r}; expected whole numbers from 1 or names of modules, or None for all layers"
@@ -305,12 +303,11 @@ class Capture:
         place = self._place((kind, layer, head))
         if function is None:
             self._replaced.pop(place, None)
-        elif callable(function):
-            self._replaced[place] = _Replaced(function)
         else:
-            raise InputError(
-                f"function is {shown(function)}; expected a function of a captured head, or None"
+            check_type(
+                "function", function, Callable, "a function of a captured head, or None", error=InputError
             )
+            self._replaced[place] = _Replaced(function)
 
     def run(
         self,

@@ -291,8 +291,7 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     """
     if not isinstance(name, str) or not name:
         raise ModelError(f"name is {shown(name)}; expected a string to pass as attn_implementation")
-    if not callable(attention):
-        raise ModelError(f"attention is {shown(attention)}; expected an attention function of transformers")
+    check_type("attention", attention, Callable, "an attention function of transformers", error=ModelError)
     transformers = require_transformers()
     registered = transformers.AttentionInterface().get(name)
     same_function = getattr(registered, "__wrapped__", None) is attention

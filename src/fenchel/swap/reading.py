@@ -44,7 +44,7 @@ from fenchel.swap.tasks import (
     classified,
     labelled_texts,
 )
-from fenchel.tensors import widened
+from fenchel.tensors import check_type, widened
 
 _FEWEST = 3
 _LONGEST_LINE = 1 << 20
@@ -167,10 +167,8 @@ class Given:
 
     def __post_init__(self) -> None:
         for name, measure in self.measures.items():
-            if not callable(measure):
-                raise InputError(
-                    f"{name} is {shown(measure)}; expected a function of the model's output and the target."
-                )
+            expected = "a function of the model's output and the target"
+            check_type(name, measure, Callable, expected, error=InputError)
 
     def opened(self) -> Callable[[], Loaded]:
         """Open texts, pairs or images, and return a function that loads the model and creates the task.

@@ -77,8 +77,8 @@ def effects_of(report: AuditReport) -> SwapEffects:
     """What a swap of the report's model may have found."""
     heads = tuple(
         HeadEffect(
-            HeadKey(record["kind"], record["layer"], record["head"]),  # pyright: ignore[reportArgumentType]
-            {name: record[f"{name}_mean"] for name in ("total_variation", "relative_deviation")},  # pyright: ignore[reportArgumentType]
+            **{name: record[name] for name in HeadKey._fields},  # pyright: ignore[reportArgumentType]
+            deviations={name: record[f"{name}_mean"] for name in ("total_variation", "relative_deviation")},  # pyright: ignore[reportArgumentType]
             effect=0.01 * number,
             low=0.008 * number,
             high=0.012 * number,
@@ -105,7 +105,7 @@ def example(rng: random.Random, key: HeadKey, *, token: str | None = None, numbe
     weights[:, places] = torch.tensor([first, exact])
     start = sum(len(piece) for piece in pieces[:place])
     return HeadExample(
-        key=key,
+        *key,
         total_variation=0.5 * sum(abs(a - b) for a, b in zip(first, exact, strict=True)) / (1 + number / 4),
         relative_deviation=rng.uniform(0.05, 0.2),
         document=3 + number,

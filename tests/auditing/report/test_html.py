@@ -148,7 +148,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
     weights = (TemplateWeight(9, "late", 0.1, 0.8), TemplateWeight(2, "early", 0.4, 0.2))
     report.far_queries[key] = (
         HeadExample(
-            key, 0.7, math.inf, 1, 1, 2, ("", "", ""), "early", weights, "early and late", None, None
+            *key, 0.7, math.inf, 1, 1, 2, ("", "", ""), "early", weights, "early and late", None, None
         ),
     )
     (card,) = farthest_heads(report)
