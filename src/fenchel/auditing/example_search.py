@@ -336,8 +336,10 @@ class ExampleSearch:
             strict=True,
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)
-            place = (*keys[column], far, off, batch.documents[row], batch.windows[row], position + 1)
-            yield _Candidate(*place, (query, left, reached), row, first, exact)
+            kind, layer, head = keys[column]
+            place = batch.documents[row], batch.windows[row], position + 1
+            kinds = query, left, reached
+            yield _Candidate(kind, layer, head, far, off, *place, kinds, row, first, exact)
 
     def _longest(self, measured: MeasuredCall) -> list[AttentionMatrix]:
         """The matrices of the window that shows more of a sentence than those kept; empty where none does."""
