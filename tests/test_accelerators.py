@@ -20,7 +20,6 @@ from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.functional import exact
 from tests.accelerator_calls import FIRST, LOOKING, READS, Looks, Run, op
-from tests.compiling import compiled_afresh
 
 
 @pytest.fixture(autouse=True)
@@ -132,26 +131,6 @@ def test_a_nan_passes_and_is_named_where_that_is_asked_for(looks: Looks, name: s
     assert NAN[name](x, one).shape == (1, 1, 3, 2)
     with torch.autograd.detect_anomaly(), pytest.raises(ProblemError, match=name):
         NAN[name](x, one)
-
-
-COMPILED = ["softmax, (5, 7)", "softmax, second order, (4, 1, 7)", "preference: three, learned"]
-
-
-def test_one_graph_gives_what_eager_gives() -> None:
-    torch.manual_seed(0)
-    runs = [FIRST[name]() for name in COMPILED]
-    inputs = [x for run in runs for x in run.leaves]
-
-    def eager() -> tuple[Any, ...]:
-        return tuple(run() for run in runs)
-
-    results = []
-    with compiled_afresh():
-        for step in (torch.compile(eager, fullgraph=True, backend="aot_eager"), eager):
-            results.append([*trained(step), *(x.grad for x in inputs)])
-            for x in inputs:
-                x.grad = None
-    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("preference", [None, (5, 7)])

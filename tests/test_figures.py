@@ -46,20 +46,6 @@ def test_recorded_numbers_are_those_of_the_script_and_can_be_drawn(name: str, tm
     np.testing.assert_allclose(found, numbers_of(before), rtol=2e-4, atol=2e-6)
 
 
-def test_norms_of_templates_stay_with_the_width_where_they_absorb_its_root() -> None:
-    points = recorded("width")["points"]
-    for point in points:
-        width = point["width"]
-        head = width // 8
-        expected = {"heads": 8, "head_width": width / 64, "alpha": width / head**0.5, "none": width}
-        for arm, value in expected.items():
-            assert point[arm]["norm_and_alpha"] == pytest.approx(value, rel=1e-4)
-    assert [point["alpha"]["norm"] / point["width"] for point in points] == pytest.approx([1] * 6, rel=1e-4)
-    wrong = [[point[arm]["total_variation"] for point in points] for arm in ("heads", "head_width", "alpha")]
-    assert wrong[0][-1] < wrong[0][0]
-    assert all(line[-1] > line[0] for line in wrong[1:])
-
-
 def test_pictures_of_an_audit_show_the_means_of_its_heads(tmp_path: Path) -> None:
     audited = importlib.import_module("audited")
     for name in ("deviations", "covariance"):

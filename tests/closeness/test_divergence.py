@@ -249,6 +249,8 @@ def test_a_name_is_what_it_stands_for(name: str) -> None:
     for variant in (None, F.Relative(drawn(1, 2, 9, 4))):
         found = (F.infer(q, k, v, variant=variant, closeness=c).output for c in (name, closeness))
         assert torch.equal(*found)
+    if isinstance(closeness, KL):
+        assert torch.equal(F.attention(q, k, v, closeness=closeness), F.attention(q, k, v))
     layer = MultiheadAttention(8, 2, batch_first=True, closeness=name, dtype=torch.float64)
     x = drawn(2, 5, 8)
     named = layer(x, x, x)[0]

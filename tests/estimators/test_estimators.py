@@ -88,28 +88,6 @@ def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
         inferred.sample()
 
 
-def test_a_closed_form_of_ones_own_takes_the_place_of_conjugate_gradients() -> None:
-    asked: list[int] = []
-
-    class Closed(Exponential):
-        def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
-            asked.append(1)
-            return vector / (1 + alpha * (self.means / (1 - lam * self.means)).square())
-
-    z = problem(0.1).evidence.clone().requires_grad_()
-    for estimator in ("second_order", "exact"):
-        options = {"tol": 1e-10} if estimator == "exact" else {}
-        found, expected = (
-            InferenceProblem(kind(MEANS), z).solve(estimator, **options).dual
-            for kind in (Closed, Exponential)
-        )
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-        slopes = (torch.autograd.grad(dual.sum(), z)[0] for dual in (found, expected))
-        torch.testing.assert_close(*slopes, rtol=1e-8, atol=1e-9)
-        assert asked
-        asked.clear()
-
-
 EDGES = {
     "alpha 1e-3": {"alpha": 1e-3},
     "alpha 1e3": {"alpha": 1e3},

@@ -100,17 +100,6 @@ def test_a_compiled_certificate_has_the_same_allowance() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_kl_is_what_attention_is_without(estimator: str) -> None:
-    tensors = call(preference=(2, 4, 5, 7))
-    plain = F.attention(**tensors, estimator=estimator)
-    assert torch.equal(F.attention(**tensors, closeness=KL(), estimator=estimator), plain)
-    near = F.attention(**tensors, closeness=Tsallis(1), estimator=estimator)
-    torch.testing.assert_close(near, plain, rtol=1e-8, atol=1e-9)
-    apart = F.attention(**tensors, closeness=Tsallis(1.5), estimator=estimator)
-    assert float((apart - plain).detach().abs().max()) > 1e-2
-
-
 def test_no_array_of_queries_by_keys_outlives_its_part() -> None:
     """What the backward pass keeps is linear in the tokens."""
     query, key, value = torch.randn(3, 1, 2, 512, 4).requires_grad_().unbind(0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, func
 
-from fenchel import Discrete, InferenceProblem, OptimalTransport, ProblemError
+from fenchel import Discrete, InferenceProblem, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal, RelativePosition
@@ -150,10 +150,19 @@ def test_second_derivatives_that_are_not_there_are_refused_by_name(what: str) ->
         first.square().sum().backward()
 
 
+MIXTURE = F.Mixture(torch.full((1,), 1.5, dtype=torch.float64))
+
+
 def test_what_looks_at_values_cannot_be_mapped() -> None:
     x = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
     with pytest.raises(ProblemError, match=re.escape("torch.vmap cannot map transport attention")):
         func.vmap(lambda x: F.transport_attention(x, x, x, gamma=1.0, cost="cosine"))(x)
+    for name, kind in {
+        "attention under Tsallis": {"closeness": Tsallis(1.5)},
+        "mixture": {"variant": MIXTURE},
+    }.items():
+        with pytest.raises(ProblemError, match=f"torch.vmap cannot map exact {name}"):
+            func.vmap(lambda x, kind=kind: F.infer(x, x, x, **kind, estimator="exact").output)(x)
     with pytest.raises(ProblemError, match=re.escape("torch.vmap cannot map an inference problem")):
         func.vmap(lambda x: InferenceProblem(Discrete(x), x).solve("exact").mean)(x)
 

@@ -204,15 +204,8 @@ def distributions() -> Iterator[Target]:
         (fenchel.GaussianMixture, {"means": torch.ones(2, 3), "variances": 1.0}, mixture),
     ]
 
-    def learned(kind: Any, **parts: Any) -> Any:
-        for name, part in parts.items():
-            if isinstance(part, Tensor) and part.is_floating_point():
-                parts[name] = part.clone().requires_grad_()
-        return kind(**parts)
-
     for kind, rightly, wrongly in families:
         yield Target(kind, rightly, **wrongly)
-        yield Target(partial(learned, kind), rightly, f"{kind.__name__}, learned", **wrongly)
     shapes = made(negative=-1, part=2.0, flag=True, text="3", inside=(2, -1))
     draw = fenchel.Gaussian(torch.zeros(4), variance=1.0).sample
     drawn = {"shape": shapes, "generator": {"number": together(shape=3, generator=3)}}
