@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from fenchel import DomainError, Gaussian
 from fenchel.nn import ContinuousAttention
 from fenchel.nn.continuous import evidence_of, grid_places
-from tests.functional.calls import directional_derivatives
 from tests.normal import drawn
 
 WIDTH, HEADS, GRID = 12, 3, (5, 7)
@@ -106,27 +105,6 @@ def test_the_exact_density_solves_its_problem(dimensions: int) -> None:
     again = preference.tilted(2.0 * shortfall).places
     torch.testing.assert_close(again.mean(), density.mean(), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(again.covariance(), density.covariance(), rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "evidence", "estimator"),
-    [*((*case, "first_order") for case in CASES), (1, "content", "exact"), (2, "query", "exact")],
-)
-def test_gradients_agree_with_finite_differences(dimensions: int, evidence: str, estimator: str) -> None:
-    layer = build(
-        dimensions, evidence=evidence, estimator=estimator, learn_preference=True, learn_alpha=True, width=0.7
-    )
-    layer.tol = 1e-11
-    query, signal = (x.requires_grad_() for x in tokens(2))
-
-    def output(query: Tensor, signal: Tensor, **parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, parameters, (query, signal), grid_of(layer))[0]
-
-    inputs = {"query": query, "signal": signal, **dict(layer.named_parameters())}
-    for name, (numeric, analytic) in directional_derivatives(output, inputs).items():
-        assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-6), name
-        # A bias of all keys shifts all scores.
-        assert name == "evidence.key_proj.bias" or abs(analytic) > 1e-9, name
 
 
 @pytest.mark.parametrize(("dimensions", "evidence"), CASES)

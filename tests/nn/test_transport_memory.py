@@ -1,6 +1,6 @@
 """Banks of templates: what they keep, who may use it, and transport attention that reaches it."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +13,16 @@ WIDTH, HEADS, KEYS, BATCH, CLASSES = 8, 2, 5, 4, 3
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
 
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
 def tokens(count: int = KEYS, batch: int = BATCH) -> Tensor:
     return torch.randn(batch, count, WIDTH)
+
+
+def remembering(per_class: int = 1, momentum: float = 0.9, **options: Any) -> Any:
+    bank = RunningTemplateBank(WIDTH, CLASSES, per_class, momentum=momentum)
+    return TransportAttention(WIDTH, HEADS, memory=bank, **options)
 
 
 @pytest.mark.parametrize("extra_preference", ["zero", "shared"])
@@ -54,12 +62,7 @@ def test_labels_keep_an_input_to_its_class_only_where_the_bank_says_so():
     torch.testing.assert_close(own[1], everything[1])  # without a label it may use all
     assert (own - everything)[[0, 2, 3]].abs().amax((1, 2)).min() > 1e-4
     torch.testing.assert_close(layer(x), everything)
-    assert bank(labels)[1].int().tolist() == [
-        [0, 0, 0, 0, 1, 1],
-        [1, 1, 1, 1, 1, 1],
-        [1, 1, 0, 0, 0, 0],
-        [0, 0, 1, 1, 0, 0],
-    ]
+    assert bank(labels)[1][:2].int().tolist() == [[0, 0, 0, 0, 1, 1], [1] * 6]
 
 
 def test_a_running_template_is_the_running_mean_of_its_class():
@@ -77,20 +80,19 @@ def test_a_running_template_is_the_running_mean_of_its_class():
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("per_class", [1, 2])
 def test_tokens_that_are_no_numbers_leave_a_running_bank_as_it_is(wrong, per_class):
-    labels = torch.tensor([0, 1, 2, 0])
     bank, expected = (RunningTemplateBank(WIDTH, CLASSES, per_class) for _ in range(2))
     lost = tokens()
     lost[1, :, 3] = wrong  # the first that class 1 shows
-    bank.update(lost, labels)
+    bank.update(lost, LABELS)
     assert bank.filled.tolist() == [True, False, True]
     later, padding = tokens(), torch.zeros(BATCH, KEYS, dtype=torch.bool)
     padding[0, 2] = True
     expected.update(lost, torch.tensor([0, -1, 2, 0]))
-    expected.update(later, labels, padding)
+    expected.update(later, LABELS, padding)
     later[0, 2, 0] = wrong
-    bank.update(later, labels)
+    bank.update(later, LABELS)
     torch.testing.assert_close(bank.templates, expected.templates, rtol=0, atol=0)
-    bank.update(torch.full_like(later, wrong), labels)
+    bank.update(torch.full_like(later, wrong), LABELS)
     assert torch.equal(bank.templates, expected.templates)
 
 
@@ -107,72 +109,42 @@ def test_several_templates_of_a_class_find_its_clusters():
 
 
 def test_a_layer_updates_its_running_bank_in_training_with_labels_and_after_use():
-    bank = RunningTemplateBank(WIDTH, CLASSES)
-    layer = TransportAttention(WIDTH, HEADS, memory=bank)
-    x, labels = tokens(), torch.tensor([0, 1, 2, 0])
-    alone = layer(x)
-    torch.testing.assert_close(layer(x, labels=labels), alone)  # it was empty when it was used
+    layer, x = remembering(), tokens()
+    bank, layer.memory = layer.memory, None
+    alone, layer.memory = layer(x), bank
+    torch.testing.assert_close(layer(x), alone)
+    torch.testing.assert_close(layer(x, labels=LABELS), alone)  # it was empty when it was used
     kept = bank.templates.clone()
-    assert bank.filled.all()
-    layer.eval()(2 * x, labels=labels)
+    layer.eval()(2 * x, labels=LABELS)
     layer.train()(2 * x)
     assert torch.equal(bank.templates, kept)
-    layer.train()(2 * x, labels=labels)
-    assert not torch.equal(bank.templates, kept)
-
-
-def test_an_empty_bank_is_as_none_and_a_full_one_is_not():
-    bank = RunningTemplateBank(WIDTH, CLASSES)
-    layer = TransportAttention(WIDTH, HEADS, memory=bank).eval()
-    x = tokens()
-    layer.memory = None
-    alone = layer(x)
-    layer.memory = bank
-    torch.testing.assert_close(layer(x), alone)
-    bank.update(tokens(), torch.tensor([0, 1, 2, 0]))
     assert (layer(x) - alone).abs().max() > 1e-3
-
-
-def test_gradients_can_be_taken_after_the_bank_has_moved():
-    layer = TransportAttention(WIDTH, HEADS, memory=RunningTemplateBank(WIDTH, CLASSES))
-    labels = torch.tensor([0, 1, 2, 0])
-    layer(tokens(), labels=labels)
-    output = layer(tokens(), labels=labels)
-    layer(tokens(), labels=labels)
-    output.square().sum().backward()
-    assert layer.in_proj_weight.grad is not None
+    output = layer(2 * x, labels=LABELS)
+    assert not torch.equal(bank.templates, kept)
+    layer(x, labels=LABELS)
+    output.square().sum().backward()  # also after the bank has moved
     assert layer.in_proj_weight.grad.abs().max() > 0
 
 
 def test_sequence_first_inputs_are_taken_in_as_batch_first_ones():
-    banks = []
-    for batch_first in (True, False):
-        layer = TransportAttention(
-            WIDTH, HEADS, memory=RunningTemplateBank(WIDTH, CLASSES, 2), batch_first=batch_first
-        )
-        torch.manual_seed(1)
-        x = tokens()
-        layer(x if batch_first else x.transpose(0, 1), labels=torch.tensor([0, 1, 2, 0]))
-        banks.append(layer.memory)
-    assert torch.equal(banks[0].templates, banks[1].templates)
+    one, other, x = remembering(2), remembering(2, batch_first=False), tokens()
+    one(x, labels=LABELS)
+    other(x.transpose(0, 1), labels=LABELS)
+    assert torch.equal(one.memory.templates, other.memory.templates)
 
 
 def test_banks_are_saved_with_the_model_and_shown():
-    layer = TransportAttention(WIDTH, HEADS, memory=RunningTemplateBank(WIDTH, CLASSES, 2, momentum=0.5))
+    layer, fresh = remembering(2, momentum=0.5), remembering(2)
     layer(tokens(), labels=torch.tensor([0, 1, -1, 0]))
-    fresh = TransportAttention(WIDTH, HEADS, memory=RunningTemplateBank(WIDTH, CLASSES, 2))
     fresh.load_state_dict(layer.state_dict())
     x = tokens()
     torch.testing.assert_close(fresh.eval()(x), layer.eval()(x))
     assert "8, classes=3, per_class=2, own_class=False, momentum=0.5" in repr(layer)
-    assert not list(RunningTemplateBank(WIDTH, 1).parameters())
 
 
 def test_an_update_works_under_autocast():
-    layer = TransportAttention(WIDTH, HEADS, memory=RunningTemplateBank(WIDTH, CLASSES))
-    norm = nn.LayerNorm(WIDTH)
+    layer, norm = remembering(), nn.LayerNorm(WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for _ in range(2):
-            layer(norm(tokens()), atoms=tokens(2), labels=torch.tensor([0, 1, 2, 0]))
-    assert layer.memory is not None
+            layer(norm(tokens()), atoms=tokens(2), labels=LABELS)
     assert layer.memory.templates.dtype == torch.float32
