@@ -185,11 +185,7 @@ FAMILIES = [
     Family("mixture", {**MIXTURE, "variance_scale": (TEMPLATES, DIM)}, _mixture),
     Family(
         "mixture, weights a query",
-        {
-            "means": (2, 1, TEMPLATES, DIM),
-            "log_weights": (QUERIES, TEMPLATES),
-            "root": (TEMPLATES, DIM, DIM),
-        },
+        {"means": (2, 1, TEMPLATES, DIM), "log_weights": (QUERIES, TEMPLATES), "root": (TEMPLATES, DIM, DIM)},
         _mixture,
         batch=(2, 3),
     ),

@@ -27,15 +27,7 @@ from fenchel.nn.preference import (
     Window,
 )
 from fenchel.nn.preference.positions import alibi_slopes, relative_position_bucket
-from tests.nn.preferences import (
-    HEADS,
-    LOWERED,
-    WIDTH,
-    as_log_weights,
-    attention_inputs,
-    by_index,
-    perturbed,
-)
+from tests.nn.preferences import HEADS, LOWERED, WIDTH, as_log_weights, attention_inputs, by_index, perturbed
 from tests.normal import drawn
 from tests.side_effects import default_dtype
 
