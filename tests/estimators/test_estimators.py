@@ -58,24 +58,6 @@ def problem(size: float, alpha: float = 1.0) -> InferenceProblem:
     return InferenceProblem(Exponential(MEANS), size * drawn(2, 4, 3).abs(), alpha)
 
 
-@pytest.mark.parametrize("size", [0.01, 1.0, 1e2, 1e4])
-def test_iterative_answers_are_inside_the_domain(size: float) -> None:
-    """The equation of a stationary point has a second root outside, where formulas go on."""
-    given = problem(size)
-    found = given.solve("exact", tol=1e-6)
-    # Coordinate by coordinate: s/(1 - s lam) = s + z - lam/alpha.
-    z, c = given.evidence, MEANS + given.evidence + 1 / MEANS
-    expected = (c - (c.square() - 4 * z / MEANS).sqrt()) / 2
-    torch.testing.assert_close(found.dual, expected, rtol=1e-4, atol=1e-6)
-    ascended = given.solve("gradient_ascent", tol=1e-4, max_steps=2000, throw=False)
-    for estimate in (found, ascended):
-        assert bool((estimate.dual < 1 / MEANS).all())
-        assert bool((estimate.mean > 0).all())
-    outside = torch.tensor([[1.5, 3.0, 0.6]], dtype=torch.float64)
-    assert float(given.conjugate.value(outside)) == torch.inf
-    assert bool(given.conjugate.shift(outside).isnan().all())
-
-
 def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
     u, found = Exponential(MEANS), problem(0.3).solve("exact", tol=1e-9)
     inferred = found.distribution

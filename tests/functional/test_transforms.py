@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor, func
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
-from fenchel.nn import MultiheadAttention
-from fenchel.nn.preference import Causal, RelativePosition
 from tests.functional.calls import ESTIMATORS, call
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -165,23 +162,3 @@ def test_what_looks_at_values_cannot_be_mapped() -> None:
             func.vmap(lambda x, kind=kind: F.infer(x, x, x, **kind, estimator="exact").output)(x)
     with pytest.raises(ProblemError, match=re.escape("torch.vmap cannot map an inference problem")):
         func.vmap(lambda x: InferenceProblem(Discrete(x), x).solve("exact").mean)(x)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_gradients_of_each_example_to_a_layer(estimator: str) -> None:
-    torch.manual_seed(0)
-    preference = Causal() * RelativePosition(2)
-    layer = MultiheadAttention(8, 2, batch_first=True, preference=preference, estimator=estimator).double()
-    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
-    examples = torch.randn(3, 5, 8, dtype=torch.float64)
-
-    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        options: Any = {"need_weights": False}
-        return func.functional_call(layer, parameters, (x, x, x), options)[0].square().mean()
-
-    found = func.vmap(func.grad(loss), in_dims=(None, 0))(parameters, examples)
-    for index, x in enumerate(examples):
-        layer.zero_grad()
-        layer(x, x, x, need_weights=False)[0].square().mean().backward()
-        for name, parameter in layer.named_parameters():
-            torch.testing.assert_close(found[name][index], parameter.grad, rtol=1e-9, atol=1e-11)

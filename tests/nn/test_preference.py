@@ -30,7 +30,6 @@ from tests.nn.preferences import (
     EVERY,
     HEADS,
     LOWERED,
-    MASKS,
     NOT_LOWERED,
     as_log_weights,
     attention_inputs,
@@ -63,15 +62,6 @@ def test_functions_of_indices_agree_with_the_tensor(name, queries, keys, offset)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_later_query_is_the_same_query(name):
-    preference, whole = perturbed(EVERY[name]()), attention_inputs(9, 9)
-    assert whole.query_inputs is not None
-    later = replace(whole, queries=4, query_inputs=whole.query_inputs[:, 5:], query_offset=5)
-    rows = as_log_weights(preference(whole), whole)[:, :, 5:]
-    assert same(rows, as_log_weights(preference(later), later))
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_a_later_query_without_its_position_is_an_error_unless_it_has_the_same_row_everywhere(name):
     preference, whole, one = perturbed(EVERY[name]()), attention_inputs(9, 9), attention_inputs(1, 9)
     first, last = (as_log_weights(preference(replace(one, query_offset=at)), one) for at in (0, 8))
@@ -100,22 +90,6 @@ def test_gradients_against_finite_differences(name):
     for parameter, (numeric, analytic) in found.items():
         assert abs(analytic) > 1e-4, parameter
         assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-7), parameter
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_answers_come_in_the_dtype_asked_for(name):
-    inputs = attention_inputs(dtype=torch.float32)
-    for dtype in (torch.float32, torch.bfloat16):
-        log_u = EVERY[name]().to(dtype)(
-            replace(
-                inputs,
-                dtype=dtype,
-                query_inputs=inputs.query_inputs.to(dtype),  # pyright: ignore[reportOptionalMemberAccess]
-                key_inputs=inputs.key_inputs.to(dtype),  # pyright: ignore[reportOptionalMemberAccess]
-            )
-        )
-        masks = name == "masks" or name in MASKS
-        assert log_u is None or log_u.dtype == (torch.bool if masks else dtype)
 
 
 @pytest.mark.parametrize("name", EVERY)

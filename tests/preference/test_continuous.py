@@ -258,23 +258,6 @@ def test_peaks_of_any_width_are_integrated(
         assert mp.norm(apart) <= mpf(float(answer.mean_error))
 
 
-def test_answers_do_not_depend_on_earlier_calls() -> None:
-    def made() -> Continuous1d:
-        return Continuous1d(
-            lambda x: x, lambda x: -((x[:, 0] - 0.31371) ** 2) / 2e-4, (0, 1), dtype=torch.float64
-        )
-
-    lam = torch.tensor([[0.0], [50.0], [-3e3]], dtype=torch.float64)
-    used = made()
-    for far in (1e5, -1e4):
-        used.log_mgf(torch.full((1, 1), far, dtype=torch.float64))
-    used.sample(3)
-    for name in ("log_mgf", "tilted_mean", "tilted_shift"):
-        assert torch.equal(getattr(used, name)(lam), getattr(made(), name)(lam))
-    assert torch.equal(used.mean(), made().mean())
-    assert used.width == made().width
-
-
 def test_points_say_where_to_look() -> None:
     """A narrow peak within a wide density lies between the nodes, unless somebody says where it is."""
     means: list[tuple[float, ...]] = [(0.5,), (0.312345,)]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fenchel
 from fenchel.closeness import sparse_weights
-from fenchel.closeness.optimal_transport import GivenCost, cost_named
+from fenchel.closeness.optimal_transport import GivenCost
 from fenchel.preference import AsymmetricLaplace, TruncatedExponential
 from fenchel.reliability import alpha_from_noise, noise_from_alpha, radius_of
 from tests.wrong_calls.values import *
@@ -100,14 +100,11 @@ def closenesses() -> Iterator[Target]:
     )
 
     right = 2 - torch.eye(3)
-    for row, column, value in ((1, 2, -0.5), (1, 2, 3.0), (1, 2, NAN), (1, 1, INF), (1, 2, INF)):
-        changed = right.clone()
-        changed[row, column] = value
-        yield once("cost", partial(GivenCost, changed))
-    whole = torch.zeros(2, 2, dtype=torch.int64)
-    for wrong in (torch.zeros(2, 3), whole):
-        yield once("cost", partial(GivenCost, wrong))
-    yield once("cost", partial(cost_named, "euclid"))
+    for place, value in (((1, 2), -0.5), ((1, 2), NAN), ((1, 1), INF), ((1, 2), INF)):
+        yield once(
+            "cost", partial(GivenCost, right.index_put(tuple(map(torch.tensor, place)), torch.tensor(value)))
+        )
+    yield once("cost", partial(GivenCost, torch.zeros(2, 2, dtype=torch.int64)))
     orders = {
         **made(large=2.5, small=0.5, nan=NAN, text="sparsemax", flag=True),
         **{"holds": lambda: torch.tensor([1.5, 2.5]), "nans": lambda: torch.tensor([1.5, NAN])},
