@@ -18,6 +18,7 @@ from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.io.storage import PREFIX, digest_of_bytes, tensors_digest
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import ReadingOptions
+from fenchel.tensors import check_type
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,7 @@ def load_run(loader: str | Path, folder: object) -> LoadedRun:
             else.
     """
     path: Path = checked("loader", loader)
-    if not isinstance(folder, str | Path):
-        raise InputError(f"model is {shown(folder)}; expected the folder of a run for loader {path}.")
+    check_type("model", folder, str | Path, f"the folder of a run for loader {path}", error=InputError)
     run: Path = checked("folder", folder, name="model")
     try:
         content = path.read_bytes()

@@ -44,7 +44,7 @@ def test_a_terminal_gets_a_bar_a_file_lines_and_other_ranks_nothing(monkeypatch)
     observer.finished()
     assert re.search(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]\S* auditing demo", screen.getvalue())
     assert "in total, estimated from the first batch." in screen.getvalue()
-    assert "1 document, 1,500 tokens, 750 tokens/s, 1:02:05 left" in screen.getvalue()
+    assert "1 document, 1,500 tokens, 750 tokens/s, 1 h 2 min left" in screen.getvalue()
 
 
 def test_a_file_gets_the_estimate_once_and_a_line_every_thirty_seconds(capsys):
@@ -55,9 +55,9 @@ def test_a_file_gets_the_estimate_once_and_a_line_every_thirty_seconds(capsys):
     observer.finished()
     assert capsys.readouterr().err.splitlines() == [
         "fenchel: auditing demo: about 1 min 40 s in total, estimated from the first batch",
-        "fenchel: auditing demo: 30 %, 30 documents, 300 tokens, 10 tokens/s, 1:10 left",
-        "fenchel: auditing demo: 60 %, 60 documents, 600 tokens, 10 tokens/s, 0:40 left",
-        "fenchel: auditing demo: 90 %, 90 documents, 900 tokens, 10 tokens/s, 0:10 left",
+        "fenchel: auditing demo: 30 %, 30 documents, 300 tokens, 10 tokens/s, 1 min 10 s left",
+        "fenchel: auditing demo: 60 %, 60 documents, 600 tokens, 10 tokens/s, 40 s left",
+        "fenchel: auditing demo: 90 %, 90 documents, 900 tokens, 10 tokens/s, 10 s left",
     ]
     unknown = LineObserver("swapping")
     unknown.started({"model": "demo", "reads": "images"})

@@ -266,10 +266,6 @@ class Difference(NamedTuple):
     total_variation: float
     output: float
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON."""
-        return self._asdict()
-
 
 def difference(
     entry: Entry,

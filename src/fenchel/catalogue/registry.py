@@ -85,7 +85,7 @@ def described(
 ) -> dict[str, Any]:
     """An entry and the differences measured on its example, as JSON."""
     name = closeness if isinstance(closeness, str) else name_of(closeness)
-    measured = [one.to_json() for one in differences(entry, closeness, seed)]
+    measured = [one._asdict() for one in differences(entry, closeness, seed)]
     return {**record(entry), "measured": {"closeness": name, "seed": seed, "estimators": measured}}
 
 

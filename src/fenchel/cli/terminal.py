@@ -338,9 +338,9 @@ def state(progress: Progress, reads: str = "text") -> str:
 
     Example:
         >>> state(Progress(3, 12_500, 950.4, 0.25, 13.2, 39.5))
-        '3 documents, 12,500 tokens, 950 tokens/s, 0:40 left'
+        '3 documents, 12,500 tokens, 950 tokens/s, 40 s left'
         >>> state(Progress(3, 3, 0.5, 0.25, 6.0, 18.0), "images")
-        '3 images, 0.5 images/s, 0:18 left'
+        '3 images, 0.5 images/s, 18 s left'
     """
     from fenchel.auditing.heads import READS
 
@@ -350,9 +350,7 @@ def state(progress: Progress, reads: str = "text") -> str:
     else:
         parts += [f"{progress.tokens:,} tokens", f"{progress.tokens_per_second:,.0f} tokens/s"]
     if progress.seconds_left is not None:
-        minutes, seconds = divmod(round(progress.seconds_left), 60)
-        hours, minutes = divmod(minutes, 60)
-        parts.append(f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left")
+        parts.append(f"{duration(progress.seconds_left)} left")
     return ", ".join(parts)
 
 

@@ -29,6 +29,7 @@ from fenchel.io.documents import Document, Documents
 from fenchel.io.images import patch_images
 from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.storage import tensors_digest
+from fenchel.tensors import check_type
 
 _LONGEST_BY_DEFAULT = 512
 _NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
@@ -159,8 +160,7 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
         return False
     if isinstance(texts, Mapping):
         raise InputError("texts is one mapping; expected a list of mappings of model inputs. Write [inputs].")
-    if not isinstance(texts, Iterable):
-        raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
+    check_type("texts", texts, Iterable, "a path, strings, or mappings of model inputs", error=InputError)
     first = texts[0] if isinstance(texts, Sequence) and texts else None
     return isinstance(first, Mapping | Tensor) or (tokenizer is None and not isinstance(first, str))
 
