@@ -17,12 +17,7 @@ from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.errors import InputError, OutputError
 from fenchel.io import tables
 from fenchel.io.storage import read_document, write_document
-from tests.auditing.small_audits import (
-    Interrupting,
-    assert_same_audit,
-    small_audit,
-    some_texts,
-)
+from tests.auditing.small_audits import Interrupting, assert_same_audit, small_audit, some_texts
 from tests.damage import Change, field, ill_formed
 
 EVERY_BATCH: dict[str, Any] = {"checkpoint_seconds": 0.0}

@@ -9,6 +9,7 @@ from fenchel.auditing.example_search import Sentences, passage_around
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_PATTERNS,
+    MOST_TOKENS,
     MOST_WINDOWS,
     AttentionMatrix,
     FarQueries,
@@ -18,6 +19,7 @@ from fenchel.auditing.examples import (
     TemplateWeight,
     is_full,
     keep_the_farthest,
+    keep_the_longest,
     packed,
     unpacked,
 )
@@ -83,6 +85,25 @@ def test_the_farthest_of_each_pattern_and_of_some_windows_are_kept_whatever_the_
     )
     assert kept_of([near, far])[KEY] == (far,)
     assert kept_of([enough, far])[KEY] == (far, enough)
+
+
+def matrix(document: int, tokens: int) -> AttentionMatrix:
+    generator = torch.Generator().manual_seed(document)
+    kept = list(range(min(tokens, MOST_TOKENS)))
+    first_order, exact = torch.rand(2, len(kept), tokens, generator=generator).softmax(-1).unbind()
+    pieces = tuple(f" w{i}" for i in range(tokens))
+    return AttentionMatrix.of(KEY, (document, 1, tokens), first_order, exact, (kept, kept), (pieces, pieces))
+
+
+def test_the_matrix_of_the_earliest_window_that_fills_it_is_kept() -> None:
+    some = [matrix(1, 20), matrix(2, 90), matrix(3, 60), matrix(4, 30)]
+    for order in (some, some[::-1]):
+        kept: dict[HeadKey, AttentionMatrix] = {}
+        keep_the_longest(kept, order)
+        assert kept == {KEY: some[1]}
+    kept = {}
+    keep_the_longest(kept, [some[0], some[3]])
+    assert kept == {KEY: some[3]}
 
 
 def test_a_matrix_holds_the_weights_and_what_is_left_of_them() -> None:

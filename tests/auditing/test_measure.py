@@ -11,6 +11,7 @@ from torch import Tensor
 
 import fenchel
 from fenchel import Discrete, InferenceProblem
+from fenchel.auditing.example_search import both_weights
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import OF_A_WINDOW, Measures
 from fenchel.auditing.measure import measure as measure_as
@@ -183,6 +184,16 @@ def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_b
         scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
         weights = (scores + given.log_preference[0, 3, k]).softmax(-1)
         torch.testing.assert_close(farthest.first_order[0, 3, place], weights)
+
+
+@pytest.mark.parametrize(("space", "heads"), [("key", None), ("input", None), ("key", [2, 4])])
+def test_a_few_queries_are_answered_as_all_of_them_are(space: str, heads: list[int] | None) -> None:
+    given = call("bias padding", key_heads=2)
+    chosen = heads or [1, 2, 3, 4]
+    first, exact = both_weights(given, 1, chosen, [0, 1, 2], Solving(space, tol=1e-9))
+    measures = measure(given, space=space, tol=1e-9, heads=heads)
+    variation = (first - exact).abs().sum(-1) / 2
+    torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3].float())
 
 
 def test_where_nothing_is_counted_there_is_no_farthest_query_and_no_evidence_is_no_deviation() -> None:

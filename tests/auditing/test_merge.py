@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.errors import InputError
 from tests.auditing.small_audits import (
@@ -132,3 +133,12 @@ def test_the_place_is_neither_a_source_nor_another_audit(shards: Path, tmp_path:
     merge(shards, tmp_path / "mine", overwrite=True)
     merge(shards, tmp_path / "fresh")
     assert files_of(tmp_path / "mine") == files_of(tmp_path / "fresh")
+
+
+def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(shards, tmp_path / "moved")
+    for folder, device in zip(folders_of(moved), ("cuda:0", "cpu", "cuda:0"), strict=True):
+        state = AuditReport.read(folder)
+        state.manifest["device"] = device
+        state.write(folder)
+    assert merge(moved).manifest["device"] == "cpu, cuda:0"

@@ -60,7 +60,7 @@ def test_one_that_would_take_long_is_left_unless_asked_for(
 
 
 def test_cost_is_judged_by_the_batches_read() -> None:
-    told: Any
+    told: Any = None
     for fractions, seconds, reason in (
         ([0.5, 1.0], 20.0, None),
         ([0.001, 0.002], 20.0, "it would take about 5 hours"),

@@ -261,19 +261,20 @@ def test_it_is_the_last_call_that_is_kept() -> None:
 
 
 def test_heads_that_do_not_exist_are_named() -> None:
-    for place, message in (
-        ((3, 1), "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
-        (("cross", 1, 1), "no layer 1 of kind cross"),
-        ((1, 5), "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
-        ((0, 1), r"head index is \(0, 1\); expected \(layer, head\)"),
-        (1, "head index is 1; expected"),
-        (("self", 1, 1), "a kind of encoder_self, decoder_self, cross"),
-    ):
-        model = tiny_model("bert")
-        with fenchel.Capture(model) as heads:
-            with pytest.raises(CaptureError, match="layer 1 has not attended"):
-                heads[1, 1]
-            model(**tiny_inputs("bert"))
+    model = tiny_model("bert")
+    place: Any
+    with fenchel.Capture(model) as heads:
+        with pytest.raises(CaptureError, match="layer 1 has not attended"):
+            heads[1, 1]
+        model(**tiny_inputs("bert"))
+        for place, message in (
+            ((3, 1), "there is no layer 3; this BertModel has encoder self-attention 1 to 2"),
+            (("cross", 1, 1), "no layer 1 of kind cross"),
+            ((1, 5), "no head 5 in encoder.layer.0.attention.self, which has heads 1 to 4"),
+            ((0, 1), r"head index is \(0, 1\); expected \(layer, head\)"),
+            (1, "head index is 1; expected"),
+            (("self", 1, 1), "a kind of encoder_self, decoder_self, cross"),
+        ):
             with pytest.raises(InputError, match=message):
                 heads[place]
 

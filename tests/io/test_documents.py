@@ -205,6 +205,7 @@ def test_dataset_streams(hub):
 
 
 def test_bad_dataset(hub):
+    options: Any
     for name, options, message in (
         ("nobody/nothing", {}, r"'nobody/nothing' is neither a local file nor a dataset .* doesn't exist on"),
         ("nothing", {}, r"'nothing' is neither a local file nor a dataset"),

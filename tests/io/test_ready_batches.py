@@ -99,6 +99,7 @@ def with_known(**known: Any) -> list[Any]:
 
 
 def test_what_cannot_be_a_batch() -> None:
+    inputs: Any
     for inputs, message in (
         (with_known(token=TEXTS), "batch 1 has 'token'; expected names among inputs, counted"),
         (with_known(counted=torch.ones(2, 4)), r"counted \(2, 4\) of torch.float32; expected a tensor \(2"),

@@ -157,12 +157,8 @@ def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeyp
     texts = [text(100), "w1" * 200, text(3)]
     seen: list[int] = []
 
-    def watched(text: str, **options: Any) -> Any:
-        seen.append(len(text))
-        return tokenizer(text, **options)
-
     stream = TokenWindows(open_documents(texts), tokenizer, max_length=12)
-    stream.tokenizer = watched
+    stream.tokenizer = lambda text, **options: seen.append(len(text)) or tokenizer(text, **options)
     batches = list(stream.batches())
     body = tokenizer(texts[0], add_special_tokens=False)["input_ids"]
     counted = [token for one in batches for token in one.inputs["input_ids"][one.counted].tolist()]

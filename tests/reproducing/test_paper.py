@@ -8,20 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks import architectures, recording
-from fenchel.arguments import ARGUMENTS
-from fenchel.errors import InputError
 from fenchel.reproducing import BERT, FIGURES, T5, PaperPanel
 from tests.pages import page, python_blocks
 
 
 def panel(figure: str, place: int = 0) -> PaperPanel:
     return FIGURES[figure][place]
-
-
-def test_every_figure_has_one_name_everywhere() -> None:
-    assert ARGUMENTS["figure"].kind == tuple(FIGURES)
-    with pytest.raises(InputError, match="expected one of figure4, figure5, figures6-8"):
-        ARGUMENTS["figure"].check("figure", "figure3")
 
 
 def test_figure_4a_is_the_mean_of_figure_5() -> None:

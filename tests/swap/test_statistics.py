@@ -69,11 +69,6 @@ def ends_of(found: Interval | None) -> tuple[float, float]:
     return found.low, found.high
 
 
-def test_intervals_cover_a_known_difference_as_often_as_they_say():
-    spans = [ends_of(paired(means(0.05, 50, seed), Bootstrap(200, seed))) for seed in range(200)]
-    assert 0.88 <= sum(low <= 0.05 <= high for low, high in spans) / 200 <= 0.99
-
-
 def test_resamples_are_seeded_paired_and_of_more_than_one_unit():
     metric = means(0.05, 50, 0, noise=0.02)
     pair = paired(metric, Bootstrap(200))

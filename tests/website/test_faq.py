@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -21,14 +21,8 @@ pytest.importorskip("transformers")
 PAGE = "docs/faq.md"
 
 
-class Around(NamedTuple):
-    """What a provocation may use."""
-
-    folder: Path
-    patch: pytest.MonkeyPatch
-
-
-Provocation = Callable[[Around], Any]
+Provocation = Callable[[Path, pytest.MonkeyPatch], Any]
+"""What provokes a message, given a folder and what patches."""
 
 
 def quoted() -> list[tuple[str, str]]:
@@ -57,20 +51,20 @@ def audited(texts: Any = None, model: Any = None, **options: Any) -> Any:
     return fenchel.audit(model or tiny_model("llama"), None, texts, baseline="none", **options)
 
 
-def offline(around: Around) -> None:
-    around.patch.setenv("HF_HUB_OFFLINE", "1")
-    around.patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+def offline(_: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     fenchel.audit("bert-bas-uncased", None, ["some text"])
 
 
-def without_matplotlib(around: Around) -> None:
-    around.patch.setattr(importlib.util, "find_spec", lambda name: None)
+def without_matplotlib(_: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(importlib.util, "find_spec", lambda name: None)
     require_packages("report", "matplotlib")
 
 
-def twice(around: Around) -> None:
-    for _ in range(2):
-        audited(space="key", directory=around.folder / "audit")
+def twice(folder: Path, _: pytest.MonkeyPatch) -> None:
+    for _number in range(2):
+        audited(space="key", directory=folder / "audit")
 
 
 def problem(**changes: Any) -> fenchel.InferenceProblem:
@@ -82,7 +76,7 @@ def problem(**changes: Any) -> fenchel.InferenceProblem:
     return fenchel.InferenceProblem(said.pop("preference"), said.pop("evidence"), **said)
 
 
-def hard_to_solve(around: Around) -> None:
+def hard_to_solve(*_: object) -> None:
     templates, evidence = drawn(20, 3, scale=30), drawn(1, 3, seed=1, scale=30)
     problem(preference=fenchel.Discrete(templates), evidence=evidence).solve("exact", tol=1e-12, max_steps=1)
 
@@ -98,20 +92,20 @@ PROVOKED: list[tuple[str, Provocation]] = [
     ("A model that cannot be found", offline),
     ("A package that is missing", without_matplotlib),
     ("A folder that holds an audit already", twice),
-    ("Rotary positions", lambda _: audited(space="input")),
+    ("Rotary positions", lambda *_: audited(space="input")),
     *(
         ("Attention that is not captured", provoke)
         for provoke in (
-            lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
-            lambda _: audited([{"src": torch.zeros(1, 4, 8)}], encoder()),
+            lambda *_: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
+            lambda *_: audited([{"src": torch.zeros(1, 4, 8)}], encoder()),
         )
     ),
     ("A solve that does not converge", hard_to_solve),
-    ("A query with all templates masked", lambda _: fenchel.Discrete(torch.zeros(3, 2), NOTHING)),
-    ("Evidence of the wrong shape", lambda _: problem(evidence=torch.zeros(1, 3))),
+    ("A query with all templates masked", lambda *_: fenchel.Discrete(torch.zeros(3, 2), NOTHING)),
+    ("Evidence of the wrong shape", lambda *_: problem(evidence=torch.zeros(1, 3))),
     (
         "A dual point outside of the domain",
-        lambda _: problem(preference=GAMMA, evidence=torch.tensor([[3.0]])).solve("first_order"),
+        lambda *_: problem(preference=GAMMA, evidence=torch.tensor([[3.0]])).solve("first_order"),
     ),
 ]
 
@@ -131,5 +125,5 @@ def test_the_message_is_what_the_library_says(
     message: str, provoke: Provocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FenchelError) as raised:
-        provoke(Around(tmp_path, monkeypatch))
+        provoke(tmp_path, monkeypatch)
     assert re.fullmatch(as_pattern(message), str(raised.value), flags=re.DOTALL)

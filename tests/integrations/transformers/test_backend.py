@@ -11,13 +11,7 @@ from transformers import AutoModel
 from fenchel import KL, Exact, GradientAscent, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.errors import CaptureError, FenchelError, ModelError
-from fenchel.integrations.backend import (
-    Inference,
-    ModelCall,
-    Setting,
-    attend,
-    inference_of,
-)
+from fenchel.integrations.backend import Inference, ModelCall, Setting, attend, inference_of
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.nn.inference import Problem

@@ -7,10 +7,7 @@ import torch
 from torch import nn
 
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.integrations.masks_and_sinks import (
-    FamilyCall,
-    refuse_unsupported,
-)
+from fenchel.integrations.masks_and_sinks import FamilyCall, refuse_unsupported
 from fenchel.integrations.registry import attention_modules
 from fenchel.integrations.sites import RealQueries
 from fenchel.integrations.transformers import decoder_inputs, use_backend
@@ -96,3 +93,14 @@ def test_labels_that_do_not_fit_their_mask_and_models_that_cannot_read_them_are_
         decoder_inputs(model, labels)
     with pytest.raises(ModelError, match="BertModel is not an encoder-decoder"):
         decoder_inputs(tiny_model("bert"), labels)
+
+
+def test_rows_that_see_nothing_are_not_compared_with_the_familys_own() -> None:
+    model, inputs = tiny_model("llama", dtype=torch.float32), tiny_inputs("llama", padding="left")
+    inputs["attention_mask"][:, :2] = 0
+    real = inputs["attention_mask"] == 1
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state[real]
+        with use_backend(model, "first_order"):
+            found = model(**inputs).last_hidden_state[real]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
