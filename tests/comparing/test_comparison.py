@@ -129,41 +129,31 @@ def test_other_heads_and_conventions_are_refused_and_other_models_are_not() -> N
         compare(ours, known_audit(AFTER, alpha=2.0), names=["a", "b"])
 
 
-def test_what_is_no_audit(tmp_path: Path) -> None:
-    ours = known_audit(BEFORE)
-    empty, file, half, shards = (tmp_path / name for name in ("empty", "file", "half", "shards"))
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    ours, theirs = known_audit(BEFORE), known_audit(AFTER)
+    one, empty, file, half, shards = (tmp_path / name for name in ("one", "empty", "file", "half", "shards"))
+    ours.save(one)
+    ours.save(shards / "shard-0-of-2")
     empty.mkdir()
     file.write_text("")
     half.mkdir()
     (half / "heads.json").write_text("[]")
-    ours.save(shards / "shard-0-of-2")
-    for folder, words in (
-        (tmp_path / "nowhere", "nowhere does not exist; expected the folder of an audit"),
-        (file, "file is a file; expected the folder of an audit"),
-        (empty, r"empty holds no audit: state\.json is missing"),
-        (half, r"half holds heads\.json but not state\.json, which has the queries"),
-        (shards, r"shards holds the shards of an audit\. Merge them first"),
-    ):
-        with pytest.raises(InputError, match=words):
-            compare(ours, folder)
-    with pytest.raises(InputError, match="an audit without heads"):
-        compare(ours, known_audit({}))
-
-
-def test_what_cannot_be_asked(tmp_path: Path) -> None:
-    ours, theirs = known_audit(BEFORE), known_audit(AFTER)
-    ours.save(tmp_path / "one")
-    with pytest.raises(InputError, match="1 audit was given; expected two or more"):
-        compare(ours)
-    with pytest.raises(InputError, match=r"demo \(1\) and demo \(2\) are one audit; expected another"):
-        compare(ours, ours)
-    with pytest.raises(InputError, match=r"one and .*one are one audit"):
-        compare(tmp_path / "one", f"{tmp_path}/one/../one")
-    with pytest.raises(InputError, match="audit 2 is 3; expected the folder of an audit"):
-        compare(ours, 3)  # pyright: ignore[reportArgumentType]
-    for names in (["a"], ["a", "a"]):
-        with pytest.raises(InputError, match="names is"):
-            compare(ours, theirs, names=names)
+    cases: list[tuple[list[Any], list[str] | None, str]] = [
+        ([ours], None, "1 audit was given; expected two or more"),
+        ([ours, ours], None, r"demo \(1\) and demo \(2\) are one audit; expected another"),
+        ([one, f"{one}/../one"], None, r"one and .*one are one audit"),
+        ([ours, 3], None, "audit 2 is 3; expected the folder of an audit"),
+        *(([ours, theirs], names, "names is") for names in (["a"], ["a", "a"])),
+        ([ours, tmp_path / "nowhere"], None, "nowhere does not exist; expected the folder of an audit"),
+        ([ours, file], None, "file is a file; expected the folder of an audit"),
+        ([ours, empty], None, r"empty holds no audit: state\.json is missing"),
+        ([ours, half], None, r"half holds heads\.json but not state\.json, which has the queries"),
+        ([ours, shards], None, r"shards holds the shards of an audit\. Merge them first"),
+        ([ours, known_audit({})], None, "an audit without heads"),
+    ]
+    for audits, names, said in cases:
+        with pytest.raises(InputError, match=said):
+            compare(*audits, names=names)
 
 
 def test_the_page_runs_and_says_the_numbers_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
