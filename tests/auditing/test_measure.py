@@ -169,9 +169,8 @@ def test_selected_heads_and_float32_change_nothing_but_rounding(
 @pytest.mark.parametrize("memory_budget", [2**29, 20_000])
 def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_budget: int) -> None:
     given = call("bias padding", key_heads=2)
-    measures = measure(given, space="key", tol=1e-9, memory_budget=memory_budget)
-    farthest: Any = measures.farthest
-    variation = measures.values["total_variation"].masked_fill(~given.counted[:, None], -1)
+    farthest = measure(given, space="key", tol=1e-9, memory_budget=memory_budget)
+    variation = farthest.values["total_variation"].masked_fill(~given.counted[:, None], -1)
     values, order = variation.sort(dim=-1, descending=True, stable=True)
     assert torch.equal(
         farthest.positions, order[..., :OF_A_WINDOW].masked_fill(values[..., :OF_A_WINDOW] < 0, -1)
@@ -198,9 +197,7 @@ def test_a_few_queries_are_answered_as_all_of_them_are(space: str, heads: list[i
 
 def test_where_nothing_is_counted_there_is_no_farthest_query_and_no_evidence_is_no_deviation() -> None:
     given = call("padding")
-    farthest: Any = measure(
-        replace(given, counted=torch.zeros(2, 9, dtype=torch.bool)), space="input"
-    ).farthest
+    farthest = measure(replace(given, counted=torch.zeros(2, 9, dtype=torch.bool)), space="input")
     assert bool((farthest.positions == -1).all())
     measures = measure(replace(given, query=torch.zeros_like(given.query)), space="input")
     for name in METRICS:

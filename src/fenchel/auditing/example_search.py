@@ -309,7 +309,7 @@ class ExampleSearch:
     def _candidates(self, measured: MeasuredCall) -> Iterator[_Candidate]:
         """Queries that may have to be kept, with their patterns."""
         batch, keys, values = measured.batch, measured.keys, measured.measures.values
-        farthest = measured.measures.farthest
+        farthest = measured.measures
         index = farthest.positions.clamp(min=0)
         positions = measured.positions.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         variation, deviation = (

@@ -46,22 +46,6 @@ OF_A_WINDOW = 4
 """Number of example candidates of each window and head."""
 
 
-@dataclass(frozen=True)
-class FarthestQueries:
-    """The counted queries of each sequence and head with the largest total variation.
-
-    Attributes:
-        positions: (batch, heads, k), their positions, farthest first and of equal ones the earliest; -1 where there are
-            fewer.
-        first_order: (batch, heads, k, n), their weights in the model's attention.
-        exact: (batch, heads, k, n), their exact weights.
-    """
-
-    positions: Tensor
-    first_order: Tensor
-    exact: Tensor
-
-
 class FarthestSearch:
     """Collects the farthest queries of every head block by block; the result does not depend on the blocks.
 
@@ -97,12 +81,10 @@ class FarthestSearch:
             both = torch.cat((kept[g, h], of_block.unflatten(1, variation.shape[1:])), 2)
             kept[g, h] = both.take_along_dim(order.unsqueeze(-1), 2)
 
-    def result(self, problem: LayerProblem) -> FarthestQueries:
-        """The farthest of all blocks."""
-        first_order, exact = (
-            weights.reshape(problem.batch, -1, *weights.shape[2:]) for weights in self._weights
-        )
-        return FarthestQueries(problem.by_head(self._positions), first_order, exact)
+    def result(self, problem: LayerProblem) -> tuple[Tensor, ...]:
+        """Positions and weights of the farthest of all blocks, as in :class:`Measures`."""
+        weights = (weights.reshape(problem.batch, -1, *weights.shape[2:]) for weights in self._weights)
+        return problem.by_head(self._positions), *weights
 
 
 @dataclass(frozen=True)
@@ -115,11 +97,16 @@ class Measures:
             bool; ``leaves`` and ``reaches``, positions from 0, and ``leaves_weight`` and ``reaches_weight``; where
             the tokens were given, ``MOVE_COLUMNS``. Where a query is not counted, ``converged`` is false and the others
             are meaningless.
-        farthest: Candidates for examples, with their weights.
+        positions: (batch, heads, k), positions of the counted queries with the largest total variation, farthest first
+            and of equal ones the earliest; -1 where there are fewer.
+        first_order: (batch, heads, k, n), their weights in the model's attention.
+        exact: (batch, heads, k, n), their exact weights.
     """
 
     values: dict[str, Tensor]
-    farthest: FarthestQueries
+    positions: Tensor
+    first_order: Tensor
+    exact: Tensor
 
 
 @dataclass(frozen=True)
@@ -204,7 +191,7 @@ def measure(
                 values[name][where] = value
             farthest.look(where, result["total_variation"].masked_fill(~counted[where], -1), weights)
         by_head = {name: problem.by_head(value) for name, value in values.items()}
-        return Measures(by_head, farthest.result(problem))
+        return Measures(by_head, *farthest.result(problem))
 
 
 def _values_read(call: AttentionCall, problem: LayerProblem, heads: Sequence[int] | None) -> Tensor | None:

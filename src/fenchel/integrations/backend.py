@@ -444,25 +444,6 @@ def attention_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(attention_modules(model).values())
 
 
-def _inference(
-    estimator: str | Estimator,
-    alpha: float | Tensor,
-    tol: float | None,
-    max_steps: int,
-    closeness: AbstractCloseness | str | None,
-) -> Inference:
-    if not isinstance(estimator, Estimator):
-        checked("estimator", estimator)
-    solver = estimator_object(estimator, tol, max_steps)
-    near = closeness_of(closeness)
-    check_kind(near, solver.name)
-    if isinstance(alpha, Tensor):
-        positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
-    else:
-        checked_argument("alpha", alpha)
-    return Inference(solver, alpha, near)
-
-
 @contextmanager
 def use_backend(
     model: nn.Module,
@@ -527,7 +508,14 @@ def use_backend(
     """
     if certificate is not None:
         check_type("certificate", certificate, Callable, "a function of a name and a certificate")
-    how = _inference(estimator, alpha, tol, max_steps, closeness)
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver, asked = estimator_object(estimator, tol, max_steps), closeness_of(closeness)
+    check_kind(asked, solver.name)
+    if isinstance(alpha, Tensor):
+        positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
+    else:
+        checked_argument("alpha", alpha)
     chosen_heads = None if heads is None else checked("heads", heads)
     modules = attention_modules(model)
     chosen = chosen_layers(model, tuple(modules.values()), layers)
@@ -535,9 +523,9 @@ def use_backend(
     for module, name in modules.items():
         current: Setting | None = getattr(module, _SETTING, None)
         own = replace(OWN, closeness=inference_of(module).closeness) if current is None else current.own
-        near = how if closeness is not None else replace(how, closeness=own.closeness)
         if name in chosen:
-            settings[module] = Setting(near, own, chosen_heads, name, certificate)
+            how = Inference(solver, alpha, own.closeness if closeness is None else asked)
+            settings[module] = Setting(how, own, chosen_heads, name, certificate)
         else:
             settings[module] = Setting(own, own, None, name, certificate)
     with attending_by(model, settings):

@@ -149,13 +149,8 @@ def check_model(model: nn.Module) -> None:
     Raises:
         ModelError: If it is something else, such as a name or a class.
     """
-    check_type(
-        "model",
-        model,
-        nn.Module,
-        "a model of transformers, such as from AutoModel.from_pretrained",
-        error=ModelError,
-    )
+    expected = "a model of transformers, such as from AutoModel.from_pretrained"
+    check_type("model", model, nn.Module, expected, error=ModelError)
 
 
 def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
