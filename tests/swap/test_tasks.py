@@ -129,34 +129,19 @@ def test_sentences_that_cannot_be_compared():
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
 
 
-def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
+def test_pairs_that_are_none(tmp_path: Path):
     path = tmp_path / "pairs.tsv"
-    path.write_text(SICK + "".join(f"{k}\ta {k}\tb {k}\t{k}.5\tNEUTRAL\n" for k in range(5)))
-    found = scored_pairs(path, PairColumns())
-    assert found.sentences[1] == ("a 1", "b 1")
-    assert found.scores == (0.5, 1.5, 2.5, 3.5, 4.5)
-    assert len(scored_pairs(path, PairColumns(), 3).scores) == 3
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+    for content, message in (
         ("", "is empty"),
         ("a\tb\n1\t2\n", "has no column 'sentence_A'; its first line names 'a', 'b'"),
         (SICK + "1\ta\tb\tmuch\tX\n", "line 2 of .* has the score 'much', which is not a number"),
         (SICK + "1\ta\t \t2\tX\n", "line 2 of .* has an empty sentence"),
         (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, but the first line has 5"),
         (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
-    ],
-)
-def test_tables_that_are_none(tmp_path: Path, content: str, message: str):
-    path = tmp_path / "pairs.tsv"
-    path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        scored_pairs(path, PairColumns())
-
-
-def test_python_pairs_that_are_none():
+    ):
+        path.write_text(content)
+        with pytest.raises(InputError, match=message):
+            scored_pairs(path, PairColumns())
     for pair in (("a", "b"), ("a", "", 1.0), ("a", 2, 1.0), ("a", "b", "much")):
         with pytest.raises(InputError, match="pair 13"):
             scored_pairs([*SCORED, pair])
