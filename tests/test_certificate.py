@@ -4,12 +4,10 @@ import collections
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from benchmarks.bounds import ESTIMATORS, check, check_constrained, wide
+from benchmarks.bounds import ESTIMATORS, check, check_constrained
 from benchmarks.hard_problems import EXTENDED, hard_problem, solution_of
 from fenchel import Discrete, Estimate, FenchelError, InferenceProblem, OptimalTransport, ProblemError
 from fenchel.functional import attention
@@ -24,18 +22,10 @@ def broken(problem: InferenceProblem, estimate: Estimate) -> list[str]:
     return check(problem, estimate, truths, collections.Counter())
 
 
-def relative_error(problem: InferenceProblem, estimate: Estimate) -> float:
-    """How far the first query's dual point is from the solution, over the length of that."""
-    truth = solution_of(problem, 0).dual
-    return float(
-        np.linalg.norm((wide(estimate.dual[0]) - truth).astype(float)) / np.linalg.norm(truth.astype(float))
-    )
-
-
 @needs_extended
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transport", [False, True])
-@pytest.mark.parametrize("first", [0, 20])
+@pytest.mark.parametrize("first", [0, 20, 40])
 def test_every_bound_holds_on_hard_problems(first: int, transport: bool, dtype: torch.dtype) -> None:
     """Ten thousand of them: benchmarks/bounds.py."""
     for seed in range(first, first + (5 if transport else 9)):
@@ -148,48 +138,3 @@ def test_scores_that_float32_does_not_hold_are_refused() -> None:
         ProblemError, match=r"exact attention has scores of up to .*, which float32 cannot represent"
     ):
         attention(query, key, key, alpha=1e32, scale=1.0, estimator="exact")
-
-
-def any_problem(seed: int) -> InferenceProblem:
-    """Finite, of any scale: templates repeated, far from 0 or of many lengths; |z| from 1e-16 to 1e6; alone or not."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(10, generator=generator, dtype=torch.float64).tolist()
-
-    def between(low: float, high: float) -> float:
-        return low + (high - low) * drawn.pop()
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    dtype = DTYPES[seed % 2]
-    d = int(between(1, 4))
-    n = int(between(1, 3 * d + 3))
-    templates = 10 ** between(-2, 1.5) * normal(n, d)
-    kind = int(between(0, 5))
-    if kind == 1:
-        templates = templates[torch.randint(0, n // 2 + 1, (n,), generator=generator)]
-    elif kind == 2:
-        templates = templates * 10 ** (2 * normal(1, d))
-    elif kind == 3:
-        templates = templates * 10 ** normal(n, 1)
-    elif kind == 4:
-        templates = templates + 1e3 * normal(1, d)
-    log_weights = 10 ** between(-1, 1.3) * normal(n)
-    z = 10 ** between(-16, 6) * normal(1 if between(0, 1) < 0.6 else 3, d)
-    return InferenceProblem(
-        Discrete(templates.to(dtype), log_weights.to(dtype)), z.to(dtype), 10 ** between(-3, 4)
-    )
-
-
-@needs_extended
-def test_nothing_wrong_is_claimed_of_problems_of_any_scale() -> None:
-    converged = 0
-    for seed in range(60):
-        problem = any_problem(seed)
-        tol = 1e-3 if problem.dtype == torch.float32 else 1e-6
-        found = problem.solve("exact", tol=tol, throw=False)
-        assert broken(problem, found) == [], seed
-        if bool(found.converged[0]):
-            converged += 1
-            assert relative_error(problem, found) <= tol * (1 + 1e-6), seed
-    assert converged >= 55

@@ -29,12 +29,6 @@ def test_the_primal_is_infinite_outside_the_support() -> None:
     assert bool(torch.isinf(problem.primal(torch.full((4, 6), 1 / 6, dtype=torch.float64))).all())
 
 
-def test_a_half_type_is_said_to_be_computed_in_float32() -> None:
-    problem = InferenceProblem(Discrete(T.half()), Z.half())
-    assert problem.solve("exact", tol=1e-5).mean.dtype == torch.float32
-    assert "computed in torch.float32 (given torch.float16)" in repr(problem)
-
-
 def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
     problem = random_problem()
     evidence = problem.evidence.clone().requires_grad_()

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from tests import frozen
 from tests.public_names import LIST, MODULES, listed, names, removed
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,12 @@ def test_what_the_changelog_says_is_gone_is_gone(now):
 
 def test_every_public_name_is_in_the_list(now):
     assert sorted(now - set(listed())) == [], f"python -m tests.public_names writes them into {LIST.name}"
+
+
+def test_frozen_tests_are_unchanged():
+    assert len(frozen.listed()) > 8
+    changed = [path for path, recorded in frozen.listed().items() if frozen.digest(ROOT / path) != recorded]
+    assert changed == [], "a frozen test changes only where a name moves; python -m tests.frozen records that"
 
 
 def test_public_names_exist_and_are_few(now):

@@ -17,6 +17,7 @@ from fenchel.functional.inference import Options
 from fenchel.nn import TransportAttention, evidence, preference
 from tests.pages import page, python_blocks, run_blocks
 from tests.tiny_models import DISPATCHING
+from tests.works_with import TOOLS, cells, recorded
 
 SHOWN: dict[str, list[str]] = {
     "README.md": ["tensor("],
@@ -115,3 +116,9 @@ def test_the_list_of_families_is_that_of_the_results_and_has_every_family_that_i
     assert {named.get(family, family) for family in DISPATCHING} <= found["works"].keys()
     assert max(found["works"].values()) <= TOLERANCE
     assert not found["wrong"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_row_of_a_tool_is_what_happens(tool: str) -> None:
+    assert recorded().keys() == TOOLS.keys()
+    assert cells(tool) == recorded()[tool]

@@ -1,7 +1,8 @@
 """What works with what: every kind of attention under the tools that stand around a layer, and the table of the docs.
 
-``python -m tests.works_with`` runs every tool and writes the table of ``docs/works-with.md``; the test beside compares
-each row with that table. An outcome is ``yes``, ``refused`` (an error of ours says why), ``no`` (another error), or –.
+``python -m tests.works_with`` runs every tool and writes the table of ``docs/works-with.md``, each row of which
+``test_shown_pages.py`` compares with what happens. An outcome is ``yes``, ``refused`` (an error of ours says why),
+``no`` (another error), or –.
 """
 
 import copy

@@ -379,6 +379,8 @@ def test_half_types_are_computed_in_float32(family: Family) -> None:
     found = problem.solve("exact", tol=1e-3)
     assert problem.dtype == found.mean.dtype == torch.float32
     assert bool(found.converged.all())
+    if isinstance(problem.preference, Discrete):
+        assert "computed in torch.float32 (given torch.bfloat16)" in repr(problem)
 
 
 @every_family

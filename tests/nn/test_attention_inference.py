@@ -34,9 +34,6 @@ from tests.nn.small_layers import (
 ESTIMATORS = ("first_order", "second_order", "exact")
 
 
-# ---- preferences
-
-
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_preference_sees_the_layers_inputs(batch_first):
     preference, seen = Causal(), []
@@ -58,9 +55,6 @@ def test_preference_sees_the_layers_inputs(batch_first):
     torch.testing.assert_close(parts, (query, key, padding, padding), rtol=0, atol=0)
 
 
-# ---- α and the norm of templates
-
-
 @pytest.mark.parametrize("learn_radius", [True, False])
 def test_normalised_templates(learn_radius):
     layer = build(
@@ -77,12 +71,6 @@ def test_normalised_templates(learn_radius):
     if learn_radius:
         output.square().sum().backward()
         assert (gradient(layer.log_radius) != 0).all()
-
-
-# ---- the certificate
-
-
-# ---- the fused form, precision, compilation, representation
 
 
 def test_fused_form_is_the_dense_one(monkeypatch):
