@@ -109,22 +109,6 @@ def test_weight_on_masked_templates_is_refused() -> None:
         check_closeness(own)
 
 
-def test_a_class_is_tried_once() -> None:
-    calls: list[int] = []
-
-    class Counted(Few):
-        def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-            calls.append(1)
-            return super().weights(potential, log_preference)
-
-    tried = []
-    for _ in range(2):
-        near = Counted(torch.tensor(HOT, dtype=torch.float64))
-        InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=near)
-        tried.append(len(calls))
-    assert tried[0] == tried[1] > 0
-
-
 @pytest.mark.parametrize(
     "closeness",
     [

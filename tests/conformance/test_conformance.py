@@ -164,17 +164,6 @@ def test_gradients_reach_everything_that_the_problem_is_made_of(family: Family, 
 
 
 @every_family
-@pytest.mark.parametrize("estimator", ["second_order", "exact", "gradient_ascent"])
-def test_a_second_derivative_is_refused_by_name(family: Family, estimator: str) -> None:
-    parts = {name: part.requires_grad_() for name, part in family.draw().items()}
-    options = {} if estimator == "second_order" else {"max_steps": 5, "throw": False}
-    dual = family.problem(parts).solve(estimator, **options).dual
-    (first,) = torch.autograd.grad(dual.sum(), parts["evidence"], create_graph=True)
-    with pytest.raises(ProblemError, match="second derivative of an estimate"):
-        first.sum().backward()
-
-
-@every_family
 def test_a_solver_called_by_itself_refuses_gradients_that_it_would_drop(family: Family) -> None:
     whole = family.draw()
     for name in whole:

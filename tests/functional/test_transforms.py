@@ -124,6 +124,10 @@ SECOND: dict[str, tuple[str, Loss]] = {
         lambda x: F.transport_attention(x, x, x, gamma=1.0, cost="squared_euclidean", estimator="exact"),
     ),
     "estimate": ("an estimate", lambda x: InferenceProblem(Discrete(x), x).solve("exact").dual),
+    "estimate, gradient ascent": (
+        "an estimate",
+        lambda x: InferenceProblem(Discrete(x), x).solve("gradient_ascent", max_steps=5, throw=False).dual,
+    ),
     "estimate, second order": (
         "an estimate",
         lambda x: InferenceProblem(Discrete(x), x).solve("second_order").dual,
