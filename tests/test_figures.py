@@ -46,13 +46,9 @@ def test_recorded_numbers_are_those_of_the_script_and_can_be_drawn(name: str, tm
     np.testing.assert_allclose(found, numbers_of(before), rtol=2e-4, atol=2e-6)
 
 
-def test_pictures_of_an_audit_show_the_means_of_its_heads(tmp_path: Path) -> None:
-    audited = importlib.import_module("audited")
-    for name in ("deviations", "covariance"):
-        numbers = recorded(name)
-        with mpl.rc_context(style.SETTINGS):
-            getattr(audited, f"draw_{name}")(numbers).savefig(tmp_path / f"{name}.png", dpi=50)
-    layers = numbers["kinds"]["encoder_self"]
-    means = audited.of_layers(layers, "model", "total_variation")
-    assert means[0] == pytest.approx(np.mean([head["total_variation"] for head in layers[0]["model"]]))
-    assert len(means) == len(layers)
+@pytest.mark.parametrize("name", ["deviations", "covariance"])
+def test_pictures_of_an_audit_can_be_drawn(name: str, tmp_path: Path) -> None:
+    draw = getattr(importlib.import_module("audited"), f"draw_{name}")
+    with mpl.rc_context(style.SETTINGS):
+        draw(recorded(name)).savefig(tmp_path / "picture.png", dpi=50)
+    assert (tmp_path / "picture.png").stat().st_size > 1000

@@ -71,9 +71,6 @@ def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
 
 
 EDGES = {
-    "alpha 1e-3": {"alpha": 1e-3},
-    "alpha 1e3": {"alpha": 1e3},
-    "one template": {"n": 1},
     "n much larger than d": {"n": 300, "d": 2},
     "d much larger than n": {"n": 3, "d": 200},
     "norm 1e-4": {"norm": 1e-4},
@@ -81,7 +78,6 @@ EDGES = {
     "norm 1e4, small alpha": {"norm": 1e4, "alpha": 1e-3},
     "norm 1e-4, large alpha": {"norm": 1e-4, "alpha": 1e3},
     "log weights down to -80": {"spread": 30.0},
-    "masked": {"masked": 8, "per_query": True},
     "evidence far outside the templates": {"evidence": 100.0, "alpha": 10.0},
 }
 

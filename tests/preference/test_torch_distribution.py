@@ -19,7 +19,7 @@ from fenchel import (
     Poisson,
     ProblemError,
 )
-from fenchel.preference import AbstractPreference, Tilted
+from fenchel.preference import AbstractPreference
 from tests.conformance import toys
 from tests.conformance.families import FAMILIES
 from tests.normal import drawn
@@ -90,20 +90,6 @@ def test_what_torch_does_not_have_is_named_and_gradients_reach_the_parameters() 
     rate = ABOVE.clone().requires_grad_()
     mean = Poisson(rate).tilted(0.1 * drawn(1, D)).torch_distribution().mean
     assert bool((torch.autograd.grad(mean.sum(), rate)[0] > 0).all())
-
-
-def test_few_methods_are_a_preference() -> None:
-    u, z = toys.Cumulant(drawn(D), ABOVE), drawn(3, D, seed=1)
-    assert (u.dim, u.dtype, u.device.type) == (D, torch.float64, "cpu")
-    assert repr(u) == f"Cumulant(queries=(1,), dim={D}, dtype=torch.float64, device='cpu')"
-    narrow = u.to(torch.float32)
-    assert (type(narrow), narrow.center.dtype, u.center.dtype) == (type(u), torch.float32, u.dtype)
-    assert u.to(torch.float64) is u
-    tilted = u.tilted(z)
-    assert isinstance(tilted, Tilted)
-    assert tilted.to(torch.float32).mean().dtype == torch.float32
-    with pytest.raises(ProblemError, match=r"dtype is torch.float16; expected torch.float32 or torch"):
-        u.to(torch.float16)
 
 
 class Rows(toys.Cumulant):

@@ -201,6 +201,7 @@ def distributions() -> Iterator[Target]:
         (fenchel.GaussianMixture, {"means": torch.ones(2, 3), "variances": 1.0}, mixture),
     ]
 
+    yield once("dtype", partial(fenchel.Poisson(ones).to, torch.float16))
     for kind, rightly, wrongly in families:
         yield Target(kind, rightly, **wrongly)
     shapes = made(negative=-1, part=2.0, flag=True, text="3", inside=(2, -1))
