@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fenchel.arguments import Kind
-from fenchel.auditing.heads import KIND_NAMES, SHORT_KIND_NAMES, AttentionModule
+from fenchel.auditing.heads import SHORT_KIND_NAMES, AttentionModule
 from fenchel.auditing.report.html import manifest_entries, rendered_page
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.auditing.swap_effects import by_alpha
@@ -142,20 +142,15 @@ def render_html(report: SwapReport) -> str:
             "place_name": lambda record: place_name(record, words),
         },
         manifest=report.manifest,
-        finding=report.finding,
-        units=report.results["units"],
+        report=report,
         words=words,
-        quality=report.results["quality"],
-        smoothing=report.results["smoothing"],
         main=main_condition(report.results),
-        model=report.conditions[0],
         tables=arm_tables(report),
         stacks=stacks(report),
         maps=head_maps(report),
         rankings=rankings(report),
         controlled=_has_controls(report, "model"),
         names={name: called[:1].upper() + called[1:] for name, called in ESTIMATORS.items()},
-        kind_names=KIND_NAMES,
         entries=sorted(manifest_entries({**entries, "stacks": listed})),
     )
 

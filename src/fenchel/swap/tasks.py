@@ -148,15 +148,14 @@ class LanguageTask(Task):
 
     def steps(self, start: Cursor) -> Iterator[Step]:
         """See ``Task``."""
-        labelled = {"masked": self._hidden, "causal": self._following, "seq2seq": self._translated}[
-            self._head
-        ]
         for batch in self.source.batches(start):
             assert batch.counted is not None  # noqa: S101 - windows of text say which of their tokens count
-            yield labelled(batch, batch.counted)
-
-    def _following(self, batch: Batch, counted: Tensor) -> Step:
-        return Step(batch, _shifted(batch.inputs["input_ids"], counted))
+            if self._head == "masked":
+                yield self._hidden(batch, batch.counted)
+            elif self._head == "causal":
+                yield Step(batch, _shifted(batch.inputs["input_ids"], batch.counted))
+            else:
+                yield self._translated(batch)
 
     def _hidden(self, batch: Batch, counted: Tensor) -> Step:
         ids = batch.inputs["input_ids"]
@@ -176,7 +175,7 @@ class LanguageTask(Task):
         ids = ids.masked_fill(labels != IGNORED, int(self._mask_token or 0))
         return Step(replace(batch, inputs={**batch.inputs, "input_ids": ids}), labels)
 
-    def _translated(self, batch: Batch, _: Tensor) -> Step:
+    def _translated(self, batch: Batch) -> Step:
         ids, real = batch.inputs["decoder_input_ids"], batch.inputs["decoder_attention_mask"].bool()
         labels = _shifted(ids, real)
         # The token after the last one that the decoder reads is not in the batch: it ends every text.
