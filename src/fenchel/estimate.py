@@ -260,7 +260,7 @@ def certify(block: Block, dual: Tensor, dtype: torch.dtype) -> Certificate:
     of_solution = (alpha / modulus).sqrt() * size / 2
     # Where nothing is strongly convex the bound is 1.
     total_variation = of_solution.nan_to_num(nan=1.0).clamp(max=1) + weights_error
-    if weights is None and bool((rounded_dual.double() != dual).any()):
+    if weights is None and dtype != torch.float64 and bool((rounded_dual.double() != dual).any()):
         # The distribution returned is that of the rounded dual point.
         rounded = certify(block, rounded_dual.double(), torch.float64)
         gap, total_variation = rounded.gap, rounded.total_variation_error

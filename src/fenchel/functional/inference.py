@@ -33,7 +33,6 @@ from fenchel.functional.arguments import (
     compute_dtype,
     dropped,
     normalised_log_weights,
-    unit_of_products,
     without_autocast,
 )
 from fenchel.functional.exact import DEFAULT_STEPS, REMEDY, dual_point, estimator_object, limits, untraced
@@ -50,7 +49,7 @@ from fenchel.functional.output import (
 )
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import check_finite, checked_argument, is_transformed, refuse_onnx, summed
+from fenchel.tensors import check_finite, checked_argument, is_transformed, refuse_onnx
 
 T = TypeVar("T")
 
@@ -214,8 +213,7 @@ class Inference:
         return self._problems.weights(self._point).to(self._call.query.dtype)
 
     def _make_certificate(self) -> AttentionCertificate:
-        dual = self._point.detach()
-        return self._problems.certificate(dual, dual.dtype)
+        return self._rows(torch.float64).certificate(self._point.detach())
 
     def _make_gap(self) -> Tensor:
         return self._problems.gap_at(self._point)
@@ -463,12 +461,9 @@ class ProblemRows:
         return self.in_parts(lambda part, lam: part.problem().gap_at(lam), dual)
 
     @torch.no_grad()
-    def certificate(self, dual: Tensor, dtype: torch.dtype) -> AttentionCertificate:
-        """The certificate of dual points in a dtype, rounding included."""
-        rows = self
-        if self.variances is None:
-            rows = replace(self, templates=self.templates - self.templates.mean(-2, keepdim=True))
-        return certificate_of(rows.in_parts(_bound_on_gradient, dual), rows.alpha.double(), dtype)
+    def certificate(self, dual: Tensor) -> AttentionCertificate:
+        """The certificate of dual points, in their dtype, for problems in float64."""
+        return certificate_of(self.in_parts(_bound_on_gradient, dual), self.alpha, dual.dtype)
 
     def in_parts(
         self, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
@@ -501,31 +496,10 @@ def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
 
 
 def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
-    r"""Upper bound on the norm of the dual's gradient, (B, H, m, 1) in float64.
-
-    Rounding is bounded by the preference's own bound if it has one. Otherwise, for a strongly convex closeness with
-    modulus σ, errors :math:`\delta` of potentials change weights by at most :math:`2\max|\delta|/\sigma` in the 1-norm,
-    and means by that times the largest norm R of a template; the same bounds the effect of λ itself.
-    """
-    problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
-    unit, length = torch.finfo(dual.dtype).eps / 2, norm_of(dual)
-    unmet = norm_of(rows.evidence - dual / rows.alpha)
-    of_vectors = 4 * unit * (unmet + 2 * length / rows.alpha)
-    result, lost = norm_of(problem.dual_gradient(dual)), problem.preference.rounding(dual)
-    if lost is not None:
-        result = result + lost.unsqueeze(-1)
-    else:
-        products = unit_of_products(dual.dtype, dual.device.type)
-        radius = norm_of(rows.templates).amax(-2, keepdim=True)
-        modulus = torch.as_tensor(
-            problem.closeness.modulus, dtype=torch.float64, device=dual.device
-        ).unsqueeze(-1)
-        moved = 2 * length * radius.square() / modulus
-        of_sums = 4 * products + (4 * summed(count) + 64) * unit
-        lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
-        known = unmet + torch.fmin(moved, 2 * radius)
-        result = torch.minimum(result + lost.nan_to_num(nan=torch.inf), known)
-    return (result + of_vectors) * (1 + (summed(dim) + 16) * unit)
+    """Upper bound on the norm of the dual's gradient at λ, and at λ before it was rounded, (B, H, m, 1) in float64."""
+    block, unit = Block(rows.problem().conjugate, rows.evidence, rows.alpha), torch.finfo(dual.dtype).eps / 2
+    bound = certify(block, dual, torch.float64).dual_error.unsqueeze(-1)
+    return (bound + 4 * unit * norm_of(dual)) / rows.alpha * (1 + 16 * unit)
 
 
 @untraced  # looks at values

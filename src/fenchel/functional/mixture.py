@@ -15,7 +15,6 @@ from fenchel.functional.arguments import (
     AttentionArguments,
     compute_dtype,
     refuse_overflow,
-    unit_of_products,
 )
 from fenchel.functional.exact import check_second_order, with_one_covariance
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant, infer
@@ -112,15 +111,6 @@ class MixtureInference(Inference):
     def _make_weights(self) -> Tensor:
         lifted, _ = self._lifted(self._point)
         return weights_at(lifted, lifted.query).to(self._dtype)
-
-    @override
-    def _make_certificate(self) -> AttentionCertificate:
-        dual = self._point
-        dtype = dual.dtype
-        if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
-            dtype = torch.float64  # whose products are not rounded further
-        with torch.no_grad():
-            return self._rows(dtype).certificate(dual.to(dtype), dual.dtype)
 
 
 @dataclass(frozen=True, eq=False)

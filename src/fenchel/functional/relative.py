@@ -62,24 +62,22 @@ class RelativeInference(Inference):
         some_keys, first_order = key.shape[2] > 0, isinstance(self._solver, FirstOrder)
         self._as_scores = first_order and self._closeness is None and some_keys
 
-    @property
-    def _wide(self) -> tuple[AttentionArguments, Relative]:
-        """The call in the dtype of computations, in which sums of keys and rows are not rounded to half types."""
-        dtype = compute_dtype(self._call.query.dtype)
-        table, value_table = (
-            None if x is None else x.to(dtype) for x in (self._tables.table, self._tables.value_table)
-        )
-        return self._call.to(dtype), replace(self._tables, table=table, value_table=value_table)
-
-    def _in_blocks(self, results: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def _in_blocks(
+        self, results: Callable[[AttentionInference], tuple[Tensor, ...]], dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, ...]:
         """Results of plain attention for queries with their own templates and values, a block of queries at a time.
 
-        Dual points are cached for later results.
+        Dual points are cached for later results. Keys and rows of the table are added in ``dtype``, which is by default
+        that of computations, not a half type.
         """
         known, parts = self._kept.get("point"), []
         shared: dict[str, Any] = {"dropout_p": self._dropout_p, "estimator": self._solver}
-        call, tables = self._wide
-        for rows, tensors, options in _by_query(call, tables, self._closeness):
+        dtype = compute_dtype(self._call.query.dtype) if dtype is None else dtype
+        tables = {
+            name: x.to(dtype) for name, x in vars(self._tables).items() if name != "index" and x is not None
+        }
+        tables = replace(self._tables, **tables)
+        for rows, tensors, options in _by_query(self._call.to(dtype), tables, self._closeness):
             result = AttentionInference(*tensors, **shared, **options)
             if known is not None:
                 result._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
@@ -129,7 +127,10 @@ class RelativeInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
             return _certificate(self._call, self._tables, self._point)
-        return AttentionCertificate(*self._in_blocks(lambda block: block.certificate))
+        # Under other closenesses bounds are of templates in float64.
+        dtype, wide = self._point.dtype, None if self._closeness is None else torch.float64
+        bounds = self._in_blocks(lambda block: block.certificate, wide)
+        return AttentionCertificate(*(bound.to(dtype) for bound in bounds))
 
     @override
     def _make_gap(self) -> Tensor:
