@@ -464,9 +464,9 @@ class AuditOptions(SourceOptions):
     @property
     def measured_closeness(self) -> AbstractCloseness | None:
         """The closeness; None for softmax."""
-        from fenchel.closeness.tsallis import closeness_named
+        from fenchel.closeness.tsallis import closeness_of
 
-        return closeness_named(self.closeness)
+        return closeness_of(self.closeness)
 
     @property
     def folder(self) -> Path | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from torch import nn
 
 from fenchel.arguments import number_of
-from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
+from fenchel.closeness.tsallis import ORDERS_OF_HEADS, Tsallis, closeness_of, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.backend import inference_of, own_estimators
 from fenchel.integrations.registry import attention_modules
@@ -39,8 +39,8 @@ def closeness_sentence(name: str | None) -> str:
     """Description of a closeness in one sentence; empty for Kullback-Leibler."""
     if name is None:
         return ""
-    near = closeness_named(name)
-    assert near is not None  # noqa: S101 - only None names Kullback and Leibler's
+    near = closeness_of(name)
+    assert isinstance(near, Tsallis)  # noqa: S101 - only None names Kullback and Leibler's
     called = {"tsallis:2": " (sparsemax)", "tsallis:1.5": " (1.5-entmax)"}.get(name, "")
     form = "Csiszár's" if near.relative == "csiszar" else "Bregman's"
     warm = "" if near.temperature == 1 else f", times {near.temperature:g}"

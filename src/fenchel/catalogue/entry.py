@@ -14,7 +14,7 @@ from torch import Tensor
 from fenchel.arguments import ESTIMATORS, checked, shown
 from fenchel.catalogue.parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.tsallis import closeness_name, closeness_named
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import InputError
 
 P = TypeVar("P", bound=AbstractParts)
@@ -222,9 +222,7 @@ class Entry:
                 f"{self.name} got the input {unknown[0]}; expected one of {', '.join(known) or 'none: it has none'}."
             )
         arguments = inputs if set(inputs) == set(known) else {**self.inputs(seed), **inputs}
-        if isinstance(closeness, str):
-            closeness = closeness_named(closeness_name(closeness))
-        infer = Inferrer(estimator, closeness)
+        infer = Inferrer(estimator, closeness_of(closeness))
         output = self.written(infer, **arguments)
         return EntryResult(output, estimator, tuple(infer.asked))
 
@@ -239,8 +237,7 @@ class Entry:
                 f"{self.name} does not support estimator {estimator!r}; expected {' or '.join(self.estimators)}: "
                 f"{self.because or self.exact_because}"
             )
-        if isinstance(closeness, str):
-            closeness_name(closeness)
+        closeness_of(closeness, InputError)
         if closeness is not None and not self.takes_closeness:
             own = (
                 "no closeness"

@@ -49,7 +49,7 @@ from fenchel.closeness.sparse_weights import (
     log_of_positive,
     sparse_weights,
 )
-from fenchel.errors import InputError, ProblemError
+from fenchel.errors import FenchelError, InputError, ProblemError
 from fenchel.preference import Discrete
 from fenchel.tensors import (
     UNIT,
@@ -160,12 +160,6 @@ class Tsallis(AbstractCloseness):
         terms = weights * torch.where(positive, above, 0) - scale * (weights - u)
         terms = torch.where(masked, torch.where(positive, torch.inf, 0), terms)
         return self.temperature * terms.sum(-1) / self.order
-
-    @override
-    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        if self._is_softmax:
-            return self.temperature * KL().conjugate(self._cooled(potential), log_preference)
-        return super().conjugate(potential, log_preference)
 
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
@@ -336,7 +330,6 @@ _NAMED = (
     "tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
     "or :temperature=T; or sparsemax, entmax15 or softmax"
 )
-_EXPECTED = f"expected {_NAMED}"
 ORDERS_OF_HEADS = "a separate order for each head"
 """The name that :func:`name_of` returns for a closeness with an order for each head."""
 
@@ -354,26 +347,17 @@ def closeness_name(closeness: Any) -> str | None:
         >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
         ('tsallis:1.5', 'tsallis:1.25:csiszar', None)
     """
-    if isinstance(closeness, str):
-        return NAMES[closeness] if closeness in NAMES else name_of(_parsed(closeness))
-    if closeness is not None and not isinstance(closeness, AbstractCloseness):
-        raise InputError(f"closeness is {shown(closeness)}; {_EXPECTED}.")
-    name = name_of(closeness)
+    name = name_of(closeness_of(closeness, InputError))
     if name == ORDERS_OF_HEADS:
-        raise InputError(f"closeness is {closeness!r}; {_EXPECTED}, one order for all heads.")
+        raise InputError(f"closeness is {closeness!r}; expected {_NAMED}, one order for all heads.")
     return name
 
 
-def closeness_named(name: str | None) -> Tsallis | None:
-    """The closeness with a name of :func:`closeness_name`; None for the Kullback-Leibler divergence."""
-    return None if name is None else _parsed(name)
-
-
-def closeness_of(closeness: Any) -> AbstractCloseness | None:
+def closeness_of(closeness: Any, error: type[FenchelError] = ProblemError) -> AbstractCloseness | None:
     """The closeness that an argument gives, as an object or a name; None for None.
 
     Raises:
-        ProblemError: If it is neither, or there is no closeness with that name.
+        FenchelError: Of the type ``error``, if it is neither, or there is no closeness with that name.
 
     Example:
         >>> closeness_of("entmax15"), closeness_of("softmax"), closeness_of(KL())
@@ -382,11 +366,18 @@ def closeness_of(closeness: Any) -> AbstractCloseness | None:
     if closeness is None or isinstance(closeness, AbstractCloseness):
         return closeness
     try:
-        return closeness_named(closeness_name(closeness)) or KL()
-    except InputError:
-        raise ProblemError(
-            f"closeness is {shown(closeness)}; expected one such as fenchel.Tsallis(1.5), or {_NAMED}"
-        ) from None
+        name = NAMES.get(closeness, closeness)
+        if name is None:
+            return KL()
+        kind, order, *parts = name.split(":")
+        options = {key: value for key, _, value in (part.rpartition("=") for part in parts)}
+        known = kind == "tsallis" and options.keys() <= {"", "temperature"} and len(options) == len(parts)
+        if not known or not 1 < float(order) <= 2:
+            raise ValueError
+        return Tsallis(float(order), options.get("", "bregman"), float(options.get("temperature", 1)))
+    except (AttributeError, TypeError, ValueError, ProblemError):
+        objects = "one such as fenchel.Tsallis(1.5), or " if error is ProblemError else ""
+        raise error(f"closeness is {shown(closeness)}; expected {objects}{_NAMED}.") from None
 
 
 def name_of(closeness: AbstractCloseness | None) -> str | None:
@@ -403,15 +394,3 @@ def name_of(closeness: AbstractCloseness | None) -> str | None:
         return ORDERS_OF_HEADS
     relative = ":csiszar" if closeness.relative == "csiszar" else ""
     return f"tsallis:{order:.12g}{relative}{f':temperature={temperature:.12g}' if temperature != 1 else ''}"
-
-
-def _parsed(name: str) -> Tsallis:
-    try:
-        kind, order, *parts = name.split(":")
-        options = {key: value for key, _, value in (part.rpartition("=") for part in parts)}
-        known = kind == "tsallis" and options.keys() <= {"", "temperature"} and len(options) == len(parts)
-        if not known or not 1 < float(order) <= 2:
-            raise ValueError
-        return Tsallis(float(order), options.get("", "bregman"), float(options.get("temperature", 1)))
-    except (ValueError, ProblemError):
-        raise InputError(f"closeness is {shown(name)}; {_EXPECTED}.") from None
