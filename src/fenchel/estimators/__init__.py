@@ -18,7 +18,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.cumulants import CumulantFamily
-from fenchel.errors import DomainError, ProblemError
+from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.closed_form import domain_error, second_order_point
 from fenchel.estimators.constrained import within_radius
@@ -31,7 +31,7 @@ from fenchel.estimators.implicit import (
 )
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
-from fenchel.tensors import check_flags, check_not_mapped, checked_argument, first_index, norm
+from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -489,7 +489,8 @@ class InferenceProblem(Problem[P_co]):
             estimate = solver(self)
         if not wanted:
             return estimate
-        _refuse_border(self, estimate)
+        # Rounding may have moved dual points to the border.
+        self.preference.check_inside(estimate.dual)
         dual = solver.joined(self, estimate.dual)
         point = self.conjugate.at(dual)
         # Bounds are of these values; the point has the derivatives, with more rounding.
@@ -498,21 +499,3 @@ class InferenceProblem(Problem[P_co]):
             None if point.weights is None else point.weights + (estimate.weights - point.weights).detach()
         )
         return replace(estimate, dual=dual, inferred=weights, mean=mean)
-
-
-def _refuse_border(problem: Problem, estimate: Estimate) -> None:
-    """Raise if rounding moved dual points out of the domain of log M, where there is no gradient.
-
-    Raises:
-        DomainError: If so; the message has the number of these queries.
-    """
-    inside = problem.preference.inside(estimate.dual)
-    if inside is None or bool(inside.all()):
-        return
-    where = first_index(~inside)
-    raise DomainError(
-        f"rounding to {problem.dtype} puts the dual point of {int((~inside).sum())} of {inside.numel()} queries "
-        f"(first at index {where}) on the border of the domain of log M, where there is no gradient: give the problem "
-        "in float64, or make alpha or the evidence smaller",
-        query=where,
-    )

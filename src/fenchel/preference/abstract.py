@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.errors import ProblemError
+from fenchel.errors import DomainError, ProblemError
 from fenchel.tensors import (
     PRECISE,
     UNIT,
@@ -23,6 +23,7 @@ from fenchel.tensors import (
     check_floating,
     check_tensor,
     check_type,
+    first_index,
     has,
     summed,
     values_are_known,
@@ -156,6 +157,23 @@ class AbstractPreference(Convertible):
         check_tensor(name, tensor, form, sizes=(..., width), device=self.device, other=self.vectors)
         check_dtype(name, tensor, self.dtype, self.vectors)
 
+    def check_inside(self, lam: Tensor) -> None:
+        """Check that log M is finite at dual points (..., m, d), so that there are tilted distributions.
+
+        Raises:
+            DomainError: If not; the message has the number of such points, and the first.
+        """
+        inside = self.inside(lam)
+        if inside is None or bool(inside.all()):
+            return
+        where = first_index(~inside)
+        raise DomainError(
+            f"log M of the {type(self).__name__} preference is infinite at {int((~inside).sum())} of {inside.numel()} "
+            f"dual points (first at index {where}), where there is neither a tilted distribution nor a gradient; "
+            "expected a smaller alpha or evidence, or tensors in float64 if this is due to rounding",
+            query=where,
+        )
+
     @abstractmethod
     def log_mgf(self, lam: Tensor) -> Tensor:
         r"""The cumulant :math:`\log M(\lambda)`, shape (..., m) for ``lam`` (..., m, d)."""
@@ -193,10 +211,6 @@ class AbstractPreference(Convertible):
 
         For example if terms are much larger than their sum.
         """
-        return None
-
-    def unsettled(self, lam: Tensor) -> Tensor | None:
-        """Where the integrals in log M do not converge, bool (..., m); None if there are none."""
         return None
 
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
@@ -373,7 +387,6 @@ class AbstractView(AbstractPreference):
     tilted_covariance = of_source("tilted_covariance")
     reach = of_source("reach")
     inside = of_source("inside")
-    unsettled = of_source("unsettled")
     resolvent = of_source("resolvent")
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from fenchel.errors import DomainError, ProblemError
+from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
@@ -20,7 +20,7 @@ from fenchel.preference.abstract import (
     checked_parameter,
     checked_sample_shape,
 )
-from fenchel.tensors import UNIT, check_entries, first_index
+from fenchel.tensors import UNIT, check_entries
 
 ROUNDINGS = 16
 """Number of rounding errors assumed for the formula of a coordinate; the longest has ten operations."""
@@ -118,15 +118,7 @@ class AbstractProduct(AbstractPreference):
     @override
     def tilted(self, lam: Tensor) -> AbstractPreference:
         self.check_point("lam", lam)
-        inside = self.inside(lam)
-        if inside is not None and not bool(inside.all()):
-            where = first_index(~inside)
-            raise DomainError(
-                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} of "
-                f"{inside.numel()} queries (first at index {where}), where the tilted distribution does not exist; "
-                "expected a smaller lam, or float64 if this is due to rounding",
-                query=where,
-            )
+        self.check_inside(lam)
         return self._tilted(lam)
 
     @abstractmethod

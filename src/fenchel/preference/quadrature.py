@@ -176,22 +176,17 @@ class Quadrature(AbstractPreference):
             exponent=exponent,
         )
 
-    def _converged(self, lam: Tensor | None, *, at_rest: bool = False) -> tuple[Panels, Tensor]:
-        """Panels for integrals at λ, and at 0 if ``at_rest``, and which queries have converged."""
-        with torch.no_grad():
-            if lam is None:
-                return self._refined(self._start, None)
-            panels, settled = self._refined(self._start, None) if at_rest else (self._start, True)
-            panels, settled_at_lam = self._refined(panels, lam.detach())
-            return panels, settled_at_lam & settled
-
     def _panels(self, lam: Tensor | None, *, at_rest: bool = False) -> Panels:
         """Panels on whose halves the integrals at λ have converged, and those at 0 if ``at_rest``.
 
         Raises:
             ProblemError: If they do not converge.
         """
-        panels, settled = self._converged(lam, at_rest=at_rest)
+        panels, settled = self._start, torch.ones(1, dtype=torch.bool, device=self.device)
+        with torch.no_grad():
+            for at in (None, lam) if at_rest else (lam,):
+                panels, there = self._refined(panels, None if at is None else at.detach())
+                settled = settled & there
         if bool(settled.all()):
             return panels
         where = first_index(~settled)
@@ -207,10 +202,6 @@ class Quadrature(AbstractPreference):
 
     def _count(self, panels: Panels) -> int:
         return len(panels.halved().nodes()[1])
-
-    @override
-    def unsettled(self, lam: Tensor) -> Tensor:
-        return ~self._converged(lam, at_rest=True)[1]
 
     def _converged_at(self, lam: Tensor, *, at_rest: bool = False) -> Discrete:
         """Centred templates with log weights, whose sums are the integrals at λ, and those at 0 if ``at_rest``."""
