@@ -167,17 +167,6 @@ class Part:
         order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
         return cls(groups, order[:, :largest])
 
-    def split(self, marked: Tensor, width: int, array_bytes: int) -> list[Part]:
-        """Parts of these rows of a block (g, r) whose float64 arrays (rows, width) have about that size at most."""
-        groups, rows = marked.shape if self.index is None else self.index.shape
-        if 8 * groups * rows * width <= array_bytes:
-            return [self]
-        index = self.index
-        if index is None:
-            index = torch.arange(rows, device=marked.device).expand(groups, -1)
-        rows = max(1, array_bytes // (8 * groups * width))
-        return [Part(self.groups, part) for part in index.split(rows, dim=1)]
-
     @property
     def is_all(self) -> bool:
         """Whether these are all rows."""

@@ -414,8 +414,6 @@ class TemplateFamily(Family):
 
     @override
     def to(self, dtype: torch.dtype) -> TemplateFamily:
-        if dtype == self.given.dtype:
-            return self
         return TemplateFamily(self.given.to(dtype), self.log_preference.to(dtype), self.closeness.to(dtype))
 
 

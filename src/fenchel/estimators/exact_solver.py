@@ -89,9 +89,6 @@ ITERATIONS_PER_TEST, POINTS_PER_TEST = 4, 2
 MAX_POINTS = 40
 """Maximum number of evaluations of a line search."""
 
-BLOCK_BYTES = 2**26
-"""Preferred size of one array (rows, n) of Newton's method."""
-
 MARGIN = 0.7
 """Fraction of the tolerance to which problems are solved: a margin, since the certificate is evaluated again."""
 
@@ -216,22 +213,19 @@ def infer(
                 continue
             dual, error, further = (x.to(dtype) for x in (result.dual, result.error, result.further))
             result = replace(result, dual=dual, error=error, further=further)
-            # Newton's method allocates arrays (rows, n); mixing does not.
-            cut = newton and family.selectable
-            for some in part.split(asked, family.width, BLOCK_BYTES) if cut else [part]:
-                wanted = some.pick(asked).unsqueeze(-1)
-                rows = Rows((block if some.is_all else block.take(some)).to(dtype), wanted, tol)
-                point, budget = some.pick(result.dual), max_steps - some.pick(result.steps)
-                if newton:
-                    later = _follow(rows, point, budget)
-                else:
-                    known = None if shift is None or dtype != evidence.dtype else some.pick(shift)
-                    later = _mix(rows, point, budget, known)
-                short = ~(later.error <= tol * rows.reference(later.dual))
-                result = result.with_rows(some, replace(later, moving=short), asked)
-                # Rows that converged by mixing are evaluated in float64; others go to Newton's method.
-                left = short if newton or wide else short & later.moving
-                hard = some.put(hard, some.pick(hard) | (wanted & left))
+            wanted = part.pick(asked).unsqueeze(-1)
+            rows = Rows((block if part.is_all else block.take(part)).to(dtype), wanted, tol)
+            point, budget = part.pick(result.dual), max_steps - part.pick(result.steps)
+            if newton:
+                later = _follow(rows, point, budget)
+            else:
+                known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
+                later = _mix(rows, point, budget, known)
+            short = ~(later.error <= tol * rows.reference(later.dual))
+            result = result.with_rows(part, replace(later, moving=short), asked)
+            # Rows that converged by mixing are evaluated in float64; others go to Newton's method.
+            left = short if newton or wide else short & later.moving
+            hard = part.put(hard, part.pick(hard) | (wanted & left))
     whole = Rows(block.to(result.dual.dtype), ~zero, tol)
     return result, whole.reference(result.dual)
 
