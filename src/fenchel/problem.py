@@ -23,7 +23,6 @@ from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
 from fenchel.preference.abstract import check_mean_at_first_use, check_together
 from fenchel.tensors import (
-    check_device,
     check_tensor,
     has,
     positive_tensor,
@@ -131,7 +130,7 @@ class Problem(Generic[P_co]):
         u, vectors = self.preference, self.preference.vectors
         space = "the templates' space" if vectors == "templates" else "their space"
         form = f"(..., m, d), one row per query, in {space}"
-        check_tensor("evidence", evidence, form, sizes=(..., None, u.dim))
+        check_tensor("evidence", evidence, form, sizes=(..., None, u.dim), device=u.device, other=vectors)
         if evidence.shape[-2] == 0:
             raise ProblemError(
                 f"evidence has shape {tuple(evidence.shape)}, so m = 0; expected at least one query"
@@ -141,7 +140,6 @@ class Problem(Generic[P_co]):
             raise ProblemError(
                 f"evidence has dtype {evidence.dtype} and {vectors} {u.dtype}; convert one of them"
             )
-        check_device("evidence", evidence, u.device, vectors)
         if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
             raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
         return evidence

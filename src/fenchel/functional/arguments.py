@@ -17,8 +17,6 @@ from fenchel.problem import tensors_of
 from fenchel.tensors import (
     HALF,
     MASK,
-    check_device,
-    check_dtype,
     check_finite,
     check_flags,
     check_not_mapped,
@@ -224,9 +222,7 @@ def _check_tensors(
 ) -> None:
     (of_query, of_key, of_value), (query, key, value) = names, tensors
     for name, tensor in zip(names, tensors, strict=True):
-        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
-        check_device(name, tensor, query.device)
-        check_dtype(name, tensor, query.dtype)
+        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4, like=query)
     heads, key_heads = query.shape[1], key.shape[1]
     # Messages are formatted only on errors, since sizes may be symbolic while a graph is traced.
     if not query.shape[0] == key.shape[0] == value.shape[0]:

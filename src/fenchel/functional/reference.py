@@ -100,15 +100,10 @@ def _problem(
     arguments = checked(query, key, value, **options, enable_gqa=True, exact=estimator == "exact")
     log_u, live = log_weights(query, key, log_preference)
     factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
-    templates = _by_query_head(key * factor, query)
+    templates = arguments.of_query_heads(key * factor)
     column = torch.as_tensor(alpha, dtype=query.dtype, device=query.device)
     column = column.expand(query.shape[:3]).unsqueeze(-1)
     return _Problem(arguments, query, factor, templates, log_u, live, column, estimator, steps)
-
-
-def _by_query_head(tensor: Tensor, query: Tensor) -> Tensor:
-    """(B, H_kv, n, any) with a head for each of the query's."""
-    return tensor.repeat_interleave(query.shape[1] // max(tensor.shape[1], 1), 1)
 
 
 def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -206,7 +201,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
     """The same as :func:`fenchel.functional.attention`, with the same arguments, without dropout."""
     problem = _problem(query, key, value, **options)
     weights = torch.where(problem.live, _inferred(problem)[1], 0.0)
-    return weights @ _by_query_head(value, query)
+    return weights @ problem.arguments.of_query_heads(value)
 
 
 def certificate(query: Tensor, key: Tensor, **options: Unpack[Options]) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,8 +238,12 @@ def mixture_attention(
     \operatorname{Cov}_r(c)`.
     """
     problem = _problem(query, means, means if value is None else value, **options)
-    scale, centres = problem.scale, problem.templates.unsqueeze(2)
-    spreads = _by_query_head(variances.expand_as(means) * scale * scale, query).unsqueeze(2)
+    scale, centres, of_query_heads = (
+        problem.scale,
+        problem.templates.unsqueeze(2),
+        problem.arguments.of_query_heads,
+    )
+    spreads = of_query_heads(variances.expand_as(means) * scale * scale).unsqueeze(2)
 
     def responsibilities(dual: Tensor) -> Tensor:
         point = dual.unsqueeze(3)
@@ -262,7 +261,7 @@ def mixture_attention(
         return torch.diag_embed((r * spreads).sum(-2)) + offsets.mT @ (r * offsets)
 
     dual = problem.dual_point(mean, curvature)
-    result = mean(dual) / scale if value is None else responsibilities(dual) @ _by_query_head(value, query)
+    result = mean(dual) / scale if value is None else responsibilities(dual) @ of_query_heads(value)
     return torch.where(problem.live, result, 0.0)
 
 

@@ -26,7 +26,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.calls import first_query_position
 from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
-from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor, check_type, checked_argument
+from fenchel.tensors import check_flags, check_tensor, check_type, checked_argument
 
 __all__ = [
     "AbstractEvidence",
@@ -115,8 +115,7 @@ class AbstractEvidence(nn.Module):
                 f"{owner} was built for {parameter.shape[0]} heads, but query has {query.shape[1]} (shape "
                 f"{tuple(query.shape)}); build it with heads={query.shape[1]}, or heads=1 to share it."
             )
-        check_device("query", query, parameter.device, owner)
-        check_dtype("query", query, parameter.dtype, owner)
+        check_tensor("query", query, "of the module", like=parameter, other=owner)
 
     @abstractmethod
     def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:

@@ -118,10 +118,6 @@ class Discrete(AbstractWeighted):
         """The probabilities u, shape (..., m or 1, n)."""
         return self.log_weights.exp()
 
-    def mean(self) -> Tensor:
-        r"""The mean :math:`\mu = \sum_i u_i t_i`, shape (..., m or 1, d)."""
-        return self.weights() @ self.templates
-
     def potential(self, lam: Tensor) -> Tensor:
         r"""The inner products :math:`(T\lambda)_i = \langle t_i, \lambda\rangle`.
 
@@ -217,16 +213,8 @@ class Discrete(AbstractWeighted):
             "torch.distributions.Categorical(logits=u.log_weights)"
         )
 
-    @property
-    @override
-    def width(self) -> int:
-        return max(self.dim, self.support_size)
-
     def __repr__(self) -> str:
-        return (
-            f"Discrete(templates={tuple(self.templates.shape)}, log_weights={tuple(self.log_weights.shape)}, "
-            f"dtype={self.dtype}, device='{self.device}')"
-        )
+        return self._described(f"templates={tuple(self.templates.shape)}")
 
 
 def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str) -> Tensor:
