@@ -1,6 +1,5 @@
 """examples/explain.py."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ from numpy.polynomial.legendre import leggauss
 import explain
 import reading
 from fenchel.errors import InputError
-from tests.examples.measured import few_toys, parquet, trained
-from tests.pages import ROOT, page
+from tests.examples.measured import few_toys, trained
 
 
 @pytest.fixture
@@ -68,32 +66,8 @@ def test_a_run_is_explained_and_others_are_refused(tmp_path: Path, monkeypatch: 
     trained(reading.Reading, reading.ReadingOptions, tmp_path / "mean", epochs=1, width=16, attention="mean")
     with pytest.raises(InputError, match="soft attention"):
         explain.study(explain.Options(run=str(tmp_path / "mean")))
-    rows = {"sentence_A": ["a b"] * 20, "sentence_B": ["a"] * 20, "label": [0, 1] * 10}
-    with pytest.raises(InputError, match="pairs of texts"):
-        explain.study(explain.Options(data=parquet(tmp_path / "pairs", **rows)))
-
-
-def test_a_frozen_encoder_gives_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "toy", few_toys)
-    task, make = explain.prepared(explain.Options(train=40), "demo")
+    task, make = explain.prepared(explain.Options(train=40), "demo")  # a frozen encoder
     model = explain.trained(task, make("soft"), 1)
-    words = torch.tensor(task.splits["test"][0]["words"][0])
-    found = explain.explained(model, words, "exact")
+    found = explain.explained(model, torch.tensor(task.splits["test"][0]["words"][0]), "exact")
     assert found["attention: tau to attention"] == pytest.approx(1)
     assert not any(one.requires_grad for one in model.states.parameters())
-
-
-def test_the_page_shows_what_was_recorded() -> None:
-    found = json.loads((ROOT / "docs" / "results" / "explain.json").read_text())
-    text = page("docs/explain.md").split("## Other seeds")[0]
-    lines = [*explain.printed(found)]
-    shown = {line for line in text.splitlines() if line.startswith("|")}
-    ranked = lines[: lines.index("")]
-    rankings = {"|".join([*line.split("|")[:5], ""]) for line in ranked}  # of the trained classifier
-    assert rankings <= shown <= rankings | set(lines)
-    untrained = found["encoders"]["words"]["untrained"]
-    agrees, leaves = (
-        untrained[f"{name}: tau to {to}"][0]
-        for name, to in (("gradient", "attention"), ("attention", "leave one out"))
-    )
-    assert f"does, too ({agrees:.2f}), but agrees less with leaving out ({leaves:.2f})" in text

@@ -16,27 +16,21 @@ import probe
 import which_heads
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention
-from tests.pages import ROOT, page
 
 WORD = "{}\tw\t_\t{}\t_\t_\t{}\t_\t_\t_"
 
 
-def block(*heads: int, tags: str = "") -> str:
-    tags = tags or "X" * len(heads)
-    rows = (
-        WORD.format(number, "PUNCT" if tag == "." else "NOUN", head)
-        for number, (head, tag) in enumerate(zip(heads, tags, strict=True), start=1)
-    )
+def block(*heads: int) -> str:
+    """A tree whose last word is punctuation."""
+    tags = [*["NOUN"] * (len(heads) - 1), "PUNCT"]
+    rows = [
+        WORD.format(place, tag, head) for place, (tag, head) in enumerate(zip(tags, heads, strict=True), 1)
+    ]
     return "# text\n" + "\n".join(rows) + "\n"
 
 
-def one(*heads: int, tags: str = "") -> probe.Sentence:
-    (found,) = probe.sentences(block(*heads, tags=tags), "here")
-    return found
-
-
 def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -> None:
-    draw, some = np.random.default_rng(0), one(2, 0, 5, 5, 2, 2, tags="XXXXX.")
+    draw, (some,) = np.random.default_rng(0), probe.sentences(block(2, 0, 5, 5, 2, 2), "here")
     assert some.distances[0].tolist() == [0, 1, 3, 3, 2, 2]
     assert probe.depth(some).tolist() == [1, 0, 2, 2, 1, 1]
     for _ in range(5):
@@ -54,17 +48,6 @@ def test_edges_are_those_of_an_independent_spanning_tree_without_punctuation() -
     assert perfect == {"right": 4, "edges": 4, "dspr": pytest.approx(1), "root": 1}
     rows = [perfect, {"right": 1, "edges": 2, "dspr": np.nan, "root": 0}]
     assert probe.summary(rows)["uuas"][0] == pytest.approx(5 / 6)
-
-
-def test_trees_that_are_none_are_refused_with_the_line() -> None:
-    for text, said in (
-        (block(2, 0) + "\n" + block(0, 3, 2), "line 7: word 2 does not lead"),
-        (block(2, 1), "line 2: no word has the head 0"),
-        (block(2, 7, 0), "line 3: the head of word 2 is 7"),
-        ("1\ta\n", "line 1: .*CoNLL-U"),
-    ):
-        with pytest.raises(InputError, match=said):
-            list(probe.sentences(text, "here"))
 
 
 def test_maps_find_trees_that_are_in_the_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,15 +71,20 @@ def test_maps_find_trees_that_are_in_the_states(monkeypatch: pytest.MonkeyPatch)
         probe.fitted(inputs, some, probe.Options(rank=49))
 
 
-def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"UniversalDependencies.*--data toy"):
-        probe.read(probe.Options(data=str(tmp_path)))
+def test_files_are_read_and_what_is_no_tree_is_refused_with_the_line(tmp_path: Path) -> None:
     text = block(2, 0) + "2-3\twx\t_\t_\t_\t_\t_\t_\t_\t_\n" + "2.1\tx\t_\t_\t_\t_\t_\t_\t_\t_\n"
     for name in ("train", "dev"):
         (tmp_path / f"en-{name}.conllu").write_text(text)
     (tmp_path / "en-test.conllu.gz").write_bytes(gzip.compress(block(0, 1, 2).encode()))
     found = probe.read(probe.Options(data=str(tmp_path)))
     assert [[len(one.words) for one in some] for some in found] == [[2], [2], [3]]
+    for wrong, said in (
+        (block(2, 0) + "\n" + block(0, 3, 2), "line 7: word 2 does not lead"),
+        (block(2, 7, 0), "line 3: the head of word 2 is 7"),
+        ("1\ta\n", "line 1: .*CoNLL-U"),
+    ):
+        with pytest.raises(InputError, match=said):
+            list(probe.sentences(wrong, "here"))
 
 
 def test_states_are_means_of_pieces_and_exact_inference_changes_them() -> None:
@@ -113,14 +101,6 @@ def test_states_are_means_of_pieces_and_exact_inference_changes_them() -> None:
     (exact,) = probe.states(model, tokenizer, [some], "exact")
     assert torch.equal(exact[0], found[0])
     assert (exact[1] - found[1]).abs().max() > 1e-3
-
-
-def test_the_page_shows_what_was_recorded() -> None:
-    found = json.loads((ROOT / "docs" / "results" / "probe.json").read_text())
-    text = page("docs/probe.md")
-    for line in probe.printed(found):
-        cells = line.split("|")
-        assert "|".join([*cells[:3], ""]) in text  # states and uuas
 
 
 LOADER = """

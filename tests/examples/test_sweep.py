@@ -71,10 +71,6 @@ def test_what_has_finished_is_not_run_again_and_more_can_be_added(tmp_path, scri
     assert calls(out) == once
     with pytest.raises(InputError, match=r"holds a sweep with arm a \['--gain', '0'\], and now it is"):
         sweep.main([script, "--out", str(out), "--arm", "a", "--gain 1"])
-    with pytest.raises(InputError, match=r"holds a sweep with options \[\]"):
-        sweep.main([*begun, "--", "--more", "1"])
-    with pytest.raises(InputError, match="no metric bleu; expected one of accuracy, loss"):
-        sweep.main([*begun, "--seeds", "1", "--metric", "bleu"])
     assert calls(out) == once
 
 
@@ -99,26 +95,26 @@ def test_a_cell_that_fails_is_shown_and_resumed_and_the_others_go_on(tmp_path, s
 
 def test_a_file_says_the_same_as_the_command(tmp_path, script):
     arms = ["--arm", "a", "--gain 0", "--arm", "b", "--gain 0.1"]
-    given = [script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]
-    assert sweep.main(given) == 0
-    plan = {"script": script, "seeds": 2, "options": "--more 1"}
-    plan |= {"arms": {"a": "--gain 0", "b": {"gain": 0.1}}}
-    for form, dump in (("yaml", yaml.safe_dump), ("json", json.dumps)):
-        file = tmp_path / f"plan.{form}"
-        file.write_text(dump(plan))
-        assert sweep.main(["--file", str(file), "--out", str(tmp_path / form)]) == 0
-        assert result(tmp_path / form) == result(tmp_path / "told")
+    assert (
+        sweep.main([script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]) == 0
+    )
+    plan = {
+        "script": script,
+        "seeds": 2,
+        "options": "--more 1",
+        "arms": {"a": "--gain 0", "b": {"gain": 0.1}},
+    }
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(plan))
+    assert sweep.main(["--file", str(file), "--out", str(tmp_path / "read")]) == 0
+    assert result(tmp_path / "read") == result(tmp_path / "told")
 
 
 def test_what_cannot_be_run_is_refused_in_one_line(tmp_path):
     for given, said in (
-        ([], "there is nothing to run"),
         (["nowhere.py", "--arm", "a", ""], r"there is no nowhere\.py, neither here nor in"),
-        (["reading.py", "--arm", "a"], "--arm needs a name and options"),
         (["reading.py", "--arm", "a", "", "--arm", "a", ""], "there are two arms a"),
-        (["reading.py", "--arm", "a/b", ""], "an arm is called 'a/b'"),
         (["reading.py", "--arm", "a", "", "--seeds", "0"], "seeds is 0"),
-        (["--file", "nowhere.yaml"], r"nowhere\.yaml cannot be read"),
     ):
         with pytest.raises(InputError, match=said):
             sweep.main(["--out", str(tmp_path / "out"), *given])

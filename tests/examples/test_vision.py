@@ -2,7 +2,6 @@
 
 import io
 import json
-import runpy
 import subprocess
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ from transformers import HfArgumentParser
 
 import vision
 from common import load_run
-from fenchel.errors import CostWarning, InputError, ModelError
+from fenchel.errors import CostWarning, ModelError
 from tests.examples.measured import audited, check_run, parquet, refuses, trained
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
@@ -71,25 +70,15 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     Image.effect_noise((8, 8), 60).save(file, "PNG")
     images, labels = [{"bytes": file.getvalue(), "path": None}] * 40, [0, 1] * 20
 
-    def of(name: str, **changed: Any) -> dict[str, Any]:
-        return {"data": parquet(tmp_path / name, **{"image": images, "label": labels, **changed})}
-
-    good = of("good")
-    one = task(**good, train_images=20)
+    good = parquet(tmp_path / "good", image=images, label=labels)
+    one = task(data=good, train_images=20)
     assert [len(one.splits[name]) for name in ("train", "validation", "test")] == [20, 4, 4]
     assert one.splits["train"][0][0].shape == (1, 8, 8)
     cut = [*images[:-1], {"bytes": file.getvalue()[:40], "path": None}]
-    refuses(
-        task,
-        [
-            (of("truncated", image=cut), "row"),
-            (of("unlabelled", label=[0, 1] * 19 + [0, -1]), "the label -1"),
-            (of("named", label=["cat", "dog"] * 20), "whole numbers"),
-            ({**good, "patch_size": 3}, "patch_size"),
-            ({"batch_size": 63}, "batch_size"),
-            ({"model": "vit", "extra": "zero"}, "--extra"),
-        ],
-    )
+    damaged = parquet(tmp_path / "truncated", image=cut, label=labels)
+    unlabelled = parquet(tmp_path / "unlabelled", image=images, label=[0, 1] * 19 + [0, -1])
+    refuses(task, [({"data": damaged}, "row"), ({"data": unlabelled}, "the label -1")])
+    refuses(task, [({"batch_size": 63}, "batch_size"), ({"model": "vit", "extra": "zero"}, "--extra")])
 
 
 def test_a_table_sets_its_sweeps_beside_the_numbers_of_the_paper(
@@ -106,12 +95,8 @@ def test_a_table_sets_its_sweeps_beside_the_numbers_of_the_paper(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(vision.sweep.subprocess, "run", run)
-    given = ["--table", "2", "--out", str(tmp_path), "--data", "some/cifar10_jpeg"]
-    monkeypatch.setattr("sys.argv", ["vision.py", "table", *given])
     with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(vision.__file__, run_name="__main__")
+        vision.table(vision.TableOptions(out=str(tmp_path), data=["some/cifar10_jpeg"]))
     said = (tmp_path / "cifar10_jpeg-0.0003" / "sweep.md").read_text()
     assert said.startswith("cifar10_jpeg, learning rate 0.0003; the paper: ViT 0.751, OT-ViT 0.772\n")
     assert "| OT-ViT | 3 of 3 | 0.75 ± 0 | +0.25 ± 0 |" in said
-    with pytest.raises(InputError, match="Give --out DIR"):
-        vision.table(vision.TableOptions())
