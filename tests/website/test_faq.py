@@ -110,20 +110,17 @@ PROVOKED: list[tuple[str, Provocation]] = [
 ]
 
 
-def test_every_message_that_is_quoted_is_provoked() -> None:
-    assert [heading for heading, _ in quoted()] == [heading for heading, _ in PROVOKED]
-
-
 @pytest.mark.parametrize(
-    ("message", "provoke"),
+    ("heading", "message", "of", "provoke"),
     [
-        pytest.param(message, provoke, id=f"{heading!a} {place}")
-        for place, ((heading, message), (_, provoke)) in enumerate(zip(quoted(), PROVOKED, strict=False))
+        pytest.param(*said, *provoked, id=f"{said[0]!a} {place}")
+        for place, (said, provoked) in enumerate(zip(quoted(), PROVOKED, strict=True))
     ],
 )
 def test_the_message_is_what_the_library_says(
-    message: str, provoke: Provocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heading: str, message: str, of: str, provoke: Provocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert heading == of
     with pytest.raises(FenchelError) as raised:
         provoke(tmp_path, monkeypatch)
     assert re.fullmatch(as_pattern(message), str(raised.value), flags=re.DOTALL)

@@ -140,16 +140,13 @@ def test_signs_are_those_that_browsers_know() -> None:
         assert "mathvariant" not in found
 
 
-@pytest.mark.parametrize("tex", [r"\arg\min_p x", r"\operatorname{Cov}_p(T)", r"\log_2^3 x", r"\inf_{p_i} x"])
 @pytest.mark.parametrize("display", [False, True])
-def test_what_has_an_index_has_one(tex: str, display: bool) -> None:
+def test_what_has_an_index_has_one(display: bool) -> None:
     """A browser draws an element with too many parts as an error, all in one line."""
     parts = {"msub": 2, "msup": 2, "munder": 2, "mover": 2, "msubsup": 3, "munderover": 3, "mfrac": 2}
-    tree = ElementTree.fromstring(re.sub("</?div[^>]*>", "", formula(tex, display=display)))  # noqa: S314
+    drawn = formula(r"\arg\min_p x \operatorname{Cov}_p(T) \log_2^3 x \inf_{p_i} x", display=display)
+    tree = ElementTree.fromstring(re.sub("</?div[^>]*>", "", drawn))  # noqa: S314
     found = [element for element in tree.iter() if element.tag in parts]
-    assert found
+    assert len(found) >= 4
     assert all(len(element) == parts[element.tag] for element in found)
-    below = re.search(
-        '<munder><mo [^>]*movablelimits="true">min</mo>', formula(r"\arg\min_p x", display=True)
-    )
-    assert below
+    assert not display or re.search('<munder><mo [^>]*movablelimits="true">min</mo>', drawn)
