@@ -13,33 +13,22 @@ from tests.cli.conftest import SMALL, Command, plain_run
 
 
 @pytest.fixture(scope="module")
-def parts(model, tmp_path_factory) -> Path:
-    """Two shards of an audit, each in its folder; not to be changed."""
-    folder = tmp_path_factory.mktemp("parts")
-    for index in range(2):
-        plain_run(folder, "audit", model, "--shard", f"{index}/2")
-    return folder / "out"
-
-
-@pytest.fixture
-def shards(parts, tmp_path) -> Path:
-    return shutil.copytree(parts, tmp_path / "parts")
-
-
-@pytest.fixture(scope="module")
 def audits(model, tmp_path_factory) -> list[Path]:
     """Audits of a model that differ in the windows; not to be changed."""
     folders = {length: tmp_path_factory.mktemp("audit") for length in ("12", "10")}
     return [plain_run(folder, "audit", model, "--max-length", one) for one, folder in folders.items()]
 
 
-def test_merging_writes_a_report_and_says_what_is_missing(command, tmp_path, shards):
+def test_merging_writes_a_report_and_says_what_is_missing(command, tmp_path, model):
     """In any order the same bytes: tests/auditing/test_merge.py."""
+    for index in range(2):
+        plain_run(tmp_path, "audit", model, "--shard", f"{index}/2")
+    shards = tmp_path / "out"
     done = command("merge", shards)
     assert done.code == 0
     assert f"Report: {shards / 'report.html'}" in done.out
     assert command("merge", shards).code == 0
-    first, second, out = shards / "shard-0-of-2", shards / "shard-1-of-2", tmp_path / "out"
+    first, second, out = shards / "shard-0-of-2", shards / "shard-1-of-2", tmp_path / "merged"
     half = command("merge", first, "--out", out)
     assert half.code == 3
     assert "--partial" in half.line

@@ -54,7 +54,7 @@ CHANGING = {
         **BOTH,
         "--queries 3": {"queries": 3},
         "--layers 2": {"layers": [2]},
-        "--heads 1,3-4": {"heads": [1, 3, 4]},
+        "--heads '4,1 ,3 - 4'": {"heads": [1, 3, 4]},
         "--space input": {"space": "input"},
         "--alpha 3": {"alpha": 3.0},
     },

@@ -166,16 +166,6 @@ def test_standard_output_that_is_full_is_one_line_and_a_closed_pipe_none(unbuffe
 FIRST, SECOND = (Progress(1, tokens, 10.0, None, 1.0, None) for tokens in (5, 10))
 
 
-class Recording(SilentObserver):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def advanced(self, progress: object, /) -> None:
-        self.told.append(progress)
-
-
 class Lost:
     """Is interrupted while it is destroyed."""
 
@@ -203,12 +193,13 @@ def test_ctrl_c_interrupts_at_once_in_the_main_thread_alone_and_is_given_back(tm
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path):
-    recording = Recording()
+def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path, monkeypatch):
+    recording, told = SilentObserver(), []
+    monkeypatch.setattr(recording, "advanced", told.append)
     with interruptible(recording, AUDIT, tmp_path) as observer:
         observer.advanced(FIRST)
         lost = Lost()
         del lost
         with pytest.raises(KeyboardInterrupt):
             observer.advanced(SECOND)
-    assert recording.told == [FIRST, SECOND]
+    assert told == [FIRST, SECOND]

@@ -1,17 +1,14 @@
 """examples/gaze.py and the maps of examples/saliency.py."""
 
-import io
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import gaze
 import saliency
-from tests.examples.measured import refuses
 
 
 def test_metrics_are_those_of_pysaliency_with_ties() -> None:
@@ -38,17 +35,6 @@ def test_metrics_are_those_of_pysaliency_with_ties() -> None:
         found = gaze.scores(torch.from_numpy(maps[number]).reshape(1, -1), one, total - one.counts, None)
         for name, value in found.items():
             assert value == pytest.approx(expected[name][n == number].mean(), abs=1e-6)
-
-
-def test_images_and_fixations_that_cannot_be_used_are_refused() -> None:
-    def row(x: float) -> dict[str, Any]:
-        stored = io.BytesIO()
-        Image.effect_noise((80, 70), 60).save(stored, "PNG")
-        fixations = zip(gaze.COLUMNS[1:], ([0], [0], [x], [20.0]), strict=True)
-        return {"row": {"image": {"bytes": stored.getvalue()}} | dict(fixations), "place": "row 3"}
-
-    assert gaze.seen(**row(159.9)).places.tolist() == [20 * 45 // 140 * 60 + 59]
-    refuses(gaze.seen, [(row(160.0), "fixation 0 is outside")])
 
 
 def frozen(image: torch.Tensor) -> torch.Tensor:

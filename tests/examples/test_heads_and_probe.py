@@ -87,22 +87,6 @@ def test_files_are_read_and_what_is_no_tree_is_refused_with_the_line(tmp_path: P
             list(probe.sentences(wrong, "here"))
 
 
-def test_states_are_means_of_pieces_and_exact_inference_changes_them() -> None:
-    model, tokenizer, _ = probe.load_model("demo")
-    words = ["unbelievable", "owls", "sing"]
-    some = probe.Sentence(words, np.array([2, 2, -1]), np.ones(3, bool), np.zeros((3, 3)))
-    (found,) = probe.states(model, tokenizer, [some])
-    batch = tokenizer([words], is_split_into_words=True, return_tensors="pt")
-    with torch.no_grad():
-        layers = torch.stack(model(**batch, output_hidden_states=True).hidden_states)[:, 0]
-    for word in range(3):
-        pieces = [at for at, owner in enumerate(batch.word_ids(0)) if owner == word]
-        assert torch.allclose(found[:, word].float(), layers[:, pieces].mean(1), atol=2e-3)
-    (exact,) = probe.states(model, tokenizer, [some], "exact")
-    assert torch.equal(exact[0], found[0])
-    assert (exact[1] - found[1]).abs().max() > 1e-3
-
-
 LOADER = """
 import torch
 from tests.examples.test_heads_and_probe import Linear, loss

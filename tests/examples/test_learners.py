@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 import bandits
@@ -20,7 +19,7 @@ import helmholtz
 from fenchel import KL
 from fenchel.catalogue import ENTRIES
 from tests.cli.conftest import saved
-from tests.examples.measured import parquet, refuses
+from tests.examples.measured import refuses
 from tests.pages import ROOT, page
 
 
@@ -96,12 +95,8 @@ def test_a_student_follows(tmp_path: Path, *, head: bool) -> None:
     o = distil.DistilOptions(model=str(folder), **told)
     task = distil.Distillation(o)
     assert task.with_head == head
-    student, random = (task.student(copied=copied) for copied in (True, False))
-    layers, ours, theirs = student.config.num_hidden_layers, student.state_dict(), task.teacher.state_dict()
-    assert layers == (task.teacher.config.num_hidden_layers + 1) // 2
-    last, copied = (f"{task.layers}.{n}.attention.self.query.weight" for n in (layers - 1, 2 * layers - 2))
-    assert torch.equal(ours[last], theirs[copied])
-    assert not torch.equal(ours[last], random.state_dict()[last])
+    random = task.student(copied=False)
+    assert random.config.num_hidden_layers == (task.teacher.config.num_hidden_layers + 1) // 2
     loss = task.head_loss if head else task.sentence_loss
 
     def lost() -> float:
@@ -141,12 +136,7 @@ def test_the_index_for_lecturers_names_what_there_is() -> None:
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere: Any = str(tmp_path / "nowhere")
-    refuses(helmholtz.read_images, [({"o": helmholtz.HelmholtzOptions(data=nowhere)}, "--data toy")])
     refuses(distil.Distillation, [({"o": distil.DistilOptions(data=nowhere)}, "--data toy")])
-    pictures = [Image.new("L", (8 + number, 8)) for number in range(2)]
-    uneven = parquet(tmp_path / "uneven", "train", image=pictures, label=[0, 1])
-    told = {"data": uneven, "split": "train", "count": 2}
-    refuses(glimpse.read, [(told, "no split test; it has train.*--data toy")])
     for given, said in (
         ("--images 5", r"images is 5; expected at least 15\. Give a larger --images\."),
         ("--frozen no.such:name", r"frozen is 'no.such:name': .*\. Give .*"),

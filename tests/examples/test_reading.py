@@ -56,21 +56,6 @@ def model_of(**options: Any) -> tuple[reading.Reading, Any]:
     return task, task.model().eval()
 
 
-@pytest.mark.parametrize("data", ["toy", "toy-pairs"])
-def test_hard_attention_reads_one_word_and_learns_where(data):
-    task, model = model_of(data=data, attention="hard")
-    given = reading.inputs(task.batch(task.splits["test"][:4], training=False))
-    rows = model(**given, need_weights=True)["weights"].flatten(1, 2)
-    for tokens, queries in zip(torch.cat(list(given.values()), 1), rows, strict=True):
-        # A word that is there several times shares the weight.
-        assert all(len(tokens[query > 0].unique()) == 1 for query in queries)
-    torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
-    loss, _ = task.loss(model.train(), task.batch(task.splits["test"][:4], training=True))
-    loss.backward()
-    first = model.question if data == "toy" else model.f[0]
-    assert first.weight.grad.abs().max() > 0
-
-
 @pytest.mark.parametrize("attention", [*reading.CLOSENESS, "mean", "bag"])
 @pytest.mark.parametrize("data", ["toy", "toy-pairs"])
 def test_padding_changes_nothing(data, attention):

@@ -1,8 +1,6 @@
 """examples/vision.py: ViT and OT-ViT on toy images, partner images, and what is refused."""
 
 import io
-import json
-import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +8,6 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
-from transformers import HfArgumentParser
 
 import vision
 from common import load_run
@@ -79,24 +76,3 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     unlabelled = parquet(tmp_path / "unlabelled", image=images, label=[0, 1] * 19 + [0, -1])
     refuses(task, [({"data": damaged}, "row"), ({"data": unlabelled}, "the label -1")])
     refuses(task, [({"batch_size": 63}, "batch_size"), ({"model": "vit", "extra": "zero"}, "--extra")])
-
-
-def test_a_table_sets_its_sweeps_beside_the_numbers_of_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each cell is a training with the options of its arm; here its accuracy is made up."""
-
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        (told,) = HfArgumentParser(vision.VisionOptions).parse_args_into_dataclasses(command[3:])  # pyright: ignore
-        assert (told.data, told.epochs, told.train_images) == ("some/cifar10_jpeg", 4, 10_000)
-        gain = 0.25 if (told.model, told.extra) == ("ot-vit", "zero") else 0.0
-        found = {"test": {"accuracy": 0.5 + gain}, "parameters": 1, "train_seconds": 1}
-        (Path(told.out) / "metrics.json").write_text(json.dumps(found))
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(vision.sweep.subprocess, "run", run)
-    with pytest.raises(SystemExit, match=r"^0$"):
-        vision.table(vision.TableOptions(out=str(tmp_path), data=["some/cifar10_jpeg"]))
-    said = (tmp_path / "cifar10_jpeg-0.0003" / "sweep.md").read_text()
-    assert said.startswith("cifar10_jpeg, learning rate 0.0003; the paper: ViT 0.751, OT-ViT 0.772\n")
-    assert "| OT-ViT | 3 of 3 | 0.75 ± 0 | +0.25 ± 0 |" in said

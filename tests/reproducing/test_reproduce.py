@@ -21,11 +21,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("t5"), "t5")
-
-
-@pytest.fixture(scope="module")
 def found(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
     folder = tmp_path_factory.mktemp("reproduced")
     return reproduce("figure5", some_texts(), model=str(bert), directory=folder, **SMALL), folder
@@ -82,7 +77,8 @@ def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[R
     assert "Not shown, since the model has no such attention: figure 7" in markdown(lacks)
 
 
-def test_t5_stands_under_the_papers_scale_and_its_own(t5: Path, tmp_path: Path) -> None:
+def test_t5_stands_under_the_papers_scale_and_its_own(tmp_path: Path) -> None:
+    t5 = saved(tmp_path / "t5", "t5")
     report = reproduce("figures6-8", some_texts(3), model=str(t5), directory=tmp_path, **SMALL)
     kinds = ["encoder_self", "decoder_self", "cross"]
     panels = [(result.panel.name, result.panel.kind) for result in report.panels]

@@ -26,11 +26,8 @@ def filter(  # noqa: A001
     rows = []
     for i, own in enumerate(attended.tolist()):
         passed = [j for j, c in enumerate(channel.tolist()) if c == own]
-        rows.append(
-            torch.nn.functional.scaled_dot_product_attention(
-                query[:, :, i : i + 1], key[:, :, passed], value[:, :, passed]
-            )
-        )
+        row = scores(query[:, :, i : i + 1], key[:, :, passed]) / math.sqrt(query.shape[-1])
+        rows.append(row.softmax(-1) @ value[:, :, passed])
     return torch.cat(rows, 2)
 
 
@@ -44,13 +41,8 @@ def attenuation(
 def spotlight(
     query: Tensor, key: Tensor, value: Tensor, places: Tensor, centre: Tensor, width: Tensor
 ) -> Tensor:
-    widths = width.expand(len(centre))
-    light = torch.stack(
-        [
-            torch.stack([torch.exp(-((x - c) @ (x - c)) / (2 * sigma**2)) for x in places])
-            for c, sigma in zip(centre, widths, strict=True)
-        ]
-    )
+    distances = (centre[:, None] - places).square().sum(-1)
+    light = torch.exp(-distances / (2 * width.expand(len(centre))[:, None] ** 2))
     return averaged(light * torch.exp(scores(query, key) / math.sqrt(query.shape[-1])), value)
 
 
@@ -95,13 +87,9 @@ def routing(
     places: Tensor, outputs: Tensor, value: Tensor, shift: Tensor, zoom: Tensor, width: Tensor
 ) -> Tensor:
     """Windows around the places that each output is mapped to."""
-    windows = [
-        torch.stack(
-            [torch.exp(-(x - (zoom * y + shift)).square().sum() / (2 * width**2)) for x in places[0, 0]]
-        )
-        for y in outputs[0, 0]
-    ]
-    return averaged(torch.stack(windows)[None, None], value)
+    mapped = zoom * outputs[0, 0] + shift
+    distances = (mapped[:, None] - places[0, 0]).square().sum(-1)
+    return averaged(torch.exp(-distances / (2 * width**2))[None, None], value)
 
 
 def gain_field(query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:

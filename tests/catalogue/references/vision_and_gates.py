@@ -35,11 +35,8 @@ def a2_net(x: Tensor, features: Tensor, gather: Tensor, distribute: Tensor, bias
     """The paper's matrices have a column a place: A is (m, n), B and V are (k, n)."""
     images = []
     for image in x:
-        a, b, v = (
-            (image @ features).mT,
-            (image @ gather).mT.softmax(1),
-            (image @ distribute + bias).mT.softmax(0),
-        )
+        a, b = (image @ features).mT, (image @ gather).mT.softmax(1)
+        v = (image @ distribute + bias).mT.softmax(0)
         images.append(((a @ b.mT) @ v).mT)
     return torch.stack(images)
 
