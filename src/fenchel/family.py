@@ -440,7 +440,9 @@ class TemplatePoint(Point):
             return total(torch.special.entr(self.weights))
         # From logits, with one logarithm for each row, not each weight; negligible weights have very negative logits.
         below = self._logits if self.family.is_plain_softmax else self._preference + self._logits
-        below = (below - below.amax(-1, keepdim=True)).clamp_(min=-1e4)
+        below = below - below.amax(-1, keepdim=True)
+        if not self.family.is_plain_softmax:
+            below.clamp_(min=-1e4)  # else 0 · −∞ where masked
         return -self.weights.amax(-1, keepdim=True).log() - dot(self.weights, below)
 
     @cached_property

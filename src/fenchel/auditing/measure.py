@@ -71,20 +71,25 @@ class FarthestSearch:
             weights: Attention's weights and the exact ones, each (g, h * q, n).
         """
         g, h, q = where
-        values = torch.cat((self._values[g, h], variation), -1)
-        order = values.argsort(dim=-1, descending=True, stable=True)[..., : self._values.shape[-1]]
+        best = _largest(variation, self._values.shape[-1])  # so that only the weights of these are copied
+        values = torch.cat((self._values[g, h], variation.gather(-1, best)), -1)
+        order = _largest(values, self._values.shape[-1])
         self._values[g, h] = values = values.gather(-1, order)
-        positions = torch.arange(q.start, q.start + variation.shape[-1], device=values.device)
-        positions = torch.cat((self._positions[g, h], positions.expand_as(variation)), -1)
+        positions = torch.cat((self._positions[g, h], q.start + best), -1)
         self._positions[g, h] = positions.gather(-1, order).masked_fill(values < 0, -1)
         for kept, of_block in zip(self._weights, weights, strict=True):
-            both = torch.cat((kept[g, h], of_block.unflatten(1, variation.shape[1:])), 2)
-            kept[g, h] = both.take_along_dim(order.unsqueeze(-1), 2)
+            of_best = of_block.unflatten(1, variation.shape[1:]).take_along_dim(best.unsqueeze(-1), 2)
+            kept[g, h] = torch.cat((kept[g, h], of_best), 2).take_along_dim(order.unsqueeze(-1), 2)
 
     def result(self, problem: LayerProblem) -> tuple[Tensor, ...]:
         """Positions and weights of the farthest of all blocks, as in :class:`Measures`."""
         weights = (weights.reshape(problem.batch, -1, *weights.shape[2:]) for weights in self._weights)
         return problem.by_head(self._positions), *weights
+
+
+def _largest(values: Tensor, number: int) -> Tensor:
+    """Indices of the largest values along the last dimension, largest first; of equal ones the earliest."""
+    return values.argsort(dim=-1, descending=True, stable=True)[..., :number]
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,8 @@ def measure(
             result["output_error"] = _output_error(first, moved, None if read is None else read[g, h])
             result |= largest_moves(moved)
             if tokens is not None:
-                result |= moves_by_class(first, moved, tokens.of_block(sequences[g], q))
+                sizes = solution.sizes.view_as(moved)
+                result |= moves_by_class(first, moved, sizes, tokens.of_block(sequences[g], q))
             result |= {"newton_steps": solution.steps, "converged": solution.converged}
             for name, value in result.items():
                 if name not in values:

@@ -343,6 +343,11 @@ class BlockSolution:
         """First-order minus exact weights, (g, r, n)."""
         return self.first.weights - self._exact.weights
 
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Absolute values of ``moved``."""
+        return self.moved.abs()
+
     def _length(self, lam: Tensor) -> Tensor:
         """‖λ‖ including the part outside of the span, (g, r, 1)."""
         return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
@@ -375,7 +380,7 @@ class BlockSolution:
         }
         # No evidence: λ* = αz = 0, and every estimator is exact.
         values |= {name: values[name].masked_fill(size == 0, 0) for name in SCALED}
-        values["total_variation"] = total(self.moved.abs()) / 2
+        values["total_variation"] = total(self.sizes) / 2
         values["entropy"] = at_first.entropy
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 

@@ -96,27 +96,28 @@ class TokenClasses:
         )
 
 
-def moves_by_class(first: Tensor, moved: Tensor, classes: TokenClasses) -> dict[str, Tensor]:
+def moves_by_class(first: Tensor, moved: Tensor, sizes: Tensor, classes: TokenClasses) -> dict[str, Tensor]:
     """Weight of a query on the keys of each class, and the weight that leaves and reaches them.
 
     Args:
         first: Attention's weights of a block of queries, (g, h, q, n).
         moved: First-order minus exact weights.
+        sizes: Their absolute values.
         classes: Those of the block's queries and keys, with g in place of B.
 
     Returns:
         Each of ``MOVE_COLUMNS``, (g, h, q).
     """
-    leaving = moved.clamp(min=0)
     # Classes are the rows: a product with few columns takes four times as long.
     keys = classes.keys.mT.unsqueeze(1).to(first.dtype).contiguous()
-    on, leaves, net = ((keys @ part.mT).mT for part in (first, leaving, moved))
+    parts = first, sizes, moved
+    on, size, net = ((keys @ part.mT).mT for part in parts)
     if classes.beside is not None and classes.corrections is not None:
         index = classes.beside.unsqueeze(1).expand(*first.shape[:3], -1)
         change = classes.corrections.unsqueeze(1).to(first.dtype)
-        near = [(part.gather(-1, index).unsqueeze(-1) * change).sum(-2) for part in (first, leaving, moved)]
-        on, leaves, net = on + near[0], leaves + near[1], net + near[2]
-    result = {"attention": on, "leaves": leaves, "reaches": leaves - net}
+        near = [(part.gather(-1, index).unsqueeze(-1) * change).sum(-2) for part in parts]
+        on, size, net = on + near[0], size + near[1], net + near[2]
+    result = {"attention": on, "leaves": (size + net) / 2, "reaches": (size - net) / 2}
     return {
         # Rounding can make it negative.
         f"{move}_{name}": result[move][..., number].clamp(min=0)
