@@ -186,7 +186,7 @@ def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch)
     assert_same_audit(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_pairs_are_taken_from_the_columns_that_are_named(command, masked, tmp_path):
+def test_pairs_are_taken_from_the_columns_that_are_named_or_sampled(run, command, model, masked, tmp_path):
     columns = "sentence_A\tsentence_B\trelatedness_score"
     lines = [f"{k}\t{a}\t{b}\t{score}" for k, (a, b, score) in enumerate(SCORED)]
     (tmp_path / "pairs.tsv").write_text("\n".join([f"pair_ID\t{columns}", *lines]) + "\n")
@@ -204,6 +204,8 @@ def test_pairs_are_taken_from_the_columns_that_are_named(command, masked, tmp_pa
     assert records(tmp_path / "renamed") == records(tmp_path / "plain")
     assert swapped("pairs.tsv", "few", "--max-pairs", "5").code == 0
     assert read(tmp_path / "few", "swap")["units"]["pairs"] == 5
+    assert run("swap", "--sample-pairs", "8", of=model).code == 0
+    assert {"task": "embedding", "ranked_pairs": 8}.items() <= manifest(tmp_path / "out").items()
 
 
 def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, tmp_path, monkeypatch):
@@ -219,9 +221,3 @@ def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, 
     assert "With no output in place of one head" in done.words
     ranked = [one["estimator"] for one in read(tmp_path / "out", "swap")["ranking"]]
     assert ranked == ["zero", "preference"]
-
-
-def test_similarities_of_texts_are_a_sample(run, model, tmp_path):
-    done = run("swap", "--sample-pairs", "8", of=model)
-    assert done.code == 0, done.err
-    assert {"task": "embedding", "ranked_pairs": 8}.items() <= manifest(tmp_path / "out").items()

@@ -163,9 +163,6 @@ def test_standard_output_that_is_full_is_one_line_and_a_closed_pipe_none(unbuffe
     assert (done.returncode, done.stderr) == (1, "")
 
 
-FIRST, SECOND = (Progress(1, tokens, 10.0, None, 1.0, None) for tokens in (5, 10))
-
-
 class Lost:
     """Is interrupted while it is destroyed."""
 
@@ -195,11 +192,12 @@ def test_ctrl_c_interrupts_at_once_in_the_main_thread_alone_and_is_given_back(tm
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path, monkeypatch):
     recording, told = SilentObserver(), []
+    first, second = (Progress(1, tokens, 10.0, None, 1.0, None) for tokens in (5, 10))
     monkeypatch.setattr(recording, "advanced", told.append)
     with interruptible(recording, AUDIT, tmp_path) as observer:
-        observer.advanced(FIRST)
+        observer.advanced(first)
         lost = Lost()
         del lost
         with pytest.raises(KeyboardInterrupt):
-            observer.advanced(SECOND)
-    assert told == [FIRST, SECOND]
+            observer.advanced(second)
+    assert told == [first, second]

@@ -14,8 +14,6 @@ from common import load_run
 from tests.examples.measured import check_run, one_by_one, parquet, refuses, trained
 
 SMALL: dict[str, Any] = {"image_size": 16, "width": 32, "depth": 2, "dropout": 0.0, "quiet": True}
-
-
 KIND = (captioning.Captioning, captioning.CaptionOptions)
 
 

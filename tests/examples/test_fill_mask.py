@@ -16,11 +16,9 @@ import passages
 from common import load_run
 from fenchel.integrations.transformers import load_model
 from tests.cli.conftest import saved
-from tests.examples.measured import check_run, parquet, refuses, trained
+from tests.examples.measured import check_run, parquet, trained
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
-
-
 KIND = (fill_mask.FillMask, fill_mask.FillOptions)
 
 
@@ -95,14 +93,6 @@ def test_a_uniform_preference_is_bert() -> None:
         found, expected = model(**batch, places=places), bert(**batch)
     assert torch.allclose(found["words"], expected.prediction_logits[places], atol=1e-10)
     assert torch.allclose(found["classes"], expected.seq_relationship_logits, atol=1e-10)
-
-
-def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
-    hollow = parquet(tmp_path, text=["a b"] * 29 + [" "], label=[0, 1] * 15)
-    refuses(
-        task,
-        [({"data": hollow, "objective": "classify"}, "a text is empty"), ({"shares": "80/10"}, "shares")],
-    )
 
 
 def test_learns_audits_swaps_and_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,8 +67,6 @@ def test_maps_find_trees_that_are_in_the_states(monkeypatch: pytest.MonkeyPatch)
     assert found["uuas"][0] > 0.95
     assert found["dspr"][0] > 0.95
     assert found["root"][0] == 1
-    with pytest.raises(InputError, match="rank is 49 and states have 48"):
-        probe.fitted(inputs, some, probe.Options(rank=49))
 
 
 def test_files_are_read_and_what_is_no_tree_is_refused_with_the_line(tmp_path: Path) -> None:
@@ -78,20 +76,12 @@ def test_files_are_read_and_what_is_no_tree_is_refused_with_the_line(tmp_path: P
     (tmp_path / "en-test.conllu.gz").write_bytes(gzip.compress(block(0, 1, 2).encode()))
     found = probe.read(probe.Options(data=str(tmp_path)))
     assert [[len(one.words) for one in some] for some in found] == [[2], [2], [3]]
-    for wrong, said in (
-        (block(2, 0) + "\n" + block(0, 3, 2), "line 7: word 2 does not lead"),
-        (block(2, 7, 0), "line 3: the head of word 2 is 7"),
-        ("1\ta\n", "line 1: .*CoNLL-U"),
-    ):
-        with pytest.raises(InputError, match=said):
-            list(probe.sentences(wrong, "here"))
+    with pytest.raises(InputError, match="line 7: word 2 does not lead"):
+        list(probe.sentences(block(2, 0) + "\n" + block(0, 3, 2), "here"))
 
 
-LOADER = """
-import torch
-from tests.examples.test_heads_and_probe import Linear, loss
-
-def load(folder):
+def load(folder: Any) -> Any:
+    """The model and its batches: this file is a loader, too."""
     generator = torch.Generator().manual_seed(1)
     batches = []
     for _ in range(4):
@@ -99,7 +89,6 @@ def load(folder):
         padding = torch.arange(6) >= torch.randint(3, 7, (50, 1), generator=generator)
         batches.append({"inputs": {"states": states, "padding": padding}, "counted": ~padding, "loss": loss})
     return Linear(), batches
-"""
 
 
 class Linear(nn.Module):
@@ -122,16 +111,13 @@ def loss(output: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    loader = tmp_path_factory.mktemp("run") / "loader.py"
-    loader.write_text(LOADER)
-    return which_heads.measure(which_heads.MeasureOptions(loader=str(loader), rows=100), str(loader.parent))
+    options = which_heads.MeasureOptions(loader=__file__, rows=100)
+    return which_heads.measure(options, str(tmp_path_factory.mktemp("run")))
 
 
 def by_hand(found: dict[str, Any], removed: list[int], part: int) -> Tensor:
     """The loss of each row of a half of the batches without some heads."""
-    known: dict[str, Any] = {}
-    exec(LOADER, known)  # noqa: S102
-    model, batches = known["load"](None)
+    model, batches = load(None)
     for head in removed:
         model.attention.out_proj.weight.data[:, 2 * head - 2 : 2 * head] = 0
     with torch.no_grad():
@@ -167,5 +153,3 @@ def test_correlations_are_those_of_scipy(found: dict[str, Any], tmp_path: Path) 
     random = [rises for name, rises in found["together"].items() if name.startswith("random")]
     assert made["random"]["together"] == pytest.approx(np.mean(random, 0))
     assert made["layer"]["zero"]["rho"] == 0  # of a constant
-    with pytest.raises(InputError, match="2 files and 1 names"):
-        which_heads.table(which_heads.TableOptions(group=["a"]), files)

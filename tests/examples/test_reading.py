@@ -11,7 +11,6 @@ from datasets import config
 
 import common
 import reading
-from fenchel.errors import InputError
 from tests.examples.measured import check_run, few_toys, parquet, refuses, trained
 
 KIND = (reading.Reading, reading.ReadingOptions)
@@ -95,8 +94,6 @@ def test_use_says_a_class_and_draws_a_pair(learned, monkeypatch, capsys, tmp_pat
     ((weights, *labels),) = drawn
     assert labels == [["kam", "bem", "[UNK]"], ["kam", "[UNK]"], file]
     torch.testing.assert_close(weights.sum(-1), torch.ones(3))
-    with pytest.raises(InputError, match="pairs of texts"):
-        reading.use(task, model, reading.UseOptions(["one"]))
 
 
 ROWS = ["a b c", "d e f", "a d", "b e"] * 5
@@ -124,11 +121,3 @@ def test_columns_of_a_folder_are_found_named_and_refused(tmp_path, monkeypatch):
     refuses(read, [({}, "row 19: a text is empty")])
     parquet(tmp_path, "test", text=ROWS, label=["z"] * 20)
     refuses(read, [({}, "label is 'z', no class of the training data")])
-
-
-def test_options_that_do_not_go_together_are_refused():
-    wrong = [
-        {"width": 30}, {"attention": "hard", "estimator": "exact"},
-        {"attention": "mean", "preference": "context"}, {"attention": "bag", "encoder": "lstm"},
-    ]  # fmt: skip
-    refuses(reading.ReadingOptions, [(options, next(iter(options))) for options in wrong])

@@ -17,8 +17,6 @@ from tests.examples.measured import audited, check_run, parquet, refuses, traine
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0}
-
-
 KIND = (vision.Vision, vision.VisionOptions)
 
 

@@ -91,7 +91,6 @@ def test_fraction_reaches_one_and_never_falls(file):
     assert next(iter(open_documents(iter("a")))).fraction_at(0.5) is None
 
 
-TABLE = b'text,label\n"hello, world",1\n'
 NOT_TEXT = r"is a table \(\.[ct]sv\), which cannot be read as text"
 INCOMPLETE = r"some\.txt\.gz is not a complete gzip file"
 WHOLE: dict[str, Any] = {"whole_file": True}
@@ -99,7 +98,7 @@ UNREADABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
     ("some.txt", b"ok\n\xff\xfeh\x00", {}, r"some\.txt is not UTF-8: line 2 has byte 0xff at offset 3.*iconv"),
     ("some.txt", b"", {}, r"some\.txt is empty"),
     ("some.txt", b"\n  \n\t\n", {}, r"no text in .*some\.txt: every document is blank"),
-    *((name, TABLE, {}, NOT_TEXT) for name in ("texts.CSV", "texts.tsv", "texts.csv.gz")),
+    *((name, b'text,label\n"hello, world",1\n', {}, NOT_TEXT) for name in ("texts.CSV", "texts.tsv", "texts.csv.gz")),
     *(
         ("some.txt.gz", content, options, INCOMPLETE)
         for content in (b"plain", gzip.compress(b"hello world")[:-6])

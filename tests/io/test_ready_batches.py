@@ -20,8 +20,8 @@ def only(inputs: Any) -> Any:
     return batch
 
 
-def read(**known: Any) -> Any:
-    return only(*with_known(**known))
+def with_known(**known: Any) -> list[Any]:
+    return [{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]
 
 
 def test_plain_inputs_say_nothing_of_their_tokens_and_are_read_from_anywhere() -> None:
@@ -58,7 +58,7 @@ def test_inputs_with_a_mask_count_what_it_says_and_the_decoders_ids_are_read() -
 
 
 def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
-    batch = read(tokens=TEXTS)
+    batch = only(*with_known(tokens=TEXTS))
     assert batch.counted.tolist() == [[True] * 4, [True, True, False, False]]
     assert batch.tokens == 6
     assert text_of(batch).pieces == ("[CLS]", " un", "told", " tales")
@@ -68,7 +68,8 @@ def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
     assert WindowText(batch, 0, decoder=False, length=3).pieces == ()
     assert not batch.has_decoder
     for space in " ▁Ġ":  # with which words may begin
-        spaced = read(tokens=[["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]])
+        words = [["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]]
+        spaced = only(*with_known(tokens=words))
         assert text_of(spaced).pieces == ("<s>", " un", "told", " tales")
         assert text_of(spaced, 1).special == [True, False]
     one, other = TokenTexts(), TokenTexts()  # whose numbers depend on the texts alone
@@ -83,7 +84,7 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     known: dict[str, Any] = {"counted": counted, "counted_decoder": counted_decoder, "windows": (1, 2)}
     measures: dict[str, Any] = {"loss": lambda output: output, "score": lambda output: -output}
     known |= {"documents": [7, 7], "tokens": TEXTS, "tokens_decoder": [["a"], ["b", "c"]]}
-    batch = read(**known, **measures)
+    batch = only(*with_known(**known, **measures))
     assert torch.equal(batch.counted, counted)
     assert (batch.documents, batch.windows, batch.tokens) == ((7, 7), (1, 2), 4)
     assert (batch.after.document, batch.after.documents, batch.after.tokens) == (1, 1, 4)
@@ -92,10 +93,6 @@ def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
     assert (batch.loss, batch.score) == (measures["loss"], measures["score"])
     parts = batch.of_sequences(4)
     assert parts.tokens_of(decoder=False) is None
-
-
-def with_known(**known: Any) -> list[Any]:
-    return [{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]
 
 
 def test_what_cannot_be_a_batch() -> None:

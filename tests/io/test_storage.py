@@ -120,12 +120,6 @@ def test_another_layout_is_refused_and_other_line_ends_are_not(tmp_path: Path) -
     assert read_document(path, NOTE) == VALUES
 
 
-def test_a_file_without_a_digest_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "note.json"
-    path.write_text(json_text({"schema": 1, **VALUES}), encoding="utf-8")
-    assert "its digest is missing" in refuses(path, lambda: read_document(path, NOTE))
-
-
 def test_json_has_one_text_and_neither_infinity_nor_nan(tmp_path: Path) -> None:
     assert json_text({"b": 1, "a": "ä"}) == json_text({"a": "ä", "b": 1}) == '{\n "a": "ä",\n "b": 1\n}\n'
     for value in (math.nan, math.inf):

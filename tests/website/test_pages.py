@@ -79,14 +79,12 @@ def test_the_table_says_every_equation_of_the_problem() -> None:
 pytest.importorskip("material", reason="the site needs pip install 'fenchel[docs]'")
 
 
-HOOKS = "from website.hooks import on_config, on_page_content, on_page_markdown\n"
-
-
 def build_pages(folder: Path, page: str) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "index.md").write_text(f"# Here\n\n{page}\n")
     (folder / "docs" / "one.png").write_bytes(b"")
-    (folder / "checks.py").write_text(HOOKS)
+    hooked = "from website.hooks import on_config, on_page_content, on_page_markdown\n"
+    (folder / "checks.py").write_text(hooked)
     (folder / "mkdocs.yml").write_text(
         "site_name: mine\nplugins: []\nhooks: [checks.py]\n"
         "markdown_extensions: [pymdownx.arithmatex: {generic: true}]\n"

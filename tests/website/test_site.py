@@ -17,13 +17,7 @@ from website.pages import family_page, with_tables
 
 
 class HtmlPage:
-    """One page.
-
-    Attributes:
-        links: What its anchors lead to.
-        loaded: What a browser loads by itself: scripts, styles, fonts, images, frames.
-        places: Ids and names.
-    """
+    """One page: what its anchors lead to, what a browser loads by itself, and its ids and names."""
 
     def __init__(self, path: Path) -> None:
         tags = re.findall(r"<[a-z][^>]*>", path.read_text(encoding="utf-8"))
