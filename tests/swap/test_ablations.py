@@ -17,13 +17,13 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError
+from fenchel.io.runs import SilentObserver
 from fenchel.run_options import ABLATIONS
 from fenchel.swap import SwapReport, run, swap
 from fenchel.swap.conditions import Condition, sites_of
 from fenchel.swap.findings import interval_of, share_left_in_words
 from fenchel.swap.report import render_html, terminal_table
 from fenchel.swap.statistics import ranking
-from tests.cli.test_terminal import Recording
 from tests.normal import drawn
 from tests.pages import page, run_blocks, shown
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
@@ -210,8 +210,8 @@ def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
 def test_the_time_is_estimated_without_what_comes_before_the_first_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seconds = [0.0]
-    told: Any = Recording()
+    seconds, told, observer = [0.0], list[Any](), SilentObserver()
+    monkeypatch.setattr(observer, "advanced", told.append)
 
     def slow(owner: Any, name: str, by: float) -> None:
         function = getattr(owner, name)
@@ -225,10 +225,10 @@ def test_the_time_is_estimated_without_what_comes_before_the_first_condition(
     slow(run, "mean_outputs", 100.0)
     slow(run.SwapRun, "_observe", 1.0)
     monkeypatch.setattr(run, "ProgressClock", partial(run.ProgressClock, now=lambda: seconds[0]))
-    small_swap(estimators=("none",), ablations=("mean",), per_head=True, observer=told)
-    expected = next(one.seconds + one.seconds_left for one in told.told if one.seconds_left is not None)
-    assert expected < 1.5 * told.told[-1].seconds
-    tokens = [one.tokens for one in told.told]
+    small_swap(estimators=("none",), ablations=("mean",), per_head=True, observer=observer)
+    expected = next(one.seconds + one.seconds_left for one in told if one.seconds_left is not None)
+    assert expected < 1.5 * told[-1].seconds
+    tokens = [one.tokens for one in told]
     assert tokens == sorted(tokens)
 
 
