@@ -22,6 +22,7 @@ from fenchel.auditing.run import audit
 from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.report import terminal_table as comparing_table
+from fenchel.drawing import short
 from fenchel.errors import InputError
 from tests.auditing.small_audits import PLACE, rows_of, small_audit, small_model
 from tests.pages import shown
@@ -158,7 +159,7 @@ def test_reports_say_what_was_sampled(audits: tuple[Path, dict[str, AuditReport]
     folder, report = audits[0], audits[1]["some"]
     comparison = compare(folder / "all", folder / "some", directory=tmp_path)
     error = report.statistics.of("decoder_self", 1)["total_variation_se"]
-    assert f"±{error:.1g}" in shown(terminal_table(report))
+    assert f"±{short(error)}" in shown(terminal_table(report))
     assert "±" not in shown(terminal_table(small_audit(["w1 w2"])))
     pages = [(folder / "some" / "report.html").read_text(), (tmp_path / "compare.html").read_text()]
     tables = [shown(terminal_table(report)), shown(comparing_table(comparison))]
