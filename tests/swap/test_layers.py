@@ -86,7 +86,7 @@ def small(model: Any = None, given: Any = None, **options: Any) -> SwapReport:
     )
 
 
-def test_every_arm_is_what_the_layers_give_by_hand() -> None:
+def test_every_condition_is_what_the_layers_give_by_hand() -> None:
     model = classifier()
     report = small(model, loss=LOSS, score=hits, per_layer=True, per_head=True)
     inputs = torch.cat([one["x"] for one, _ in batches()])

@@ -88,7 +88,9 @@ def test_measurements_are_read_as_often_as_wanted_written_or_not() -> None:
         assert torch.equal(found["hidden"], first["hidden"])
 
 
-def test_measurements_of_other_arms_are_another_swap(folder: Path, saved: dict[str, Any], kind: str) -> None:
+def test_measurements_of_other_conditions_are_another_swap(
+    folder: Path, saved: dict[str, Any], kind: str
+) -> None:
     rows = SwapState.read(folder).table.rows()
     fewer = polars.Series("hidden", rows["hidden"].to_numpy()[:, 1:])
     table = ParquetTable(folder / MEASUREMENTS)

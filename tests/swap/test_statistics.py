@@ -102,7 +102,7 @@ def test_choosing_on_the_other_half_does_not_flatter_the_control():
     assert sum(naive) / 60 > 0.15
 
 
-def test_a_better_arm_is_found_better_than_every_control():
+def test_a_better_condition_is_found_better_than_every_control():
     _, y = values_with_ties(200)
     noise = torch.randn(3, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     metric = score_correlation(

@@ -308,9 +308,8 @@ class ExampleSearch:
 
     def _candidates(self, measured: MeasuredCall) -> Iterator[_Candidate]:
         """Queries that may have to be kept, with their patterns."""
-        batch, keys, values = measured.batch, measured.keys, measured.measures.values
-        farthest = measured.measures
-        index = farthest.positions.clamp(min=0)
+        batch, keys, measures = measured.batch, measured.keys, measured.measures
+        values, index = measures.values, measures.positions.clamp(min=0)
         positions = measured.positions.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         variation, deviation = (
             values[name].gather(-1, index).float().cpu() for name in ("total_variation", "relative_deviation")
@@ -324,7 +323,7 @@ class ExampleSearch:
         patterns = torch.stack((own, *(of_side.argmax(-1) for of_side in ends)), -1).cpu()
         # Decoding the text of a query is expensive: skip those that cannot be kept.
         least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
-        within = (farthest.positions.cpu() >= 0) & (variation >= least[:, None])
+        within = (measures.positions.cpu() >= 0) & (variation >= least[:, None])
         chosen = within.to(index.device)
         for (row, column, _), position, far, off, pattern, first, exact in zip(
             within.nonzero().tolist(),
@@ -332,7 +331,7 @@ class ExampleSearch:
             variation[within].tolist(),
             deviation[within].tolist(),
             patterns[within].tolist(),
-            *(part[chosen].float().cpu() for part in (farthest.first_order, farthest.exact)),
+            *(part[chosen].float().cpu() for part in (measures.first_order, measures.exact)),
             strict=True,
         ):
             query, left, reached = (KEY_CLASSES[number] for number in pattern)

@@ -185,7 +185,7 @@ class HeadExample(FarQuery):
 
     Attributes:
         token: The query's token.
-        templates: The heaviest under either weights, heaviest first.
+        templates: The heaviest by attention's or by the exact weights, heaviest first.
         context: The sentence that contains the query, with "…" where text is left out.
         context_token: Start and end of the query's token in ``context``; None where it is not shown.
         passage: The sentence that contains the templates, with all weights.
@@ -201,7 +201,7 @@ class HeadExample(FarQuery):
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight of a template under either weights."""
+        """The largest weight of a template, attention's or exact."""
         return max((max(one.first_order, one.exact) for one in self.templates), default=0.0)
 
     @property

@@ -235,7 +235,7 @@ def describe(
     )
     only_if_given = {
         "queries": options.queries if isinstance(options.queries, int) else None,
-        "even_so": options.even_so and {*_own_names(model).values()} != {options.closeness},
+        "even_so": options.even_so and any(own != options.closeness for own in _own_names(model).values()),
         "estimator": _own_estimators(model),
         "reads": None if reads == "text" else reads,
         # A swap compares sentence embeddings of a model without a language-model head.
