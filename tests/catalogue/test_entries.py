@@ -1,6 +1,8 @@
 """Every entry of the catalogue: what it computes, what it says of itself, and in what orders it does not look."""
 
+import json
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from fenchel.catalogue import (
     Verdict,
     entry,
 )
+from fenchel.catalogue.declaration import cited
 from fenchel.catalogue.entry import Inferrer
 from fenchel.catalogue.parts import AbstractFiniteParts
 from fenchel.catalogue.vision_and_gates import coins
@@ -166,6 +169,13 @@ def test_its_layer_can_be_built_and_infers(name):
     assert output.shape == x.shape
     layer.estimator = "exact"
     assert layer(x, x, x)[0].shape == x.shape
+
+
+def test_every_paper_of_the_file_is_cited_and_others_are_not_found():
+    keys = json.loads(files("fenchel.catalogue").joinpath("papers.json").read_bytes())
+    assert {replace(entry.paper, where="") for entry in ENTRIES.values()} == {cited(key) for key in keys}
+    with pytest.raises(KeyError, match="nobody1900"):
+        cited("nobody1900")
 
 
 def test_kernels_that_all_underflow_still_find_the_nearest():

@@ -12,15 +12,15 @@ from torch import Tensor
 from fenchel.arguments import ESTIMATORS
 from fenchel.catalogue.declaration import (
     NO_INFERENCE,
-    OWN_PAPER,
     QUERIES_OR_KEYS,
     UNORDERED,
     Draw,
     Family,
+    cited,
     heads,
     queries_or_keys,
 )
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import GaussianParts, Parts, TransportParts
 from fenchel.closeness import Tsallis
 
@@ -35,12 +35,7 @@ _NO_FARTHER = (
 
 @FAMILY.entry(
     title="Sparsemax attention",
-    paper=Paper(
-        "Martins and Astudillo",
-        2016,
-        "From softmax to sparsemax: a sparse model of attention and multi-label classification",
-        "eq. (2)",
-    ),
+    paper=cited("martins2016", "eq. (2)"),
     formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
     closeness="Tsallis of order 2: ‖p - u‖²/2",
     exact_because=_NO_FARTHER,
@@ -58,7 +53,7 @@ def _sparsemax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Te
 
 @FAMILY.entry(
     title="Entmax attention of order 1.5",
-    paper=Paper("Peters et al.", 2019, "Sparse sequence-to-sequence models"),
+    paper=cited("peters2019"),
     formula="p_ij = [s_ij/2 - τ_i]₊²,  τ_i such that Σ_j p_ij = 1,  s_ij = ⟨q_i, k_j⟩/√d",
     closeness="Tsallis of order 1.5, Bregman's form",
     exact_because=_NO_FARTHER,
@@ -76,7 +71,7 @@ def _entmax(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
 
 @FAMILY.entry(
     title="Optimal-transport attention",
-    paper=replace(OWN_PAPER, where="section 9"),
+    paper=cited("anonymous2024", "section 9"),
     formula="p_i(t) = Σ_j u_j s_ij(t),  s_ij(t) ∝ exp((⟨q_i, t⟩ - ‖t - k_j‖²)/γ),  t over keys and atoms",
     templates="k_j, and atoms, which are not in the input",
     preference="uniform on the keys, 0 on the atoms",
@@ -123,7 +118,7 @@ _ROUNDS = 60
 
 @FAMILY.entry(
     title="Doubly stochastic attention",
-    paper=Paper("Sander et al.", 2022, "Sinkformers: transformers with doubly stochastic attention"),
+    paper=cited("sander2022"),
     formula="p_ij = exp(s_ij + f_i + g_j),  Σ_j p_ij = 1,  Σ_i p_ij = m/n,  s_ij = ⟨q_i, k_j⟩/√d",
     preference="u_j ∝ exp(g_j), fitted to all queries jointly",
     verdict=Verdict.COMPOSITION,
@@ -159,7 +154,7 @@ _UPDATES = 3
 
 @FAMILY.entry(
     title="Modern Hopfield network",
-    paper=Paper("Ramsauer et al.", 2021, "Hopfield networks is all you need", "eq. (3)"),
+    paper=cited("ramsauer2021", "eq. (3)"),
     formula="ξ⁽ᵗ⁺¹⁾ = Σ_j p_j x_j,  p_j ∝ exp(β⟨x_j, ξ⁽ᵗ⁾⟩),  three updates",
     templates="x_j, the stored patterns",
     evidence="ξ⁽ᵗ⁾, with α = β",
@@ -189,12 +184,7 @@ def _hopfield(infer: Inferrer, state: Tensor, patterns: Tensor, beta: Tensor) ->
 
 @FAMILY.entry(
     title="Induced points",
-    paper=Paper(
-        "Lee et al.",
-        2019,
-        "Set transformer: a framework for attention-based permutation-invariant neural networks",
-        "section 3.1, ISAB",
-    ),
+    paper=cited("lee2019", "section 3.1, ISAB"),
     formula="h_a = Σ_j p_aj v_j,  p_aj ∝ exp(⟨i_a, k_j⟩/√d);  o_i = Σ_a r_ia h_a,  r_ia ∝ exp(⟨q_i, h_a⟩/√d)",
     templates="k_j/√d; h_a/√d",
     evidence="i_a, learned; q_i",
@@ -220,7 +210,7 @@ def _induced_points(infer: Inferrer, points: Tensor, query: Tensor, key: Tensor,
 
 @FAMILY.entry(
     title="Attention sink",
-    paper=Paper("Xiao et al.", 2024, "Efficient streaming language models with attention sinks"),
+    paper=cited("xiao2024"),
     formula="p_ij = exp(s_ij) / (exp(b_h) + Σ_l exp(s_il)),  s_ij = ⟨q_i, k_j⟩/√d",
     templates="k_j/√d, and 0",
     preference="u_j ∝ 1 for keys, exp(b_h) for the sink",
@@ -247,12 +237,7 @@ def _sink(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, sink: Tens
 
 @FAMILY.entry(
     title="Linear attention",
-    paper=Paper(
-        "Katharopoulos et al.",
-        2020,
-        "Transformers are RNNs: fast autoregressive transformers with linear attention",
-        "eqs. (4)-(7)",
-    ),
+    paper=cited("katharopoulos2020", "eqs. (4)-(7)"),
     formula="o_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / Σ_j ⟨φ(q_i), φ(k_j)⟩,  φ(x) = elu(x) + 1",
     templates="e_r, one for each feature r",
     preference="u_r ∝ Σ_j φ_r(k_j)",
@@ -296,12 +281,7 @@ _TOKENS = heads(value_dim=3)
 
 @FAMILY.entry(
     title="Retention",
-    paper=Paper(
-        "Sun et al.",
-        2023,
-        "Retentive network: a successor to transformer for large language models",
-        "section 2.1",
-    ),
+    paper=cited("sun2023", "section 2.1"),
     formula="o_i = Σ_{j ≤ i} γ^{i−j} ⟨q_i, k_j⟩ v_j",
     templates="k of a pair (k, v)",
     preference="normal on pairs, with mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
@@ -333,7 +313,7 @@ def _retention(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, decay
 
 @FAMILY.entry(
     title="Softmax attention with forget gates",
-    paper=Paper("Lin et al.", 2025, "Forgetting transformer: softmax attention with a forget gate"),
+    paper=cited("lin2025"),
     formula="p_ij ∝ Π_{j < l ≤ i} f_l · exp(⟨q_i, k_j⟩/√d) for j ≤ i",
     preference="u_ij ∝ Π_{j < l ≤ i} f_l for j ≤ i",
     because="Decay is a preference if weights are normalised.",
@@ -357,7 +337,7 @@ def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate
 # Σ c ‖v - W k‖² + ρ‖W‖².
 @FAMILY.entry(
     title="Mesa layer",
-    paper=Paper("von Oswald et al.", 2023, "Uncovering mesa-optimization algorithms in transformers"),
+    paper=cited("vonoswald2023"),
     formula="o_i = W_i q_i,  W_i = argmin_W Σ_{j seen by i} ‖v_j - W k_j‖² + ρ‖W‖²",
     templates="k of a pair (k, v)",
     preference="normal on pairs, with mean 0 and second moments Σ_j (k_j, v_j)(k_j, v_j)ᵀ of those seen",
@@ -394,7 +374,7 @@ def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Gated delta rule",
-    paper=Paper("Yang et al.", 2025, "Gated delta networks: improving Mamba2 with delta rule"),
+    paper=cited("yang2025"),
     formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
     values="v_j",
     because=(

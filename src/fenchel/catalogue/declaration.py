@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -33,10 +35,25 @@ def queries_or_keys(
 QUERIES_OR_KEYS: Final = queries_or_keys()
 """Those without further inputs."""
 
-OWN_PAPER: Final = Paper(
-    "Anonymous", 2024, "Deciphering attention mechanisms: optimization and Fenchel dual solutions"
-)
-"""The paper from which attention as inference is taken."""
+_PAPERS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("papers.json").read_bytes())
+
+
+def cited(key: str, where: str = "") -> Paper:
+    """A paper of ``papers.json``, which has each that an entry cites, by its first author and year.
+
+    Args:
+        key: Its key in the file.
+        where: Section or equation in it.
+
+    Raises:
+        KeyError: If the file has no such key.
+
+    Example:
+        >>> str(cited("ramsauer2021", "eq. (3)"))
+        'Ramsauer et al. 2021, Hopfield networks is all you need, eq. (3)'
+    """
+    return Paper(**_PAPERS[key], where=where)
+
 
 NO_INFERENCE: Final[dict[str, Any]] = {
     "templates": "–",

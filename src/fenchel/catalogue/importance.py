@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from fenchel.catalogue.declaration import OWN_PAPER, Draw, Family, heads, log_weights_of, queries_or_keys
-from fenchel.catalogue.entry import Inferrer, Paper
+from fenchel.catalogue.declaration import Draw, Family, cited, heads, log_weights_of, queries_or_keys
+from fenchel.catalogue.entry import Inferrer
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
 from fenchel.nn.preference.learned import ContextNetwork
@@ -24,7 +23,7 @@ def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Importance from the whole input",
-    paper=replace(OWN_PAPER, where="section 7"),
+    paper=cited("anonymous2024", "section 7"),
     formula="p_ij ∝ exp(f(X)_j) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_j ∝ exp(f(X)_j), f a network applied to the whole sentence or image",
     exact_because="Mean and covariance under u are those of the important parts, shared by all queries.",
@@ -46,12 +45,7 @@ def _context(
 
 @FAMILY.entry(
     title="Bias from a pair representation",
-    paper=Paper(
-        "Jumper et al.",
-        2021,
-        "Highly accurate protein structure prediction with AlphaFold",
-        "supplement, algorithm 7",
-    ),
+    paper=cited("jumper2021", "supplement, algorithm 7"),
     formula="p_ij ∝ exp(⟨w_h, b_ij⟩) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
     exact_because="The preference differs by query, and so do mean and covariance under it.",

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, heads, log_weights_of
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import Draw, Family, cited, heads, log_weights_of
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts, RelativeParts
 from fenchel.nn import sinusoids
 from fenchel.nn.calls import combined
@@ -42,12 +42,7 @@ def _projected(x: Tensor, project: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Learned absolute position embeddings",
-    paper=Paper(
-        "Devlin et al.",
-        2019,
-        "BERT: pre-training of deep bidirectional transformers for language understanding",
-        "section 3",
-    ),
+    paper=cited("devlin2019", "section 3"),
     formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
     templates="K(x_j + a_j)/√d, a_j a learned vector of position j",
     evidence="Q(x_i + a_i)",
@@ -68,7 +63,7 @@ def _learned_absolute(infer: Inferrer, x: Tensor, places: Tensor, project: Tenso
 
 @FAMILY.entry(
     title="Sinusoidal position encodings",
-    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.5"),
+    paper=cited("vaswani2017", "section 3.5"),
     formula=(
         "p_ij ∝ exp(⟨Q(x_i + s_i), K(x_j + s_j)⟩/√d),  s_i = (sin ω_c i, cos ω_c i)_c,  ω_c = 10000^{−2c/w}\n"
         "√d times the score is a sum of four: x_iᵀ M x_j + x_iᵀ M s_j + s_iᵀ M x_j + s_iᵀ M s_j,  M = QᵀK"
@@ -103,12 +98,7 @@ def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="T5's relative position",
-    paper=Paper(
-        "Raffel et al.",
-        2020,
-        "Exploring the limits of transfer learning with a unified text-to-text transformer",
-        "section 2.1",
-    ),
+    paper=cited("raffel2020", "section 2.1"),
     formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
@@ -127,12 +117,7 @@ def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: Rel
 
 @FAMILY.entry(
     title="Attention with linear biases (ALiBi)",
-    paper=Paper(
-        "Press et al.",
-        2022,
-        "Train short, test long: attention with linear biases enables input length extrapolation",
-        "section 3",
-    ),
+    paper=cited("press2022", "section 3"),
     formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
     preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
     exact_because=(
@@ -154,12 +139,7 @@ def _alibi(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor
 
 @FAMILY.entry(
     title="Rotary position embedding (RoPE)",
-    paper=Paper(
-        "Su et al.",
-        2021,
-        "RoFormer: enhanced transformer with rotary position embedding",
-        "eqs. (14)-(16)",
-    ),
+    paper=cited("su2021", "eqs. (14)-(16)"),
     formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
     templates="R_j k_j/√d, where R_j rotates pairs of coordinates by angles proportional to j",
     evidence="R_i q_i",
@@ -182,7 +162,7 @@ def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
 
 @FAMILY.entry(
     title="Causal attention",
-    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.2.3"),
+    paper=cited("vaswani2017", "section 3.2.3"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for j ≤ i, else 0",
     preference="uniform on j ≤ i",
     exact_because="The first query has only one key, so all estimators agree; later queries have more.",
@@ -200,7 +180,7 @@ def _causal(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
 
 @FAMILY.entry(
     title="Sliding window (Longformer)",
-    paper=Paper("Beltagy et al.", 2020, "Longformer: the long-document transformer", "section 3.1"),
+    paper=cited("beltagy2020", "section 3.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) for |j − i| ≤ w/2, else 0",
     preference="uniform on w + 1 positions around i",
     exact_because="Mean and covariance are those of the few templates in the window.",
@@ -260,12 +240,7 @@ def _asked(
 
 @FAMILY.entry(
     title="Transformer-XL",
-    paper=Paper(
-        "Dai et al.",
-        2019,
-        "Transformer-XL: attentive language models beyond a fixed-length context",
-        "section 3.3",
-    ),
+    paper=cited("dai2019", "section 3.3"),
     formula=(
         "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_{i−j}⟩ + ⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i\n"
         "R the sinusoidal code of a distance; keys include those of the previous segment"
@@ -303,12 +278,7 @@ def _text_in_order(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Two-stream attention (XLNet)",
-    paper=Paper(
-        "Yang et al.",
-        2019,
-        "XLNet: generalized autoregressive pretraining for language understanding",
-        "section 2.3",
-    ),
+    paper=cited("yang2019", "section 2.3"),
     formula=(
         "h_i attends to keys of h with o_j ≤ o_i;  g_i to keys of h with o_j < o_i,  o the factorisation order\n"
         "scores as Transformer-XL's"
@@ -360,9 +330,7 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Relative position representations",
-    paper=Paper(
-        "Shaw et al.", 2018, "Self-attention with relative position representations", "eqs. (3), (4)"
-    ),
+    paper=cited("shaw2018", "eqs. (3), (4)"),
     formula=(
         "o_i = Σ_j p_ij (v_j + b_{clip(j−i)}),  p_ij ∝ exp(⟨q_i, k_j + a_{clip(j−i)}⟩/√d)\n"
         "clip(r) = max(−K, min(K, r))"
@@ -395,7 +363,7 @@ def _image(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Stand-alone self-attention in images",
-    paper=Paper("Ramachandran et al.", 2019, "Stand-alone self-attention in vision models", "eqs. (2), (3)"),
+    paper=cited("ramachandran2019", "eqs. (2), (3)"),
     formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
     templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), different for each query",
     preference="uniform on the k × k pixels around i",
@@ -449,12 +417,7 @@ def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tens
 
 @FAMILY.entry(
     title="Shifted windows (Swin)",
-    paper=Paper(
-        "Liu et al.",
-        2021,
-        "Swin transformer: hierarchical vision transformer using shifted windows",
-        "section 3.2 and eq. (4)",
-    ),
+    paper=cited("liu2021", "section 3.2 and eq. (4)"),
     formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
     preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
     exact_because="Mean and covariance are those of the pixels of a window, under the learned preference.",

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, heads, queries_or_keys
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import Draw, Family, cited, heads, queries_or_keys
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
 
@@ -27,11 +27,7 @@ NOTE = (
 
 @FAMILY.entry(
     title="Winner-take-all",
-    paper=Paper(
-        "Koch and Ullman",
-        1985,
-        "Shifts in selective visual attention: towards the underlying neural circuitry",
-    ),
+    paper=cited("koch1985"),
     formula="o = v_j for the j with the largest salience s_j",
     templates="s_j, one number per location",
     evidence="1: towards higher salience",
@@ -69,7 +65,7 @@ _CHANNELS = queries_or_keys({"attended": -1}, {"channel": -1})
 
 @FAMILY.entry(
     title="Filter",
-    paper=Paper("Broadbent", 1958, "Perception and communication"),
+    paper=cited("broadbent1958"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if channel(j) is the one that i attends to, else 0",
     preference="u_ij uniform on the attended channel, 0 on the others",
     exact_because="Mean and covariance under u are those of the selected channel.",
@@ -90,7 +86,7 @@ def _filter(
 
 @FAMILY.entry(
     title="Attenuation",
-    paper=Paper("Treisman", 1964, "Selective attention in man"),
+    paper=cited("treisman1964"),
     formula="p_ij ∝ u_ij exp(⟨q_i, k_j⟩/√d),  u_ij ∝ 1 in the attended channel, ε elsewhere,  0 < ε ≪ 1",
     preference="u_ij ∝ 1 in the attended channel, ε in the others",
     exact_because="The threshold changes with the variance of the keys along the query.",
@@ -122,11 +118,7 @@ _SCENE = {**heads(queries=3, keys=6, value_dim=3), "places": (6, 2), "centre": (
 @FAMILY.entry(
     name="zoom-lens",
     title="Zoom lens",
-    paper=Paper(
-        "Eriksen and St. James",
-        1986,
-        "Visual attention within and around the field of focal attention: a zoom lens model",
-    ),
+    paper=cited("eriksen1986"),
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ_i²): a width for each query",
     meaning=(
@@ -141,7 +133,7 @@ _SCENE = {**heads(queries=3, keys=6, value_dim=3), "places": (6, 2), "centre": (
 )
 @FAMILY.entry(
     title="Spotlight",
-    paper=Paper("Posner et al.", 1980, "Attention and the detection of signals"),
+    paper=cited("posner1980"),
     formula="p_ij ∝ exp(-‖x_j - c_i‖²/2σ²) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_ij ∝ exp(-‖x_j - c_i‖²/2σ²): locations x_j near the cue c_i",
     exact_because="Mean and covariance under u are those within the beam.",
@@ -171,7 +163,7 @@ _LOOKS = 4
 
 @FAMILY.entry(
     title="Inhibition of return",
-    paper=Paper("Posner and Cohen", 1984, "Components of visual orienting"),
+    paper=cited("posner1984"),
     formula="p⁽ᵗ⁾_j ∝ u⁽ᵗ⁾_j exp⟨q, k_j⟩,  u⁽ᵗ⁺¹⁾_j ∝ (u⁽ᵗ⁾_j)^κ · (1 - ρ p⁽ᵗ⁾_j),  u⁽¹⁾ uniform",
     templates="k_j",
     preference="u⁽ᵗ⁾: smaller at recently attended locations",
@@ -201,7 +193,7 @@ def _inhibition_of_return(
 
 @FAMILY.entry(
     title="Guided search",
-    paper=Paper("Wolfe", 1994, "Guided search 2.0: a revised model of visual search"),
+    paper=cited("wolfe1994"),
     formula="p_ij ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁) · exp⟨w_i, f_j⟩",
     templates="f_j, the features of item j",
     preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
@@ -227,7 +219,7 @@ def _guided_search(
 
 @FAMILY.entry(
     title="Similarity to targets and among others",
-    paper=Paper("Duncan and Humphreys", 1989, "Visual search and stimulus similarity"),
+    paper=cited("duncan1989"),
     formula="p_ij ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)) · exp⟨t_i, f_j⟩",
     templates="f_j, the features of item j",
     preference="u_j ∝ exp(-c · mean_{l≠j} exp(-‖f_j - f_l‖)): smaller for items that are similar to many others",
@@ -250,12 +242,7 @@ def _similarity(infer: Inferrer, features: Tensor, target: Tensor, value: Tensor
 
 @FAMILY.entry(
     title="Dynamic routing",
-    paper=Paper(
-        "Olshausen et al.",
-        1993,
-        "A neurobiological model of visual attention and invariant pattern recognition based on dynamic routing of "
-        "information",
-    ),
+    paper=cited("olshausen1993"),
     formula="p_ij ∝ exp(-‖x_j - (a y_i + b)‖²/2σ²)",
     templates="x_j, positions in the input",
     preference="u_j ∝ exp(-‖x_j‖²/2σ²)",
@@ -296,7 +283,7 @@ def _routing(
 
 @FAMILY.entry(
     title="Gain field",
-    paper=Paper("Salinas and Abbott", 1997, "Invariant visual responses from attentional gain fields"),
+    paper=cited("salinas1997"),
     formula="o_i = Σ_j g_j r_ij v_j / Σ_j g_j r_ij,  r_ij = exp⟨q_i, k_j⟩",
     templates="k_j",
     preference="u_j ∝ g_j > 0",
@@ -318,7 +305,7 @@ def _gain_field(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gain
 
 @FAMILY.entry(
     title="Attention as precision",
-    paper=Paper("Feldman and Friston", 2010, "Attention, uncertainty, and free-energy"),
+    paper=cited("feldman2010"),
     formula="p_ij ∝ exp(α_i ⟨q_i, k_j⟩)",
     templates="k_j",
     evidence="q_i, with a reliability α_i for each query",
@@ -349,7 +336,7 @@ def _goal_and_salience(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Top-down against bottom-up",
-    paper=Paper("Itti and Koch", 2001, "Computational modelling of visual attention"),
+    paper=cited("itti2001"),
     formula="p_ij ∝ exp(s_j) · exp⟨g_i, k_j⟩",
     templates="k_j",
     preference="u_j ∝ exp(s_j), s the salience: bottom-up",

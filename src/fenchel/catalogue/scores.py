@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, heads, log_weights_of
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import QUERIES_OR_KEYS, Draw, Family, cited, heads, log_weights_of
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.evidence import General
 from fenchel.nn.preference import Location, Window
 
 FAMILY = Family("Scores and positions")
-
-
-_LUONG = "Effective approaches to attention-based neural machine translation"
 
 
 def _states_and_places(draw: Draw) -> dict[str, Any]:
@@ -30,7 +26,7 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Location-based attention",
-    paper=Paper("Luong et al.", 2015, _LUONG, "eq. (8)"),
+    paper=cited("luong2015", "eq. (8)"),
     formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp⟨w_j, s_i⟩",
     templates="h_j, without effect",
     preference="u_ij ∝ exp⟨w_j, s_i⟩, w_j a learned vector of position j",
@@ -69,7 +65,7 @@ def _states_and_a_form(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="General (bilinear) attention",
-    paper=Paper("Luong et al.", 2015, _LUONG, "section 3.1, general"),
+    paper=cited("luong2015", "section 3.1, general"),
     formula="p_ij ∝ exp(q_iᵀ W k_j)",
     templates="k_j",
     evidence="Wᵀ q_i",
@@ -91,9 +87,6 @@ def _general(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network
     return infer(Parts(templates=templates * scale, evidence=evidence, values=value))
 
 
-_TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)")
-
-
 def _a_memory(draw: Draw) -> dict[str, Any]:
     return {"query": draw(1, 2, 3, 4), "memory": draw(1, 2, 6, 4), "strength": draw(1, 2, 3).exp()}
 
@@ -106,7 +99,7 @@ def _addressed(query: Tensor, memory: Tensor, strength: Tensor) -> Parts:
 
 @FAMILY.entry(
     title="Content addressing",
-    paper=_TURING,
+    paper=cited("graves2014", "eqs. (5), (6)"),
     formula="r_i = Σ_j p_ij M_j,  p_ij ∝ exp(β_i cos(k_i, M_j))",
     templates="M_j/‖M_j‖",
     evidence="β_i k_i/‖k_i‖",
@@ -139,7 +132,7 @@ def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Addressing of a neural Turing machine",
-    paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
+    paper=cited("graves2014", "eqs. (5)-(9) and (2)"),
     formula=(
         "c = content addressing,  g_i c_i + (1 − g_i) w_i of the previous step, circularly shifted by s_i: w̃_i\n"
         "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_{ij}^{γ_i}"
@@ -184,7 +177,7 @@ _STATES_AND_REACH = {**heads(queries=5, keys=7, value_dim=3, count=1), "reach": 
 
 @FAMILY.entry(
     title="Local attention, monotonic (local-m)",
-    paper=Paper("Luong et al.", 2015, _LUONG, "section 3.2, local-m"),
+    paper=cited("luong2015", "section 3.2, local-m"),
     formula="p_ij ∝ exp⟨q_i, k_j⟩ where |j − i| ≤ D, else 0",
     templates="k_j",
     preference="uniform on the window of 2D + 1 positions around i",
@@ -200,7 +193,7 @@ def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: 
 
 @FAMILY.entry(
     title="Local attention, predictive (local-p)",
-    paper=Paper("Luong et al.", 2015, _LUONG, "eqs. (9), (10)"),
+    paper=cited("luong2015", "eqs. (9), (10)"),
     formula=(
         "c_i = S sigmoid(v · tanh(W q_i));  a_ij ∝ exp⟨q_i, k_j⟩ where |j − c_i| ≤ D\n"
         "o_i = Σ_j a_ij exp(−(j − c_i)²/2σ²) v_j,  σ = D/2"

@@ -14,19 +14,17 @@ from fenchel.catalogue.declaration import (
     UNORDERED,
     Draw,
     Family,
+    cited,
     heads,
     log_weights_of,
     queries_or_keys,
 )
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
 from fenchel.nn.preference import Additive
 
 FAMILY = Family("Textbook")
-
-
-_BOOK = "Probabilistic machine learning: an introduction"
 
 
 def _city_block(query: Tensor, key: Tensor) -> Tensor:
@@ -35,7 +33,7 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Soft dictionary look-up",
-    paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
+    paper=cited("murphy2022", "section 15.4.1"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp a(q_i, k_j)",
     templates="k_j, without effect",
     preference="u_ij ∝ exp a(q_i, k_j), for any function a",
@@ -71,7 +69,7 @@ def _with_mask(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Masked attention",
-    paper=Paper("Murphy", 2022, _BOOK, "section 15.4.1"),
+    paper=cited("murphy2022", "section 15.4.1"),
     formula="p_ij ∝ exp(⟨q_i, k_j⟩/√d) if j is visible to i, else 0",
     preference="u_ij uniform on the visible keys, 0 elsewhere",
     exact_because="Mean and covariance under u are those of the visible keys.",
@@ -91,7 +89,7 @@ def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible:
 
 @FAMILY.entry(
     title="Kernel regression",
-    paper=Paper("Nadaraya; Watson", 1964, "On estimating regression; Smooth regression analysis"),
+    paper=cited("nadaraya1964"),
     formula="p_ij ∝ exp(-w²‖q_i - k_j‖²/2)",
     templates="k_j",
     preference="u_j ∝ exp(-w²‖k_j‖²/2)",
@@ -118,12 +116,7 @@ def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor,
 
 @FAMILY.entry(
     title="Dot-product attention",
-    paper=Paper(
-        "Luong et al.",
-        2015,
-        "Effective approaches to attention-based neural machine translation",
-        "section 3.1, dot",
-    ),
+    paper=cited("luong2015", "section 3.1, dot"),
     formula="p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
     exact_because="Exact inference moves the mean less, where keys vary along the query.",
@@ -141,7 +134,7 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Scaled dot-product attention",
-    paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "eq. (1)"),
+    paper=cited("vaswani2017", "eq. (1)"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ exp(⟨q_i, k_j⟩/√d)",
     templates="k_j/√d",
     preference="uniform",
@@ -168,12 +161,7 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Additive attention",
-    paper=Paper(
-        "Bahdanau et al.",
-        2015,
-        "Neural machine translation by jointly learning to align and translate",
-        "section 3.1 and appendix A.1.2",
-    ),
+    paper=cited("bahdanau2015", "section 3.1 and appendix A.1.2"),
     formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j + b)),  b = 0 in the paper",
     templates="h_j, without effect",
     preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j + b))",
@@ -202,9 +190,7 @@ def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Addi
 
 @FAMILY.entry(
     title="Attention pooling",
-    paper=Paper(
-        "Yang et al.", 2016, "Hierarchical attention networks for document classification", "eqs. (5)-(7)"
-    ),
+    paper=cited("yang2016", "eqs. (5)-(7)"),
     formula="s = Σ_j p_j h_j,  p_j ∝ exp⟨tanh(W h_j + b), q⟩",
     templates="tanh(W h_j + b)",
     evidence="q, learned: the same for every input",
@@ -239,12 +225,7 @@ def _two_sentences(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Decomposable attention",
-    paper=Paper(
-        "Parikh et al.",
-        2016,
-        "A decomposable attention model for natural language inference",
-        "eqs. (1)-(5)",
-    ),
+    paper=cited("parikh2016", "eqs. (1)-(5)"),
     formula=(
         "β_i = Σ_j p_ij b_j,  p_ij ∝ exp⟨F(a_i), F(b_j)⟩ over j;  α_j = Σ_i r_ij a_i,  r_ij ∝ the same over i\n"
         "y = H(Σ_i G(a_i, β_i), Σ_j G(b_j, α_j))"
@@ -280,15 +261,12 @@ def _decomposable(
     return aggregate(torch.cat(tuple(compared), -1))
 
 
-_CAPTIONS = "Show, attend and tell: neural image caption generation with visual attention"
-
-
 _GLIMPSES = heads(queries=4, keys=6, dim=3)
 
 
 @FAMILY.entry(
     title="Soft attention",
-    paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.2"),
+    paper=cited("xu2015", "section 4.2"),
     formula="o_i = Σ_j p_ij v_j = E[v_s] for a position s drawn from p_i,  p_ij ∝ exp⟨q_i, k_j⟩",
     templates="k_j",
     exact_because="Positions would be drawn from other weights.",
@@ -306,7 +284,7 @@ def _soft(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Hard attention",
-    paper=Paper("Xu et al.", 2015, _CAPTIONS, "section 4.1"),
+    paper=cited("xu2015", "section 4.1"),
     formula="o_i = v_j for the j with the largest ⟨q_i, k_j⟩; ties share in proportion to u",
     templates="k_j",
     closeness="0 on the support of u, infinite elsewhere: no closeness",

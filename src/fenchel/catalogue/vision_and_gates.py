@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from fenchel import functional
-from fenchel.catalogue.declaration import NO_INFERENCE, Draw, Family, log_weights_of
-from fenchel.catalogue.entry import Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.declaration import NO_INFERENCE, Draw, Family, cited, log_weights_of
+from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import QuadraticGridPosition
 
@@ -28,7 +28,7 @@ _PIXELS = (Symmetry({"x": -2}),)
 
 @FAMILY.entry(
     title="Self-attention of SAGAN",
-    paper=Paper("Zhang et al.", 2019, "Self-attention generative adversarial networks", "section 3"),
+    paper=cited("zhang2019", "section 3"),
     formula="y_i = γ V Σ_j p_ij h(x_j) + x_i,  p_ij ∝ exp⟨f(x_j), g(x_i)⟩",
     templates="f(x_j), without 1/√d",
     evidence="g(x_i)",
@@ -50,12 +50,9 @@ def _sagan(infer: Inferrer, x: Tensor, f: Tensor, g: Tensor, h: Tensor, v: Tenso
     return gamma * (seen.squeeze(1) @ v) + x
 
 
-_NON_LOCAL = "Non-local neural networks"
-
-
 @FAMILY.entry(
     title="Non-local block, Gaussian",
-    paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (2) and (6)"),
+    paper=cited("wang2018", "eqs. (1), (2) and (6)"),
     formula="y_i = W Σ_j p_ij g(x_j) + x_i,  p_ij ∝ exp⟨x_i, x_j⟩",
     templates="x_j",
     evidence="x_i",
@@ -80,7 +77,7 @@ _EMBEDDED = {"theta": (4, 2), "phi": (4, 2), "g": (4, 2), "x": (2, 6, 4), "w": (
 
 @FAMILY.entry(
     title="Non-local block, embedded Gaussian",
-    paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (3) and (6)"),
+    paper=cited("wang2018", "eqs. (1), (3) and (6)"),
     formula="y_i = W Σ_j p_ij g(x_j) + x_i,  p_ij ∝ exp⟨θ(x_i), φ(x_j)⟩",
     templates="φ(x_j), without 1/√d",
     evidence="θ(x_i)",
@@ -101,7 +98,7 @@ def _non_local_embedded(
 
 @FAMILY.entry(
     title="Non-local block, dot product",
-    paper=Paper("X. Wang et al.", 2018, _NON_LOCAL, "eqs. (1), (4) and (6)"),
+    paper=cited("wang2018", "eqs. (1), (4) and (6)"),
     formula="y_i = W (1/N) Σ_j ⟨θ(x_i), φ(x_j)⟩ g(x_j) + x_i",
     values="g(x_j)",
     because=(
@@ -127,9 +124,7 @@ def _non_local_dot(infer: Inferrer, x: Tensor, theta: Tensor, phi: Tensor, g: Te
 
 @FAMILY.entry(
     title="Double attention of A²-Nets",
-    paper=Paper(
-        "Chen et al.", 2018, "A²-Nets: double attention networks", "on feature gathering and distribution"
-    ),
+    paper=cited("chen2018", "on feature gathering and distribution"),
     formula=(
         "g_k = Σ_i b_ki Θx_i,  b_ki ∝ exp⟨φ_k, x_i⟩ over positions i;  o_i = Σ_k v_ik g_k,  v_ik ∝ exp(⟨ρ_k, x_i⟩ "
         "+ c_k) over descriptors k"
@@ -181,12 +176,7 @@ def _convolution_example(draw: Draw) -> dict[str, Any]:
 
 @FAMILY.entry(
     title="Convolution as attention",
-    paper=Paper(
-        "Cordonnier et al.",
-        2020,
-        "On the relationship between self-attention and convolutional layers",
-        "theorem 1 and eq. (9)",
-    ),
+    paper=cited("cordonnier2020", "theorem 1 and eq. (9)"),
     formula="o_i = Σ_h W_h Σ_j p_hij v_j + b,  p_hij = u_hij ∝ exp(-a‖x_j - x_i - Δ_h‖²)",
     templates="the pixels, without effect",
     preference="a Gaussian around the pixel at offset Δ_h, one shift of the kernel per head",
@@ -222,9 +212,6 @@ def _convolution(
     return result.unflatten(-1, belief.grid)
 
 
-_REFORMER = "Reformer: the efficient transformer"
-
-
 _HASHING_MEANING = (
     "The preference of a token is on the tokens in its chunk, or the previous one, after sorting all by hash: vectors "
     "in its direction are likely to be there. Keys are the normalised queries. A token attends to itself only if it "
@@ -244,7 +231,7 @@ def _hashed(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, **
 
 @FAMILY.entry(
     title="Reformer",
-    paper=Paper("Kitaev et al.", 2020, _REFORMER, "section 2 and appendix A"),
+    paper=cited("kitaev2020", "section 2 and appendix A"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ u_ij exp⟨q_i, q_j/‖q_j‖⟩",
     templates="q_j/‖q_j‖",
     preference=(
@@ -268,7 +255,7 @@ def _reformer(infer: Inferrer, query: Tensor, value: Tensor, rotations: Tensor, 
 
 @FAMILY.entry(
     title="Reformer, as implemented",
-    paper=Paper("Kitaev et al.", 2020, _REFORMER, "appendix A, and the code of transformers"),
+    paper=cited("kitaev2020", "appendix A, and the code of transformers"),
     formula="o_i = Σ_j p_ij v_j,  p_ij ∝ N_ij exp⟨q_i, q_j/‖q_j‖⟩",
     templates="q_j/‖q_j‖",
     preference=(
@@ -287,21 +274,13 @@ def _reformer_as_run(infer: Inferrer, query: Tensor, value: Tensor, rotations: T
     return _hashed(infer, query, value, rotations, chunk=chunk)
 
 
-_U_GAT_IT = Paper(
-    "Kim et al.",
-    2020,
-    "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
-    "section 2.1",
-)
-
-
 def _activation_example(draw: Draw) -> dict[str, Any]:
     return {"x": draw(2, 6, 4) + 0.5, "weight": draw(4)}
 
 
 @FAMILY.entry(
     title="Class activation map of U-GAT-IT",
-    paper=_U_GAT_IT,
+    paper=cited("kim2020", "section 2.1"),
     formula="a_ik = w_k E_ik",
     values="E_ik, the activation of channel k at position i",
     because=(
@@ -355,7 +334,7 @@ def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
 
 @FAMILY.entry(
     title="Auxiliary classifier of U-GAT-IT",
-    paper=_U_GAT_IT,
+    paper=cited("kim2020", "section 2.1"),
     formula="η = σ(Σ_k w_k E̅_k),  E̅_k = (1/n) Σ_i E_ik",
     templates="pooling: E_i; class: 0 and 1",
     preference="uniform, in both",
@@ -381,9 +360,7 @@ _SIDES = "0 and 1, the sides of a coin for each unit"
 
 @FAMILY.entry(
     title="Mask of residual attention",
-    paper=Paper(
-        "F. Wang et al.", 2017, "Residual attention network for image classification", "eqs. (3) and (4)"
-    ),
+    paper=cited("wang2017", "eqs. (3) and (4)"),
     formula="H_ic = (1 + M_ic) F_ic,  M_ic = σ(⟨w_c, m_i⟩ + b_c)",
     templates=_SIDES,
     preference="u(1) = σ(b_c)",
@@ -412,7 +389,7 @@ def _residual_attention(
 
 @FAMILY.entry(
     title="Squeeze and excitation",
-    paper=Paper("Hu et al.", 2018, "Squeeze-and-excitation networks", "eqs. (2) to (4)"),
+    paper=cited("hu2018", "eqs. (2) to (4)"),
     formula="y_ic = s_c x_ic,  s = σ(W₂ ReLU(W₁ x̄)),  x̄ = (1/n) Σ_i x_i",
     templates="squeeze: x_i; excitation: " + _SIDES,
     preference="uniform, in both",
@@ -434,7 +411,7 @@ def _squeeze_excitation(infer: Inferrer, x: Tensor, reduce: Tensor, expand: Tens
 
 @FAMILY.entry(
     title="Gates of an LSTM",
-    paper=Paper("Gers et al.", 2000, "Learning to forget: continual prediction with LSTM"),
+    paper=cited("gers2000"),
     formula="c' = f ⊙ c + i ⊙ g,  h' = o ⊙ tanh c',  i, f, o = σ(W[x, h] + b),  g = tanh(W[x, h] + b)",
     templates="0 and 1 for i, f and o; -1 and 1 for g and tanh c'",
     preference="logit u = b for gates, 2b for g; uniform for tanh c'",
