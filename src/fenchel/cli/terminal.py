@@ -386,7 +386,6 @@ def show_result(report: AuditReport, folder: Path) -> None:
     import typer
 
     from fenchel.auditing.report import summary_sentence, terminal_table
-    from fenchel.auditing.twin import twin_line
 
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
@@ -403,7 +402,7 @@ def show_result(report: AuditReport, folder: Path) -> None:
     notes += [pattern.found for pattern in report.suggestions[:1]]
     command = report.importance.command
     notes.append(report.importance.said if command is None else f"{report.importance.said} Next:")
-    show(terminal_table(report), summary_sentence(report), twin_line(report.manifest), *notes)
+    show(terminal_table(report), summary_sentence(report), *notes)
     if command is not None:
         typer.echo(f"  {command}")
     typer.echo(f"Report: {folder / 'report.html'}")

@@ -112,15 +112,16 @@ def test_many_heads_are_aggregated_and_the_page_stays_small() -> None:
 
 def test_sentences_have_the_numbers_of_the_audit() -> None:
     clean, missed = (sample_report({"encoder_self": (2, 3)}, queries=50, missed=n) for n in (0, 3))
-    for said in (" ".join(headline(clean)), summary_sentence(clean)):
-        for metric in ("total_variation", "relative_deviation"):
-            mean = sum(clean.statistics.mean(metric, "encoder_self", layer) for layer in (1, 2)) / 2
-            assert percent(mean) in said
-        assert f"output before the value map is off by {percent(clean.statistics.mean('mean_error'))}" in said
+    said = summary_sentence(clean)
+    assert said == f"demo: {' '.join(headline(clean))}"
+    for metric in ("total_variation", "relative_deviation"):
+        mean = sum(clean.statistics.mean(metric, "encoder_self", layer) for layer in (1, 2)) / 2
+        assert percent(mean) in said
+    assert f"output before the value map is off by {percent(clean.statistics.mean('mean_error'))}" in said
     keys = replace(clean, manifest=clean.manifest | {"space": "key"})
     assert "and the mean of a head's keys is off by" in " ".join(headline(keys))
-    assert "all 300 exact" in summary_sentence(clean)
-    assert "3 of 300 exact solves did NOT converge, the others are certified" in summary_sentence(missed)
+    assert "All 300 exact solutions are certified" in said
+    assert "297 of 300 exact solutions are certified, 3 are not" in summary_sentence(missed)
     html = render_html(missed)
     assert html.index("3 of 300 problems did not converge") < html.index('id="summary"')
     empty = AuditReport(manifest(), AuditStatistics())

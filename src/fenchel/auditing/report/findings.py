@@ -161,37 +161,14 @@ def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
 
 
 def summary_sentence(report: AuditState) -> str:
-    """The results in one sentence.
+    """The model, the closeness that it is audited under, and the sentences of :func:`headline`.
 
     Raises:
         InputError: If the report has no heads.
     """
-    statistics, twin, manifest = measured(report), report.twin, report.manifest
-    heads, problems, missed = len(statistics.heads), *map(statistics.total, ("queries", "not_converged"))
-    outcome = f"all {count(problems)} exact solves are certified"
-    if missed:
-        rest = "none is certified" if missed == problems else "the others are certified"
-        outcome = f"{count(missed)} of {count(problems)} exact solves did NOT converge, {rest}"
-    sampled = "" if report.sample is None else f", {report.sample}"
-    under = f" under {manifest['closeness']}" if manifest.get("closeness") else ""
-    if manifest.get("even_so"):
-        under += ", although the model uses another closeness"
-    elif manifest.get("estimator"):
-        under += " with first-order attention in place of its own"
-
-    def mean(metric: str) -> str:
-        return percent(statistics.mean(metric))
-
-    def beside(metric: str) -> str:
-        return "" if twin is None else f" (untrained twin {percent(twin.mean(metric))})"
-
-    return (
-        f"{model_name(manifest)}{under}, {number_of(heads, 'head')}{sampled}: on average "
-        f"{mean('total_variation')} of attention's weight would move{beside('total_variation')} and "
-        f"{mean_of('its', manifest)} is off by {mean('mean_error')}{beside('mean_error')}; its dual point is "
-        f"{mean('relative_deviation')} off the exact one, where the covariance alone predicts "
-        f"{mean('predicted_deviation')}; {outcome} in float64 to {manifest['tol']:g}."
-    )
+    closeness = report.manifest.get("closeness")
+    under = f" under {closeness}" if closeness else ""
+    return f"{model_name(report.manifest)}{under}: {' '.join(headline(report))}"
 
 
 COLUMNS: dict[str, str] = {
