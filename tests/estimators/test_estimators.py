@@ -175,20 +175,6 @@ def test_second_order_refuses_a_covariance_that_is_not_finite() -> None:
         problem.solve("second_order")
 
 
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
-def test_asking_for_gradients_changes_no_number(estimator: str) -> None:
-    plain = random_problem(batch=(2,), per_query=True, masked=3)
-    u, z = plain.preference, plain.evidence.clone().requires_grad_()
-    templates, log_weights = (part.clone().requires_grad_() for part in (u.templates, u.log_weights))
-    options = {"tol": 1e-3, "max_steps": 1000} if estimator == "gradient_ascent" else {}
-    wanting = InferenceProblem(Discrete(templates, log_weights), z, plain.alpha).solve(estimator, **options)
-    expected = plain.solve(estimator, **options)
-    assert wanting.dual.requires_grad
-    assert not wanting.gap.requires_grad
-    for name in ("mean", "weights", "dual", "gap", "mean_error", "dual_error"):
-        torch.testing.assert_close(getattr(wanting, name), getattr(expected, name), rtol=1e-12, atol=1e-12)
-
-
 def test_gradients_of_rows_that_conjugate_gradients_cannot_solve_are_factorised() -> None:
     """With eigenvalues over ten orders of magnitude, conjugate gradients are far from done where they stop."""
     spread = torch.logspace(0, 5, 30, dtype=torch.float64)

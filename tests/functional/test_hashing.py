@@ -47,18 +47,6 @@ def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk,
             torch.testing.assert_close(*slopes)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_all_of_a_chunk_meet_in_each_round_where_buckets_do_not_matter(causal):
-    _, _, _, buckets, _ = call(2)
-    options: dict[str, Any] = {"chunk": TOKENS, "before": 0, "causal": causal, "same_bucket": False}
-    others = torch.ones(TOKENS, TOKENS).fill_diagonal_(0)
-    others = others.tril() if causal else others
-    alone = torch.diag((others.sum(1) == 0).float())
-    for count_meetings in (True, False):
-        log_u = F.hashing_log_preference(buckets, count_meetings=count_meetings, **options)
-        torch.testing.assert_close(log_u.exp(), ((1 + count_meetings) * others + alone).expand_as(log_u))
-
-
 def theirs(rounds: int, decoder: bool, before: int, after: int) -> Any:
     """The layer of transformers, with two heads of 4, 6 buckets and chunks of 4."""
     modeling = pytest.importorskip("transformers.models.reformer.modeling_reformer")
