@@ -1,5 +1,7 @@
 """Tiny random models of families unlike each other: swapped, captured and audited, or refused with the reason."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -91,31 +93,26 @@ def test_torchs_encoder_layers_ask_the_registry_too():
             assert not torch.allclose(model(tokens, src_key_padding_mask=padding)[real], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("family", "head"), [("gpt_oss", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")]
-)
-def test_a_static_cache_generates_what_eager_attention_does(family, head):
-    model = tiny_model(family, head=head, dtype=torch.float32, attn_implementation="eager")
-    given = tiny_inputs(family, padding="left", dtype=torch.float32)
-    inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
-    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "cache_implementation": "static"}
-    expected = model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+# Of one layer, whose keys depend on no attention: no quantised rounding of theirs turns on the last bit.
+CACHES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("gpt_oss", {}, {"cache_implementation": "static"}),
+    ("t5", {}, {"cache_implementation": "static"}),
+    ("llama", {"num_hidden_layers": 1}, {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "sizes", "cache"), CACHES)
+def test_with_any_cache_it_generates_what_eager_attention_does(family, sizes, cache):
+    head = "AutoModelForSeq2SeqLM" if family == "t5" else "AutoModelForCausalLM"
+    model = tiny_model(family, head=head, dtype=torch.float32, attn_implementation="eager", **sizes)
+    given = tiny_inputs(family, padding="none" if sizes else "left", dtype=torch.float32)
+    options = {name: given[name] for name in ("input_ids", "attention_mask")} | cache
+    options |= {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    expected = model.generate(**options)
     with use_backend(model, "first_order"):
-        found = model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+        found = model.generate(**options)
     assert torch.equal(found.sequences, expected.sequences)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
-
-
-def test_a_quantized_cache_generates_what_eager_attention_does():
-    # One layer, whose keys depend on no attention: no rounding of theirs turns on the last bit.
-    options = {"dtype": torch.float32, "attn_implementation": "eager", "num_hidden_layers": 1}
-    model = tiny_model("llama", head="AutoModelForCausalLM", **options)
-    inputs = tiny_inputs("llama", padding="none", dtype=torch.float32)
-    generate = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "output_logits": True}
-    generate |= {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
-    expected = model.generate(**inputs, **generate, return_dict_in_generate=True)
-    with use_backend(model, "first_order"):
-        found = model.generate(**inputs, **generate, return_dict_in_generate=True)
     torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
 
 
