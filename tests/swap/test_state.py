@@ -19,32 +19,18 @@ from fenchel.swap import SwapReport
 from fenchel.swap.run import MEASUREMENTS, OLD_STATE_FILE, STATE_FILE, STATE_FORM, SwapState
 from tests.auditing.small_audits import Interrupting
 from tests.damage import field, ill_formed, refuses
-from tests.swap.small_swaps import SCORED, small_swap
+from tests.swap.small_swaps import small_swap
 
 ROOT = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"estimators": ["exact"], "alphas": (0.7, 1.0)}
 
 
-@pytest.fixture(scope="module")
-def saved_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders of an interrupted swap of a language model and of a finished one of sentences; not to be changed."""
-    root = tmp_path_factory.mktemp("swaps")
-    with pytest.raises(KeyboardInterrupt):
-        small_swap(
-            "bert", **OPTIONS, directory=root / "language", observer=Interrupting(6, KeyboardInterrupt())
-        )
-    small_swap("bert", **OPTIONS, pairs=SCORED, directory=root / "sentences")
-    return {"language": root / "language", "sentences": root / "sentences"}
-
-
-@pytest.fixture(params=["language", "sentences"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
-def folder(saved_once: dict[str, Path], kind: str, tmp_path: Path) -> Path:
-    return shutil.copytree(saved_once[kind], tmp_path / kind)
+def folder(tmp_path: Path) -> Path:
+    """Of an interrupted swap; of finished ones, also of sentences: tests/test_damage.py."""
+    with pytest.raises(KeyboardInterrupt):
+        small_swap("bert", **OPTIONS, directory=tmp_path, observer=Interrupting(6, KeyboardInterrupt()))
+    return tmp_path
 
 
 @pytest.fixture
@@ -52,9 +38,8 @@ def saved(folder: Path) -> dict[str, Any]:
     return read_document(folder / STATE_FILE, STATE_FORM)
 
 
-def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
-    given = {"pairs": SCORED} if kind == "sentences" else {}
-    return small_swap("bert", **OPTIONS, **given, directory=folder, **{"resume": True, **options})
+def resumed(folder: Path) -> SwapReport:
+    return small_swap("bert", **OPTIONS, directory=folder, resume=True)
 
 
 WRONG: dict[str, Callable[[Any], object]] = {
@@ -88,9 +73,7 @@ def test_measurements_are_read_as_often_as_wanted_written_or_not() -> None:
         assert torch.equal(found["hidden"], first["hidden"])
 
 
-def test_measurements_of_other_conditions_are_another_swap(
-    folder: Path, saved: dict[str, Any], kind: str
-) -> None:
+def test_measurements_of_other_conditions_are_another_swap(folder: Path, saved: dict[str, Any]) -> None:
     rows = SwapState.read(folder).table.rows()
     fewer = polars.Series("hidden", rows["hidden"].to_numpy()[:, 1:])
     table = ParquetTable(folder / MEASUREMENTS)
@@ -100,13 +83,13 @@ def test_measurements_of_other_conditions_are_another_swap(
     with pytest.raises(
         InputError, match=r"another swap than .*; they differ in number of conditions: 3 there, 4"
     ):
-        resumed(folder, kind)
+        resumed(folder)
 
 
-def test_the_state_of_an_earlier_version_is_neither_resumed_nor_lost(folder: Path, kind: str) -> None:
+def test_the_state_of_an_earlier_version_is_neither_resumed_nor_lost(folder: Path) -> None:
     (folder / STATE_FILE).rename(folder / OLD_STATE_FILE)
     with pytest.raises(InputError, match=r"holds results without their state file \(swap-state.json\)"):
-        resumed(folder, kind)
+        resumed(folder)
 
 
 @pytest.mark.parametrize("name", ["swap-sick-test.json", "swap-sick-1500.json"])
