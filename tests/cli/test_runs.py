@@ -1,20 +1,14 @@
 """``fenchel audit`` and ``fenchel swap``: files, options that change something, folders in use, runs that stop."""
 
 import json
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fenchel.cli import main
-from tests.auditing.small_audits import Interrupting, assert_same_audit, files_of, some_texts
+from tests.auditing.small_audits import Interrupting, assert_close, files_of
 from tests.cli.conftest import SMALL, plain_run, saved
 from tests.swap.small_swaps import SCORED
 
@@ -157,35 +151,6 @@ def test_shards_by_option_and_by_environment(run, tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"shard-0-of-2", "shard-1-of-2"}
 
 
-def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch):
-    """One that is killed instead: tests/auditing/test_checkpoint.py."""
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("\n".join(some_texts(count=20)))
-    arguments = ["audit", str(model), "--text", "text.txt", *SMALL["audit"].split(), "--out"]
-    assert main([*arguments, "whole"]) == 0
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fenchel", *arguments, "stopped", "--checkpoint-seconds", "0.05"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 120
-        while not Path("stopped", "state.json").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert not Path("stopped", "report.html").exists()
-    assert (process.returncode, out) == (130, "")
-    said = "fenchel: interrupted; .* tokens are saved in stopped. Continue with: fenchel audit .* --resume"
-    assert re.fullmatch(said, err.splitlines()[-1])
-    assert main([*arguments, "stopped", "--resume"]) == 0
-    assert_same_audit(tmp_path / "stopped", tmp_path / "whole")
-
-
 def test_pairs_are_taken_from_the_columns_that_are_named_or_sampled(run, command, model, masked, tmp_path):
     columns = "sentence_A\tsentence_B\trelatedness_score"
     lines = [f"{k}\t{a}\t{b}\t{score}" for k, (a, b, score) in enumerate(SCORED)]
@@ -208,16 +173,24 @@ def test_pairs_are_taken_from_the_columns_that_are_named_or_sampled(run, command
     assert {"task": "embedding", "ranked_pairs": 8}.items() <= manifest(tmp_path / "out").items()
 
 
-def test_heads_are_ablated_alone_and_an_interrupted_swap_says_how_to_go_on(run, tmp_path, monkeypatch):
-    options = ["--estimators", "none", "--per-head", "--ablations", "zero, preference"]
-    stops = Interrupting(40, KeyboardInterrupt())
-    monkeypatch.setattr("fenchel.cli.commands.observer_of_standard_error", lambda doing: stops)
-    stopped = run("swap", *options, "--checkpoint-seconds", "1000")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("audit", []), ("swap", ["--estimators", "none", "--per-head", "--ablations", "zero, preference"])],
+)
+def test_an_interrupted_run_says_how_to_go_on_and_does(run, tmp_path, plain, monkeypatch, name, options):
+    """A signal: tests/cli/test_terminal.py."""
+    stops = Interrupting(5 if name == "audit" else 40, KeyboardInterrupt())
+    monkeypatch.setattr("fenchel.cli.commands.observer_of_standard_error", lambda *_: stops)
+    stopped = run(name, *options, "--checkpoint-seconds", "1000")
     assert stopped.code == 130
-    assert re.search("tokens are saved in .* Continue with: fenchel swap .*--resume$", stopped.line)
+    said = f"fenchel: interrupted; .* tokens are saved in .* Continue with: fenchel {name} .* --resume"
+    assert re.fullmatch(said, stopped.line)
     monkeypatch.undo()
-    done = run("swap", *options, "--resume")
+    done = run(name, *options, "--resume")
     assert done.code == 0, done.err
+    if name == "audit":
+        assert_close(records(tmp_path / "out"), records(plain[name]))
+        return
     assert "With no output in place of one head" in done.words
     ranked = [one["estimator"] for one in read(tmp_path / "out", "swap")["ranking"]]
     assert ranked == ["zero", "preference"]
