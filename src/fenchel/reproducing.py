@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,7 +20,7 @@ from fenchel.drawing import MISSING, count, short, stacked, titled_table
 from fenchel.errors import ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.runs import check_writable, write_text
-from fenchel.io.storage import Form, OpenRecord, write_document
+from fenchel.io.storage import Form, OpenRecord, check_json, write_document
 from fenchel.loading import RunModel
 from fenchel.run_options import ReproduceOptions, takes
 
@@ -65,64 +66,9 @@ class PaperPanel:
     remark: str = ""
 
 
-def _rows(*lines: str) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(float(f"0{number}") for number in line.split()) for line in lines)
-
-
-_HEADS_OF_BERT = _rows(
-    ".092 .040 .034 .093 .102 .093 .052 .033 .069 .040 .074 .142",
-    ".072 .041 .065 .050 .056 .127 .030 .082 .092 .044 .103 .044",
-    ".022 .016 .015 .024 .023 .013 .026 .020 .012 .019 .016 .017",
-    " ".join([".001"] * 12),
-    *[" ".join([".000"] * 12)] * 8,
+FIGURES: Final[Mapping[str, tuple[PaperPanel, ...]]] = check_json(
+    dict[str, tuple[PaperPanel, ...]], json.loads(Path(__file__).with_name("figures.json").read_bytes())
 )
-_SELF_OF_T5 = _rows(".029", ".042", ".061", ".054", ".050", ".051")
-_ENCODER_HEADS_OF_T5 = _rows(
-    ".038 .025 .038 .020 .022 .029 .028 .030",
-    ".028 .031 .028 .036 .031 .040 .039 .041",
-    ".044 .044 .046 .054 .043 .051 .060 .052",
-    ".038 .038 .039 .042 .036 .042 .046 .043",
-    ".036 .039 .036 .043 .035 .040 .042 .043",
-    ".037 .039 .034 .046 .039 .043 .046 .046",
-)
-_DECODER_HEADS_OF_T5 = _rows(
-    ".016 .026 .023 .018 .018 .023 .028 .019",
-    ".017 .030 .037 .026 .034 .033 .028 .026",
-    ".014 .029 .033 .027 .029 .030 .029 .030",
-    ".018 .034 .034 .033 .032 .036 .036 .037",
-    ".019 .038 .035 .031 .033 .033 .034 .030",
-    ".041 .056 .058 .054 .058 .061 .056 .055",
-)
-_CROSS_HEADS_OF_T5 = _rows(
-    ".087 .081 .083 .071 .092 .090 .077 .093",
-    ".072 .075 .083 .072 .073 .076 .072 .072",
-    ".071 .074 .076 .077 .073 .070 .068 .062",
-    ".066 .076 .073 .077 .069 .064 .069 .058",
-    ".078 .087 .081 .080 .076 .067 .079 .071",
-    ".076 .077 .089 .082 .070 .070 .087 .078",
-)
-_NOT_THE_MEANS = "these are not the means of the heads that figures 6 to 8 print"
-_AT_THE_MEAN = (
-    "0.000 says that the exact output is the preference's mean to within 1/2000 of the length of λ*"
-)
-_AGAIN = f"the paper prints the encoder's six numbers again; {_NOT_THE_MEANS}"
-_LAYERS_OF_BERT = _rows(".074", ".067", ".019", ".001", *[".000"] * 8)
-_CROSS_OF_T5 = _rows(".057", ".062", ".071", ".069", ".074", ".075")
-
-FIGURES: Final[Mapping[str, tuple[PaperPanel, ...]]] = {
-    "figure4": (
-        PaperPanel("figure 4a", BERT, "encoder_self", "layer", _LAYERS_OF_BERT, _AT_THE_MEAN),
-        PaperPanel("figure 4b", T5, "encoder_self", "layer", _SELF_OF_T5, _NOT_THE_MEANS),
-        PaperPanel("figure 4b", T5, "decoder_self", "layer", _SELF_OF_T5, _AGAIN),
-        PaperPanel("figure 4b", T5, "cross", "layer", _CROSS_OF_T5, _NOT_THE_MEANS),
-    ),
-    "figure5": (PaperPanel("figure 5", BERT, "encoder_self", "head", _HEADS_OF_BERT, _AT_THE_MEAN),),
-    "figures6-8": (
-        PaperPanel("figure 6", T5, "encoder_self", "head", _ENCODER_HEADS_OF_T5),
-        PaperPanel("figure 7", T5, "decoder_self", "head", _DECODER_HEADS_OF_T5),
-        PaperPanel("figure 8", T5, "cross", "head", _CROSS_HEADS_OF_T5),
-    ),
-}
 """Panels in the papers' order, by the name of the figure in ``fenchel reproduce``."""
 
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
