@@ -21,7 +21,7 @@ from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample, 
 from fenchel.auditing.heads import AttentionModule, HeadKey
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order, sample_words
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
+from fenchel.auditing.swap_effects import SwapEffects, swap_effects
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.drawing import short
 from fenchel.errors import InputError, require_packages
@@ -269,7 +269,7 @@ class AuditState:
             said += f"; {missed:,} not converged"
         return f"<{type(self).__name__} of {self.manifest.get('model')}: {said}>"
 
-    def beside_swap(self, swap: SwapTable) -> Self:
+    def beside_swap(self, swap: Any) -> Self:
         """The audit with the effects of exact inference in single heads.
 
         Args:

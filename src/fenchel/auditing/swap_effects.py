@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fenchel.arguments import shown
 from fenchel.auditing.heads import HeadKey, Modules, OfHead
@@ -14,20 +14,6 @@ from fenchel.io.runs import differences
 
 _SAME = ("model", "revision", "text_sha256")
 _DEVIATIONS = ("total_variation", "mean_error", "relative_deviation", "predicted_deviation")
-
-
-class SwapTable(Protocol):
-    """Results of a swap, such as ``fenchel.swap.SwapReport``."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """The model, the text and the options."""
-        ...
-
-    @property
-    def conditions(self) -> Sequence[Mapping[str, Any]]:
-        """A record of every condition."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,7 @@ class SwapEffects:
 
 
 def swap_effects(
-    manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]], modules: Modules, swap: SwapTable
+    manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]], modules: Modules, swap: Any
 ) -> SwapEffects:
     """Compare the heads of an audit with those that a swap swapped alone.
 
@@ -91,7 +77,7 @@ def swap_effects(
         manifest: Manifest of the audit.
         records: Heads of the audit.
         modules: Attention modules of its layers.
-        swap: The swap.
+        swap: The swap, a ``fenchel.swap.SwapReport``.
 
     Returns:
         The heads in both.
@@ -104,8 +90,8 @@ def swap_effects(
             f"swap is {shown(swap)}; expected the result of fenchel.swap.swap, or "
             "fenchel.swap.SwapReport.load(folder)."
         )
-    require_same(manifest, swap)
-    exact = exact_heads(swap)
+    require_same(manifest, swap.manifest)
+    exact = exact_heads(swap.conditions)
     conditions = [condition for condition in swap.conditions if condition["where"] == "head"]
     quality = next(
         (name for name in ("loss", "score_correlation", "score") if f"{name}_difference" in exact[0]), None
@@ -156,15 +142,13 @@ def swap_effects(
     return SwapEffects(tuple(heads), correlation, quality, " ".join(notes), changed)
 
 
-def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
-    """The conditions of a swap in which one head infers exactly alone.
+def exact_heads(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those conditions of a swap in which one head infers exactly alone.
 
     Raises:
         InputError: If there are none.
     """
-    result = [
-        record for record in swap.conditions if record["where"] == "head" and record["estimator"] == "exact"
-    ]
+    result = [record for record in conditions if record["where"] == "head" and record["estimator"] == "exact"]
     if not result:
         raise InputError(
             "the swap has no head with the exact estimator alone, so it has no effects per head. Run fenchel swap "
@@ -173,18 +157,18 @@ def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
     return result
 
 
-def require_same(audit: Mapping[str, Any], swap: SwapTable) -> None:
+def require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
     """Raise unless a swap is of the model and the text of an audit.
 
     Args:
         audit: The manifest, or its entries that are known.
-        swap: The swap.
+        swap: The manifest of the swap.
 
     Raises:
         InputError: If they differ.
     """
     known = [name for name in _SAME if name in audit]
-    same = ({name: manifest.get(name) for name in known} for manifest in (audit, swap.manifest))
+    same = ({name: manifest.get(name) for name in known} for manifest in (audit, swap))
     differing = differences(*same, labels=("in the audit", "in the swap"))
     if (alpha := audit.get("alpha", 1.0)) != 1.0:
         differing.append(f"alpha: {alpha!r} in the audit, 1.0 in every swap")

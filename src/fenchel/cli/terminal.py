@@ -371,8 +371,8 @@ def load_swap(folder: str | None, model: str | None = None) -> SwapReport | None
 
     result = SwapReport.load(checked("folder", folder, name="swap"))
     if model is not None:
-        require_same({"model": model}, result)
-        exact_heads(result)
+        require_same({"model": model}, result.manifest)
+        exact_heads(result.conditions)
     return result
 
 
