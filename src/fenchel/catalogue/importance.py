@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, cited, heads, log_weights_of, queries_or_keys
+from fenchel.catalogue.declaration import Family, cited, heads, log_weights_of, queries_or_keys
 from fenchel.catalogue.entry import Inferrer
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
@@ -15,19 +13,17 @@ from fenchel.nn.preference.learned import ContextNetwork
 FAMILY = Family("Importance")
 
 
-def _sentence_and_heads(draw: Draw) -> dict[str, Any]:
-    network = ContextNetwork(heads=2, key_dim=5, hidden=3)
-    tokens = draw.inputs(heads(queries=4, keys=6))
-    return {**tokens, "network": draw.module(network, size=1.0), "sentence": draw(1, 6, 5)}
-
-
 @FAMILY.entry(
     title="Importance from the whole input",
     paper=cited("anonymous2024", "section 7"),
     formula="p_ij ∝ exp(f(X)_j) · exp(⟨q_i, k_j⟩/√d)",
     preference="u_j ∝ exp(f(X)_j), f a network applied to the whole sentence or image",
     exact_because="Mean and covariance under u are those of the important parts, shared by all queries.",
-    example=_sentence_and_heads,
+    example=lambda draw: {
+        **draw.inputs(heads(queries=4, keys=6)),
+        "network": draw.module(ContextNetwork(heads=2, key_dim=5, hidden=3), size=1.0),
+        "sentence": draw(1, 6, 5),
+    },
     symmetries=queries_or_keys(with_key={"sentence": -2}),
     layer={"preference": "Context(heads, key_dim=width)"},
 )

@@ -91,11 +91,6 @@ def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:
 _HEADS = heads(value_dim=3)
 
 
-def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
-    network = RelativePosition(heads=2, buckets=8, max_distance=6)
-    return {**draw.inputs(_HEADS), "network": draw.module(network)}
-
-
 @FAMILY.entry(
     title="T5's relative position",
     paper=cited("raffel2020", "section 2.1"),
@@ -103,7 +98,10 @@ def _heads_and_buckets(draw: Draw) -> dict[str, Any]:
     templates="k_j",
     preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
     exact_because="The preference differs by query, and so do mean and covariance under it.",
-    example=_heads_and_buckets,
+    example=lambda draw: {
+        **draw.inputs(_HEADS),
+        "network": draw.module(RelativePosition(heads=2, buckets=8, max_distance=6)),
+    },
     layer={"preference": "RelativePosition(heads)", "evidence": "ScaledDot(scale=1.0)"},
 )
 def _t5(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, network: RelativePosition) -> Tensor:
@@ -268,14 +266,6 @@ def _transformer_xl(
     return infer(_asked(network, query, key, value, past, offset=offset))
 
 
-def _text_in_order(draw: Draw) -> dict[str, Any]:
-    return {
-        **_text_and_memory(draw),
-        "asking": draw(1, 5, 6),
-        "order": torch.randperm(5, generator=draw.generator),
-    }
-
-
 @FAMILY.entry(
     title="Two-stream attention (XLNet)",
     paper=cited("yang2019", "section 2.3"),
@@ -293,7 +283,11 @@ def _text_in_order(draw: Draw) -> dict[str, Any]:
         "Transformer-XL's causal attention."
     ),
     exact_because="Each stream has the covariance of its visible templates.",
-    example=_text_in_order,
+    example=lambda draw: {
+        **_text_and_memory(draw),
+        "asking": draw(1, 5, 6),
+        "order": torch.randperm(5, generator=draw.generator),
+    },
 )
 def _xlnet(
     infer: Inferrer,
@@ -320,14 +314,6 @@ def _xlnet(
     return torch.stack(streams)
 
 
-def _text_and_vectors(draw: Draw) -> dict[str, Any]:
-    return {
-        **_text(draw),
-        "network": draw.module(RelativeKeys(heads=1, dim=4, max_distance=2)),
-        "value_vectors": draw(5, 4),
-    }
-
-
 @FAMILY.entry(
     title="Relative position representations",
     paper=cited("shaw2018", "eqs. (3), (4)"),
@@ -339,7 +325,11 @@ def _text_and_vectors(draw: Draw) -> dict[str, Any]:
     values="v_j + b_{clip(j−i)}",
     because=_TIES,
     exact_because="The covariance is of the query's own templates.",
-    example=_text_and_vectors,
+    example=lambda draw: {
+        **_text(draw),
+        "network": draw.module(RelativeKeys(heads=1, dim=4, max_distance=2)),
+        "value_vectors": draw(5, 4),
+    },
     layer={"evidence": "RelativeKeys(1, d, max_distance=w)"},
 )
 def _shaw(
@@ -353,14 +343,6 @@ def _shaw(
     return infer(_asked(network, query, key, value, relative_values=value_vectors[None, None]))
 
 
-def _image(draw: Draw) -> dict[str, Any]:
-    return {
-        "x": draw(1, 8, 6),
-        "project": draw(3, 2, 6, 4) / 2,
-        "network": draw.module(RelativeGridKeys(2, 4, grid=(2, 4), reach=1)),
-    }
-
-
 @FAMILY.entry(
     title="Stand-alone self-attention in images",
     paper=cited("ramachandran2019", "eqs. (2), (3)"),
@@ -369,7 +351,11 @@ def _image(draw: Draw) -> dict[str, Any]:
     preference="uniform on the k × k pixels around i",
     because=_TIES,
     exact_because="The covariance is of the few templates in the window.",
-    example=_image,
+    example=lambda draw: {
+        "x": draw(1, 8, 6),
+        "project": draw(3, 2, 6, 4) / 2,
+        "network": draw.module(RelativeGridKeys(2, 4, grid=(2, 4), reach=1)),
+    },
     layer={
         "preference": "GridWindow((2, 3), reach=1)",
         "evidence": "RelativeGridKeys(heads, d, grid=(2, 3), reach=1)",
@@ -384,15 +370,6 @@ def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeG
     query, key, value = _projected(x, project)
     near = log_weights_of(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
-
-
-def _pixels(draw: Draw) -> dict[str, Any]:
-    return {
-        "image": draw(1, 4, 4, 4),
-        "project": draw(3, 2, 4, 2),
-        "network": draw.module(GridPosition(heads=2, grid=(2, 2))),
-        "shift": 1,
-    }
 
 
 def _windows(image: Tensor, side: int) -> Tensor:
@@ -421,7 +398,12 @@ def _joined_windows(windows: Tensor, side: int, rows: int, columns: int) -> Tens
     formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
     preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
     exact_because="Mean and covariance are those of the pixels of a window, under the learned preference.",
-    example=_pixels,
+    example=lambda draw: {
+        "image": draw(1, 4, 4, 4),
+        "project": draw(3, 2, 4, 2),
+        "network": draw.module(GridPosition(heads=2, grid=(2, 2))),
+        "shift": 1,
+    },
     layer={"preference": "GridPosition(heads, (2, 3))", "evidence": "ScaledDot()"},
 )
 def _swin(infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.declaration import Draw, Family, cited, heads, queries_or_keys
+from fenchel.catalogue.declaration import Family, cited, heads, queries_or_keys
 from fenchel.catalogue.entry import Inferrer, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
 from fenchel.closeness import Hard
@@ -329,11 +327,6 @@ def _precision(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, preci
     return infer(Parts(templates=key, evidence=query, values=value, alpha=precision))
 
 
-def _goal_and_salience(draw: Draw) -> dict[str, Any]:
-    tokens = draw.inputs(heads(queries=3, keys=6, dim=3))
-    return {"goal": tokens.pop("query"), **tokens, "salience": draw(1, 2, 6)}
-
-
 @FAMILY.entry(
     title="Top-down against bottom-up",
     paper=cited("itti2001"),
@@ -342,7 +335,7 @@ def _goal_and_salience(draw: Draw) -> dict[str, Any]:
     preference="u_j ∝ exp(s_j), s the salience: bottom-up",
     evidence="g_i, the goal: top-down",
     exact_because="Exact inference starts from the mean under the salience.",
-    example=_goal_and_salience,
+    example={"goal": (1, 2, 3, 3), "key": (1, 2, 6, 3), "value": (1, 2, 6, 3), "salience": (1, 2, 6)},
     symmetries=(Symmetry({"goal": -2}), Symmetry({"key": -2, "value": -2, "salience": -1}, None)),
 )
 def _top_down(infer: Inferrer, goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:

@@ -16,14 +16,6 @@ from fenchel.nn.preference import Location, Window
 FAMILY = Family("Scores and positions")
 
 
-def _states_and_places(draw: Draw) -> dict[str, Any]:
-    return {
-        "state": draw(2, 3, 4),
-        "annotations": draw(2, 6, 3),
-        "network": draw.module(Location(heads=1, query_dim=4, max_keys=8)),
-    }
-
-
 @FAMILY.entry(
     title="Location-based attention",
     paper=cited("luong2015", "eq. (8)"),
@@ -38,7 +30,11 @@ def _states_and_places(draw: Draw) -> dict[str, Any]:
     ),
     exact_differs=False,
     exact_because="With z = 0 the result is u itself.",
-    example=_states_and_places,
+    example=lambda draw: {
+        "state": draw(2, 3, 4),
+        "annotations": draw(2, 6, 3),
+        "network": draw.module(Location(heads=1, query_dim=4, max_keys=8)),
+    },
     symmetries=(Symmetry({"state": -2}),),
     layer={
         "preference": "Location(heads, query_dim=width, max_keys=n)",
@@ -120,16 +116,6 @@ def _content(infer: Inferrer, query: Tensor, memory: Tensor, strength: Tensor) -
     return infer(_addressed(query, memory, strength))
 
 
-def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
-    return {
-        **_a_memory(draw),
-        "before": draw(1, 2, 3, 6).softmax(-1),
-        "gate": draw(1, 2, 3).sigmoid(),
-        "shift": draw(1, 2, 3, 3).softmax(-1),
-        "sharpness": 1 + draw(1, 2, 3).exp(),
-    }
-
-
 @FAMILY.entry(
     title="Addressing of a neural Turing machine",
     paper=cited("graves2014", "eqs. (5)-(9) and (2)"),
@@ -147,7 +133,13 @@ def _a_memory_and_a_head(draw: Draw) -> dict[str, Any]:
         "preference."
     ),
     exact_because="The first inference differs; the second has no evidence and is the same.",
-    example=_a_memory_and_a_head,
+    example=lambda draw: {
+        **_a_memory(draw),
+        "before": draw(1, 2, 3, 6).softmax(-1),
+        "gate": draw(1, 2, 3).sigmoid(),
+        "shift": draw(1, 2, 3, 3).softmax(-1),
+        "sharpness": 1 + draw(1, 2, 3).exp(),
+    },
 )
 def _neural_turing_machine(
     infer: Inferrer,

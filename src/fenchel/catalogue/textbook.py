@@ -151,14 +151,6 @@ def _scaled_dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> T
     return infer(Parts.scaled_dot(query, key, value))
 
 
-def _states_and_annotations(draw: Draw) -> dict[str, Any]:
-    return {
-        "state": draw(2, 3, 4),
-        "annotations": draw(2, 6, 5),
-        "network": draw.module(Additive(heads=1, query_dim=4, key_dim=5, hidden=6)),
-    }
-
-
 @FAMILY.entry(
     title="Additive attention",
     paper=cited("bahdanau2015", "section 3.1 and appendix A.1.2"),
@@ -173,7 +165,11 @@ def _states_and_annotations(draw: Draw) -> dict[str, Any]:
     ),
     exact_differs=False,
     exact_because="With z = 0 the result is u itself.",
-    example=_states_and_annotations,
+    example=lambda draw: {
+        "state": draw(2, 3, 4),
+        "annotations": draw(2, 6, 5),
+        "network": draw.module(Additive(heads=1, query_dim=4, key_dim=5, hidden=6)),
+    },
     symmetries=(Symmetry({"state": -2}), Symmetry({"annotations": -2}, None)),
     layer={"preference": "Additive(heads, query_dim=width)", "evidence": "NoEvidence()"},
 )

@@ -164,16 +164,6 @@ def _a2_net(
     ).squeeze(1)
 
 
-def _convolution_example(draw: Draw) -> dict[str, Any]:
-    belief = QuadraticGridPosition((2, 3), heads=9, width=60**-0.5, padding=1)  # a = 30
-    return {
-        "image": draw(2, 2, 2, 3),
-        "weight": draw(3, 2, 3, 3),
-        "bias": draw(3),
-        "belief": belief.requires_grad_(False),
-    }
-
-
 @FAMILY.entry(
     title="Convolution as attention",
     paper=cited("cordonnier2020", "theorem 1 and eq. (9)"),
@@ -189,7 +179,13 @@ def _convolution_example(draw: Draw) -> dict[str, Any]:
     exact_because=(
         "With z = 0 the result is u itself, for every estimator and every closeness with its minimum at u."
     ),
-    example=_convolution_example,
+    example=lambda draw: {
+        "image": draw(2, 2, 2, 3),
+        "weight": draw(3, 2, 3, 3),
+        "bias": draw(3),
+        # With a = 30.
+        "belief": QuadraticGridPosition((2, 3), heads=9, width=60**-0.5, padding=1).requires_grad_(False),
+    },
     layer={"preference": "QuadraticGridPosition((2, 3), heads, (1, 2))", "evidence": "NoEvidence()"},
 )
 def _convolution(
