@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
 
-from fenchel import ProblemError
 from fenchel import functional as F
 from fenchel.functional import output
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
@@ -63,20 +62,6 @@ def test_layers_read_it_as_the_mask_that_it_stands_for(name: str, kind: type) ->
         for preference in (Given(bias), Given(bias) * KeyPadding()):
             layer.preference = preference
             torch.testing.assert_close(layer(x, y, y), expected)
-
-
-def test_a_bias_of_other_sizes_or_where_no_mask_goes_is_refused() -> None:
-    query = drawn(1, 2, 4, 3)
-    with pytest.raises(
-        ProblemError, match="log_preference is a CausalBias of 1 queries and 4 keys; expected"
-    ):
-        F.attention(query, query, query, log_preference=causal_upper_left(1, 4))
-    layer = MultiheadAttention(6, 2, batch_first=True)
-    x = torch.zeros(4, 5, 6)
-    with pytest.raises(ProblemError, match="attn_mask is a CausalBias of 4 queries and 5 keys; expected"):
-        layer(x, x, x, attn_mask=causal_upper_left(4, 5))
-    with pytest.raises(ProblemError, match="key_padding_mask is a CausalBias of torch"):
-        layer(x, x, x, key_padding_mask=causal_upper_left(4, 5))
 
 
 def test_preferences_of_one_number_or_another_dtype_are_taken() -> None:

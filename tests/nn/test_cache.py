@@ -160,27 +160,3 @@ def test_a_failed_call_leaves_the_cache_as_it_was():
         layer(x[:, 3:], x[:, 3:], x[:, 3:], cache=cache)
     assert cache.keys is kept
     assert cache.seen == 3
-
-
-def test_what_cannot_be_is_refused():
-    layer, x, cache = layer_with(Causal()), tokens(3), KeyValueCache()
-    with pytest.raises(ProblemError, match="the cache is empty"):
-        cache.reorder(torch.tensor([0]))
-    layer(x, x, x, cache=cache)
-    refused = {
-        "query_offset": lambda: layer(x, x, x, cache=cache, query_offset=3),
-        "cache is": lambda: layer(x, x, x, cache=[]),
-        "query has 2 tokens": lambda: layer(x[:, :2], x, x, cache=cache),
-        "heads of dimension 2 in torch.float64 on cpu": lambda: layer(x[:1], x[:1], x[:1], cache=cache),
-        "key_padding_mask has shape": lambda: layer(
-            x, x, x, torch.zeros(2, 3, dtype=torch.bool), cache=cache
-        ),
-        "index has entries": lambda: cache.reorder(torch.tensor([2])),
-        "index": lambda: cache.reorder(torch.tensor([0.0])),
-        "window of KeyValueCache": lambda: KeyValueCache(window=0),
-        "key_inputs": lambda: layer_with(Causal() * Context(HEADS, WIDTH))(x, x, x, cache=KeyValueCache(4)),
-    }
-    for words, call in refused.items():
-        with pytest.raises(ProblemError, match=words):
-            call()
-    assert cache.seen == 3

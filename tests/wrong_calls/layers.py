@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_upper_left
 
 import fenchel
 from fenchel.errors import FenchelError, InputError, ModelError
 from fenchel.nn import (
     ContinuousAttention,
+    KeyValueCache,
     LearnedTemplateBank,
     MixtureAttention,
     MultiheadAttention,
@@ -62,11 +64,13 @@ CALL: dict[str, Makers] = {
     "key_padding_mask": {
         **tensors(BATCH, KEYS, optional=True),
         **{"queries": filled(0.0, BATCH, QUERIES), "row": filled(0.0, KEYS)},
+        "bias": lambda: causal_upper_left(BATCH, KEYS),
         "int32": filled(0, BATCH, KEYS, dtype=torch.int32),
     },
     "attn_mask": {
         **tensors(QUERIES, KEYS, optional=True),
         **{"turned": filled(0.0, KEYS, QUERIES), "no heads": filled(0.0, BATCH, QUERIES, KEYS)},
+        "bias": lambda: causal_upper_left(KEYS, KEYS),
         "int32": filled(0, QUERIES, KEYS, dtype=torch.int32),
     },
     "is_causal": FLAGS,
@@ -252,6 +256,32 @@ def calls() -> Iterator[Target]:
     without_memory = TransportAttention(WIDTH, HEADS)
     yield once("labels", lambda: without_memory(**x, labels=torch.zeros(BATCH, dtype=torch.int64)))
     yield from of_mixtures_and_densities()
+    yield from with_caches()
+
+
+def with_caches() -> Iterator[Target]:
+    x, cache = torch.ones(BATCH, 3, WIDTH), KeyValueCache()
+    yield once("cache", lambda: KeyValueCache().reorder(torch.tensor([0])))
+    layer, context = (
+        MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=preferred)
+        for preferred in (preference.Causal(), preference.Causal() * preference.Context(HEADS, WIDTH))
+    )
+    layer(x, x, x, cache=cache)
+    yield once("heads of dimension 4", lambda: layer(x[:1], x[:1], x[:1], cache=cache))
+    yield once("key_inputs", lambda: context(x, x, x, cache=KeyValueCache(4)))
+    whole = {**dict.fromkeys(("query", "key", "value"), x), "cache": KeyValueCache()}
+    yield Target(
+        layer,
+        whole,
+        "MultiheadAttention() with a cache",
+        query_offset=made(number=3),
+        cache=made(list=[]),
+        query={"fewer": together(query=x[:, :2], cache=cache)},
+        key_padding_mask={"of new keys": together(cache=cache, key_padding_mask=x[..., 0] > 2)},
+    )
+    index = {"beyond": lambda: torch.tensor([2]), "floating": lambda: torch.tensor([0.0])}
+    yield Target(cache.reorder, {"index": torch.tensor([0, 1])}, "KeyValueCache.reorder", index=index)
+    yield Target(KeyValueCache, {}, window=made(zero=0))
 
 
 def of_mixtures_and_densities() -> Iterator[Target]:

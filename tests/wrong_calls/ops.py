@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import causal_upper_left
 
 import fenchel
 from fenchel import functional as F
@@ -47,6 +48,7 @@ PREFERENCES = {
     **without(tensors(M, N, optional=True), "no dimension"),
     **{"nan": filled(NAN, N), "one nan": one_holds(NAN, M, N), "infinite": filled(INF, N)},
     "deeper": filled(0.0, 1, 2, 4, M, N),
+    "bias": lambda: causal_upper_left(1, N),
 }
 ATTENTION: dict[str, Makers] = {
     "query": {
