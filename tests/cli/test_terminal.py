@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import fenchel
 from fenchel import errors
 from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli import main, terminal
@@ -140,7 +141,7 @@ def test_a_terminal_that_cannot_show_a_sign_shows_a_question_mark(monkeypatch):
     assert main(["--version"]) == 0
     sys.stdout.write("5.8\u202f%")
     sys.stdout.flush()
-    assert shown.getvalue().endswith(b"5.8?%")
+    assert shown.getvalue().decode() == f"fenchel {fenchel.__version__}\n5.8?%"
 
 
 FULL = Path("/dev/full")

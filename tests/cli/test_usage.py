@@ -4,16 +4,11 @@ import gzip
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import fenchel
 from tests.auditing.small_audits import some_texts
-from tests.tiny_models import configured
 from website.pages import with_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
@@ -70,14 +65,6 @@ def test_wrong_usage(command):
         assert message in done.err
         assert "Traceback" not in done.err
         assert done.out == ""
-
-
-def test_module_is_the_command(command):
-    done = subprocess.run(
-        [sys.executable, "-m", "fenchel", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"fenchel {fenchel.__version__}\n"
-    assert command("--version") == (0, done.stdout, "")
 
 
 USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
@@ -153,21 +140,6 @@ def test_pairs_that_rank_nothing(command, model, tmp_path):
         assert done.code == INPUT
         assert said in done.line
         assert not (tmp_path / "out").exists()
-
-
-MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nested": (lambda m: (m / "config.json").write_text("[" * 100_000), "cannot be loaded"),
-    "layers": (lambda m: configured(m, num_hidden_layers=10**6), "asks for 1,000,000 layers"),
-    "dropout": (lambda m: configured(m, hidden_dropout_prob=float("nan")), "a dropout of nan"),
-    "length": (lambda m: configured(m, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("spoil", "message"), MODELS.values(), ids=MODELS)
-def test_model_folders_that_cannot_be(refused, model, tmp_path, spoil, message):
-    folder = shutil.copytree(model, tmp_path / "model")
-    spoil(folder)
-    assert message in refused(MODEL, "audit", folder, instead_of=model)
 
 
 def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):

@@ -1,10 +1,6 @@
 """A run: one process writes to its folder, nothing there is replaced unasked, shards deal out every document once."""
 
 import math
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +8,9 @@ import pytest
 from fenchel.errors import InputError, OutputError
 from fenchel.io.runs import LOCK_FILE, ProgressClock, Shard, claimed, differences
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from fenchel.io.runs import claimed
-with claimed(Path(sys.argv[1])):
-    print("claimed", flush=True)
-    time.sleep(60)
-"""
-
 
 def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path: Path) -> None:
+    """Of one whose process was killed: tests/auditing/test_checkpoint.py."""
     folder = tmp_path / "new" / "run"
     with claimed(folder):
         assert (folder / LOCK_FILE).exists()
@@ -40,22 +28,6 @@ def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run"):
         pass
-
-
-def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "claimed\n"
-        with pytest.raises(InputError, match="is in use"), claimed(tmp_path):
-            pytest.fail("it was claimed twice")
-        os.kill(process.pid, signal.SIGKILL)
-    assert (tmp_path / LOCK_FILE).exists()
-    with claimed(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:

@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import architectures, recording
-from fenchel.reproducing import BERT, FIGURES, T5, PaperPanel
+from fenchel.reproducing import BERT, FIGURES, T5
 from tests.pages import page, python_blocks
-
-
-def panel(figure: str, place: int = 0) -> PaperPanel:
-    return FIGURES[figure][place]
 
 
 def test_figure_4a_is_the_mean_of_figure_5() -> None:
@@ -24,8 +20,8 @@ def test_figure_4a_is_the_mean_of_figure_5() -> None:
     assert shapes.pop("figure4") == [[1] * 12, *[[1] * 6] * 3]
     assert shapes == {"figure5": [[12] * 12], "figures6-8": [[8] * 6] * 3}
     assert {shown.model for shown in FIGURES["figure4"]} == {BERT, T5}
-    means = [sum(row) / len(row) for row in panel("figure5").printed]
-    printed = [row[0] for row in panel("figure4").printed]
+    means = [sum(row) / len(row) for row in FIGURES["figure5"][0].printed]
+    printed = [row[0] for row in FIGURES["figure4"][0].printed]
     assert means[1:] == pytest.approx(printed[1:], abs=1e-3)
     assert means[0] == pytest.approx(printed[0], abs=3e-3)
 

@@ -49,17 +49,13 @@ def test_is_causal_of_the_call_comes_before_that_of_the_module():
     assert (free - found).abs().max() > 1e-3
 
 
-def test_dropout_acts_in_training_alone_and_keeps_the_mean():
-    draws, module = 4000, Attention()
-    query, key, value = (tensor[:1].expand(draws, -1, -1, -1) for tensor in problem())
-    expected, _ = attend(module.eval(), query, key, value, None, setting=Setting())
-    ignored, _ = attend(module, query, key, value, None, setting=Setting(), dropout=0.5)
+def test_dropout_acts_in_training_alone():
+    given, module = problem(), Attention()
+    expected, _ = attend(module.eval(), *given, None, setting=Setting())
+    ignored, _ = attend(module, *given, None, setting=Setting(), dropout=0.5)
     assert torch.equal(ignored, expected)
-    torch.manual_seed(0)
-    dropped, _ = attend(module.train(), query, key, value, None, setting=Setting(), dropout=0.5)
+    dropped, _ = attend(module.train(), *given, None, setting=Setting(), dropout=0.5)
     assert (dropped - expected).abs().max() > 0.1
-    error = dropped.std(0) / draws**0.5
-    assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
 
 
 def test_capped_scores_are_the_familys_own_at_first_order_and_refused_elsewhere():

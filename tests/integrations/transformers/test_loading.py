@@ -122,6 +122,12 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a configuration cut short": (cut("config.json"), "^the model of .* cannot be loaded: "),
     "weights cut short": (cut("model.safetensors"), "^the model of .* cannot be loaded: "),
     "a tokenizer cut short": (cut("tokenizer.json"), "^the tokenizer of .* cannot be loaded: "),
+    "a nested configuration": (lambda folder: (folder / "config.json").write_text("[" * 100_000), "cannot be loaded"),
+    "too many layers": (lambda folder: configured(folder, num_hidden_layers=10**6), "asks for 1,000,000 layers"),
+    "no dropout": (lambda folder: configured(folder, hidden_dropout_prob=float("nan")), "a dropout of nan"),
+    "no length": (
+        lambda folder: configured(folder, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"
+    ),
     "another size": (
         lambda folder: configured(folder, intermediate_size=16),
         r"do not fit its config.json: .*has shape \(32.*gives \(16",
@@ -130,7 +136,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: drop(folder, "encoder.layer.1.attention"),
         r"lack 10 parameters of BertModel .*'encoder.layer.1.attention",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "message"), SPOILED.values(), ids=SPOILED)
