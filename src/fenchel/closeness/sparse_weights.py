@@ -390,22 +390,22 @@ class _Powers:
         # At the start S is 1 or more to rounding; at the largest x it is 0.
         high = x.amax(-1, keepdim=True)
         low, tau = -high, torch.zeros_like(high)
-        step = tau
+        total = step = tau
         known = values_are_known(x)
         for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
             total, slope = self._sums(tau)
             step = self._step(total, slope)
-            noise = self._noise * eps * total / slope
-            done = (step.abs() <= noise) | (step.abs() <= eps * tau) | total.isnan()
-            done |= high - low <= eps * high
-            if known and bool(done.all()):
+            noise = torch.maximum(self._noise * eps * total / slope, eps * tau)
+            # Comparisons with NaN are false.
+            going = (step.abs() > noise) & (high - low > eps * high)
+            if known and not bool(going.any()):
                 break
-            low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
+            above = total >= 1
+            low, high = torch.where(above, tau, low), torch.where(above, high, tau)
             following = tau + step
             inside = (following >= low) & (following <= high)
-            following = torch.where(inside, following, (low + high) / 2)
-            tau = torch.where(done & ~total.isnan(), tau, following)
-        return self._weights(tau, step)
+            tau = torch.where(going, torch.where(inside, following, (low + high) / 2), tau)
+        return self._weights(tau.masked_fill(total.isnan(), torch.nan), step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
         return (total - (1 if self._order == 2 else total.pow(1 - self._a))) / slope
