@@ -24,16 +24,6 @@ from fenchel.blocks import keep_freed_memory, spans
 from fenchel.estimators.implicit import differentiated_once
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Which tokens of a window meet, as of :func:`fenchel.functional.hashing_attention`."""
-
-    causal: bool
-    same_bucket: bool
-    count_meetings: bool
-    self_last: bool
-
-
 @dataclass(frozen=True, eq=False)
 class HashOrder:
     """Tokens in chunks, and which tokens a token meets.
@@ -42,7 +32,6 @@ class HashOrder:
     window of a chunk.
 
     Attributes:
-        rules: Which tokens of a window meet.
         buckets: (L, R, n), with other numbers in every round; the last of a round contains the padding, which is not
             attended to.
         padding: Bool (L, n), True where a key is padding; None if none is.
@@ -50,19 +39,24 @@ class HashOrder:
         places: Slot of each token, (L, R, n), counted in the ring.
         before: Number of chunks before a chunk in its window.
         after: Number of chunks after it; in a short ring each chunk is in the window only once.
+        causal, same_bucket, count_meetings, self_last: Which tokens of a window meet, as of
+            :func:`fenchel.functional.hashing_attention`.
     """
 
-    rules: Rules
     buckets: Tensor
     padding: Tensor | None
     slots: Tensor
     places: Tensor
     before: int
     after: int
+    causal: bool
+    same_bucket: bool
+    count_meetings: bool
+    self_last: bool
 
     @staticmethod
     def of(
-        buckets: Tensor, padding: Tensor | None, rules: Rules, *, chunk: int, before: int, after: int
+        buckets: Tensor, padding: Tensor | None, *, chunk: int, before: int, after: int, **meets: bool
     ) -> HashOrder:
         """Sort tokens by bucket and cut them into chunks; for arguments see the attributes."""
         lead, rounds, tokens = buckets.shape
@@ -80,13 +74,13 @@ class HashOrder:
         ring = rounds * chunks
         before = min(before, ring - 1)
         return HashOrder(
-            rules,
             buckets + round_index * count,
             padding,
             slots.reshape(lead, ring, chunk),
             places + round_index * (chunks * chunk),
             before,
             min(after, ring - 1 - before),
+            **meets,
         )
 
     @property
@@ -148,19 +142,19 @@ class HashOrder:
         """True where a slot does not meet a slot of its window, and under ``self_last`` for itself, (L, G, c, C)."""
         queries, keys = self.slots.unsqueeze(-1), self.windows_of(self.slots).unsqueeze(-2)
         # The number in an empty slot is greater than every token's.
-        result = keys > queries if self.rules.causal else keys == self.tokens
-        if self.rules.self_last:
+        result = keys > queries if self.causal else keys == self.tokens
+        if self.self_last:
             result = result | (keys == queries)
         if self.padding is not None:
             result = result | self.windows_of(self.of_slots(self.padding)).unsqueeze(-2)
-        if self.rules.same_bucket:
+        if self.same_bucket:
             bucket = self._bucket_of_slots()
             result = result | (bucket.unsqueeze(-1) != self.windows_of(bucket).unsqueeze(-2))
         return result.expand(*self.slots.shape, result.shape[-1])
 
     def weigh_(self, logits: Tensor) -> Tensor:
         """Add log u to the logits (L, G, c, C) of slots and the slots of their windows: -inf where they do not meet."""
-        if not self.rules.count_meetings:
+        if not self.count_meetings:
             logits.sub_(self.meetings().clamp_min_(1).to(logits.dtype).log_())
         return logits.masked_fill_(self.forbidden(), -torch.inf)
 
@@ -178,7 +172,7 @@ class HashOrder:
             if own != other or self.ring - max(self.before, self.after) < self.ring // self.rounds:
                 # Around the ring.
                 meets |= (back <= self.before - self.ring) | (back >= self.ring - self.after)
-            if self.rules.same_bucket:
+            if self.same_bucket:
                 meets &= buckets[..., own] == of_keys[..., other]
             result += meets
         return result
@@ -192,7 +186,7 @@ class HashOrder:
         """Pairs of rounds, of a query and a key, that occur in one window."""
         chunks = self.ring // self.rounds
         for own in range(self.rounds):
-            if self.rules.same_bucket:
+            if self.same_bucket:
                 yield own, own
                 continue
             first, last = own * chunks - self.before, (own + 1) * chunks - 1 + self.after
@@ -250,7 +244,7 @@ def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) ->
     total = (total * share).sum(1)
     unmet = total == 0
     mean = (sums * share).sum(1) / total.masked_fill(unmet, 1)
-    if order.rules.self_last:
+    if order.self_last:
         mean = mean.where(~_alone(unmet, order), value)
     return mean, (highest + total.log()).masked_fill(unmet, torch.inf).squeeze(-1)
 
@@ -266,7 +260,7 @@ def _gradients_of(
 ) -> tuple[Tensor, Tensor, Tensor]:
     direct = torch.zeros_like(value)
     unmet = (log_sum == torch.inf).unsqueeze(-1)
-    if order.rules.self_last:
+    if order.self_last:
         alone = _alone(unmet, order)
         direct = gradient.where(alone, direct)
     # Empty slots are not queries.

@@ -15,9 +15,8 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, FirstOrder
 from fenchel.functional.arguments import compute_dtype
 from fenchel.functional.attention import attention
-from fenchel.functional.hash_order import HashOrder, Rules, hashed_softmax
+from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
-from fenchel.functional.output import AttentionCertificate
 from fenchel.tensors import (
     BOOL,
     INTEGERS,
@@ -29,6 +28,10 @@ from fenchel.tensors import (
     checked_argument,
     refuse_onnx,
 )
+
+
+def _of_dense(name: str) -> Any:
+    return lambda hashing: getattr(hashing._dense, name)
 
 
 class HashingInference(Inference):
@@ -86,21 +89,8 @@ class HashingInference(Inference):
 
         return self._once("dense", made)
 
-    @override
-    def _make_point(self) -> Tensor:
-        return self._dense.dual
-
-    @override
-    def _make_weights(self) -> Tensor:
-        return self._dense.weights
-
-    @override
-    def _make_certificate(self) -> AttentionCertificate:
-        return self._dense.certificate
-
-    @override
-    def _make_gap(self) -> Tensor:
-        return self._dense.gap
+    _make_point, _make_weights = _of_dense("dual"), _of_dense("weights")
+    _make_certificate, _make_gap = _of_dense("certificate"), _of_dense("gap")
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,8 +272,8 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     allowed = ~order.forbidden()
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
-    met = met if order.rules.count_meetings else met.sign()
-    if order.rules.self_last:
+    met = met if order.count_meetings else met.sign()
+    if order.self_last:
         alone = (met == 0).all(-1)
         if order.padding is not None:
             alone = alone & ~order.padding
@@ -315,7 +305,7 @@ def _order(
         check_tensor("key_padding", key_padding, form, dtypes=BOOL, sizes=sizes, **place)
         padding = key_padding.unsqueeze(1).expand(-1, buckets.shape[1], -1).flatten(0, 1)
     reach = {name: getattr(variant, name) for name in ("chunk", "before", "after")}
-    return HashOrder.of(buckets.flatten(0, 1).to(torch.int64), padding, Rules(**flags), **reach)
+    return HashOrder.of(buckets.flatten(0, 1).to(torch.int64), padding, **reach, **flags)
 
 
 _BLOCK_ENTRIES = 2**17
@@ -443,7 +433,7 @@ def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     """Log u of slots and the slots of their windows, (L, G, c, C); a key that is met twice has two entries."""
     seen = order.windows_of(order.slots).unsqueeze(-2)
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
-    if not order.rules.self_last:
+    if not order.self_last:
         return log_u
     unmet = order.of_tokens(log_u.isneginf().all(-1)).all(1)
     if order.padding is not None:

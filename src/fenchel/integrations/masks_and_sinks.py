@@ -230,25 +230,21 @@ class LogPreferences:
     The tensors are held until the pass ends, so that their addresses stay unique.
     """
 
-    _known: dict[Hashable, LogPreference] = field(default_factory=dict)
-    _held: list[tuple[Tensor | None, Tensor | None]] = field(default_factory=list)
+    _known: dict[Hashable, tuple[LogPreference, Any]] = field(default_factory=dict)
 
     def __call__(self, call: FamilyCall) -> LogPreference:
         """The log-preference of one call."""
-        query = call.problem.evidence
-        given = tuple(_identity(tensor) for tensor in (call.mask, call.position_bias))
-        identity = (*given, call.is_causal, call.shape, query.dtype, query.device)
+        query, held = call.problem.evidence, (call.mask, call.position_bias)
+        identity = (*map(_identity, held), call.is_causal, call.shape, query.dtype, query.device)
         if identity not in self._known:
-            mask, bias = (_widened(tensor, query.dtype) for tensor in (call.mask, call.position_bias))
+            mask, bias = (_widened(tensor, query.dtype) for tensor in held)
             result = call_preference(replace(call, mask=mask, position_bias=bias), by_value=True)
-            self._known[identity] = LogPreference.of(result, query.dtype, call.is_causal)
-            self._held.append((call.mask, call.position_bias))
-        return self._known[identity]
+            self._known[identity] = LogPreference.of(result, query.dtype, call.is_causal), held
+        return self._known[identity][0]
 
     def clear(self) -> None:
         """Forget them, after a pass."""
         self._known.clear()
-        self._held.clear()
 
 
 def _widened(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -60,9 +60,10 @@ class AbstractCovariance(Convertible):
         return torch.broadcast_shapes(*(getattr(self, name).shape[:-k] for name, k in self.dims.items()))
 
     @property
-    @abstractmethod
     def width(self) -> int:
-        """Count of numbers in memory in ``forms`` for one row and one component."""
+        """Count of numbers in memory in ``forms`` for one row and one component: the columns of the last matrix."""
+        name, dims = list(self.dims.items())[-1]
+        return getattr(self, name).shape[-1] if dims == 2 else 1
 
     @abstractmethod
     def product(self, vectors: Tensor) -> Tensor:
@@ -145,11 +146,6 @@ class Diagonal(AbstractCovariance):
     dims: ClassVar[Mapping[str, int]] = {"variance": 1}
     variance: Tensor
 
-    @property
-    @override
-    def width(self) -> int:
-        return 1
-
     @override
     def product(self, vectors: Tensor) -> Tensor:
         return self.variance * vectors
@@ -192,11 +188,6 @@ class Full(AbstractCovariance):
 
     dims: ClassVar[Mapping[str, int]] = {"dense": 2}
     dense: Tensor
-
-    @property
-    @override
-    def width(self) -> int:
-        return self.dense.shape[-1]
 
     @override
     def product(self, vectors: Tensor) -> Tensor:
@@ -274,11 +265,6 @@ class LowRank(Diagonal):
 
     dims: ClassVar[Mapping[str, int]] = {"variance": 1, "factor": 2}
     factor: Tensor
-
-    @property
-    @override
-    def width(self) -> int:
-        return self.factor.shape[-1]
 
     @override
     def product(self, vectors: Tensor) -> Tensor:
