@@ -23,6 +23,7 @@ from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
 from fenchel.preference.abstract import check_mean_at_first_use, check_together
 from fenchel.tensors import (
+    check_dtype,
     check_tensor,
     has,
     positive_tensor,
@@ -136,10 +137,7 @@ class Problem(Generic[P_co]):
                 f"evidence has shape {tuple(evidence.shape)}, so m = 0; expected at least one query"
             )
         evidence = widened(evidence)
-        if evidence.dtype != u.dtype:
-            raise ProblemError(
-                f"evidence has dtype {evidence.dtype} and {vectors} {u.dtype}; convert one of them"
-            )
+        check_dtype("evidence", evidence, u.dtype, vectors)
         if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
             raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
         return evidence

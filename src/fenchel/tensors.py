@@ -141,7 +141,7 @@ def check_tensor(
         device = like.device
     if device is not None:
         check_device(name, tensor, device, other, error=error)
-    if like is not None:
+    if like is not None and not is_under_autocast(tensor):
         check_dtype(name, tensor, like.dtype, other)
 
 
@@ -170,12 +170,12 @@ def check_device(
 
 
 def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "query") -> None:
-    """Raise unless a tensor has the dtype of another; under autocast they may differ.
+    """Raise unless a tensor has the dtype of another.
 
     Raises:
         ProblemError: If not; the message has both dtypes.
     """
-    if tensor.dtype != dtype and not is_under_autocast(tensor):
+    if tensor.dtype != dtype:
         raise ProblemError(f"{name} {has(name)} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 

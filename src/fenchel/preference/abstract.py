@@ -25,6 +25,7 @@ from fenchel.tensors import (
     check_type,
     first_index,
     has,
+    is_under_autocast,
     summed,
     values_are_known,
     widened,
@@ -155,7 +156,8 @@ class AbstractPreference(Convertible):
             ProblemError: If not, or if it has another last dimension; the message has the shape in words, ``form``.
         """
         check_tensor(name, tensor, form, sizes=(..., width), device=self.device, other=self.vectors)
-        check_dtype(name, tensor, self.dtype, self.vectors)
+        if not is_under_autocast(tensor):
+            check_dtype(name, tensor, self.dtype, self.vectors)
 
     def check_inside(self, lam: Tensor) -> None:
         """Check that log M is finite at dual points (..., m, d), so that there are tilted distributions.
@@ -505,10 +507,7 @@ def checked_parameter(
     value = widened(value)
     if like is not None:
         check_device(name, value, like.device, of)
-        if value.dtype != like.dtype:
-            raise ProblemError(
-                f"{name} {has(name)} dtype {value.dtype}, but {of} {has(of)} {like.dtype}; convert one of them"
-            )
+        check_dtype(name, value, like.dtype, of)
     check_form(name, value, form, dims)
     check_entries(name, value, torch.isfinite, "finite numbers", remedy)
     if above is not None:
